@@ -1,0 +1,148 @@
+"""What Airflow reads about this provider: connection type, configuration, commands and modules.
+
+Airflow imports this module at the start of every process, so it imports nothing itself. Types, defaults and help
+of the options in ``[tx]`` stand here once; :mod:`airflow_tx.config` reads the defaults from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+INTEGRATION = "Transactions"
+
+_Option = dict[str, Any]
+
+
+def _option(kind: str, default: str, description: str, example: str | None = None) -> _Option:
+    return {
+        "description": description + "\n",
+        "version_added": "0.1.0",
+        "type": kind,
+        "example": example,
+        "default": default,
+    }
+
+
+OPTIONS: dict[str, _Option] = {
+    "zookeeper_conn_id": _option(
+        "string",
+        "zookeeper_default",
+        "The connection (type ZooKeeper) of the ensemble that keeps the transactions.",
+        "zookeeper_prod",
+    ),
+    "root": _option(
+        "string",
+        "/airflow_tx",
+        "The znode below which every topology has its own; it starts with a slash.",
+        "/airflow_tx",
+    ),
+    "max_pending": _option(
+        "integer",
+        "1",
+        "How many transactions of a topology may be in their processing phase at once. "
+        "A DAG's max_active_runs has to be larger.",
+        "4",
+    ),
+    "message_timeout": _option(
+        "float",
+        "3600",
+        "Seconds after which a transaction whose processing is not complete counts as failed and may be replayed.",
+        "1800",
+    ),
+    "staging": _option(
+        "string",
+        "",
+        "Where the output of tasks lies between processing and commit: an object storage URI that every worker "
+        "reaches. Empty: the folder tx_staging in AIRFLOW_HOME, which only does for a single machine.",
+        "s3://aws_default@bucket/tx_staging",
+    ),
+    "history": _option("integer", "1000", "How many ended transactions a topology remembers.", "1000"),
+    "warm_wait": _option(
+        "float",
+        "60",
+        "Seconds that a committer which is next in line waits in its worker before it defers itself.",
+        "60",
+    ),
+    "min_deferral": _option(
+        "float",
+        "10",
+        "Seconds that a trigger holds a deferred task at least: Airflow fails tasks that come back too soon.",
+        "10",
+    ),
+    "yield_after": _option(
+        "float",
+        "30",
+        "Seconds that the run whose turn it is may stay queued for lack of a run slot, before one of the runs "
+        "that wait behind it gives up its own.",
+        "30",
+    ),
+    "session_timeout": _option(
+        "float",
+        "10",
+        "Seconds without a sign of life after which ZooKeeper ends a client's session.",
+        "10",
+    ),
+    "connect_timeout": _option("float", "10", "Seconds to wait for the connection to ZooKeeper.", "10"),
+}
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+# The keys are those of the connection's extra; the hook reads these and no others.
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
+    "chroot": _field("Chroot", "Every path lies below this znode, such as /production."),
+    "auth_scheme": _field(
+        "Authentication",
+        "How login and password are used: digest, or sasl (DIGEST-MD5). Default: digest if there is a login.",
+        enum=["digest", "sasl", None],
+    ),
+    "use_tls": {
+        "label": "TLS",
+        "description": "Encrypt the connection.",
+        "schema": {"type": ["boolean", "null"], "default": False},
+    },
+    "ca_file": _field("CA file", "PEM file of the authorities to trust. Default: those of the system."),
+    "cert_file": _field("Certificate file", "PEM file of the client's certificate."),
+    "key_file": _field("Key file", "PEM file of the client's private key."),
+    "key_password": _field("Key password", "Password of the private key.", format="password"),
+    "verify": {
+        "label": "Verify the server",
+        "description": "Check the server's certificate and host name.",
+        "schema": {"type": ["boolean", "null"], "default": True},
+    },
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return what Airflow's providers manager wants to know about this package."""
+    return {
+        "package-name": "airflow-provider-tx",
+        "name": "Transactions",
+        "description": "One DAG run is one transaction: committed in order, exactly once.\n",
+        "versions": ["0.1.0"],
+        "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
+        "connection-types": [
+            {
+                "connection-type": "zookeeper",
+                "hook-class-name": "airflow_tx.hooks.zookeeper.ZooKeeperHook",
+                "hook-name": "ZooKeeper",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema"],
+                    "relabeling": {"host": "Hosts", "port": "Port of hosts without one"},
+                    "placeholders": {"host": "zoo1:2181,zoo2:2181,zoo3:2181", "port": "2181"},
+                },
+                "conn-fields": CONNECTION_FIELDS,
+            }
+        ],
+        "hooks": [{"integration-name": INTEGRATION, "python-modules": ["airflow_tx.hooks.zookeeper"]}],
+        "triggers": [{"integration-name": INTEGRATION, "python-modules": ["airflow_tx.triggers.turn"]}],
+        "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],
+        "config": {
+            "tx": {
+                "description": "Transactions: where they are kept, and how long their tasks wait for what.",
+                "options": OPTIONS,
+            }
+        },
+    }
