@@ -1,0 +1,82 @@
+"""What the protocol needs from outside: a store with versions and multis, a clock, ids. Nothing here waits or sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from airflow_tx.protocol.requirement import Requirement, Write
+
+
+@dataclass(frozen=True)
+class Node:
+    """A record as read: its bytes, and the version that a later multi checks."""
+
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True)
+class Children:
+    """Names below a path, sorted, and the data version of the path itself."""
+
+    names: tuple[str, ...]
+    version: int
+
+
+class Watch(Protocol):
+    """Tells that something under watch has changed since the watch was set."""
+
+    def wait(self, timeout: float) -> bool:
+        """Block up to `timeout` seconds; True as soon as a watched path has changed (or the connection broke)."""
+
+
+class Store(Protocol):
+    """A tree of small records with versions and atomic multis: ZooKeeper, or the in-memory one."""
+
+    def get(self, path: str) -> Node | None:
+        """The record at `path`; None if there is none.
+
+        :raises StoreUnavailable: the store cannot be reached.
+        """
+
+    def children(self, path: str) -> Children | None:
+        """The names below `path`; None if `path` does not exist."""
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        """Apply all `writes` in order, if all `requirements` hold; else nothing.
+
+        :raises RequirementFailed: it did not happen.
+        :raises OutcomeUnknown: it may have happened.
+        :raises TooMuchMetadata: a record is larger than the store takes; it did not happen.
+        :raises StoreUnavailable: it was never sent.
+        """
+
+    def sync(self) -> None:
+        """After this, reads see every write that was answered to anybody before the call."""
+
+    def ensure(self, path: str) -> None:
+        """Create `path` and its parents as empty records where missing."""
+
+    def watch(self, *paths: str) -> AbstractContextManager[Watch]:
+        """Watch creation, change and deletion of `paths`; the watches are set when the block is entered."""
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> datetime:
+        """The time, with UTC as its zone."""
+
+
+class Ids(Protocol):
+    """Where random ids come from."""
+
+    def nonce(self) -> str:
+        """128 random bits as 32 hexadecimal digits."""
+
+    def message_id(self) -> int:
+        """64 random bits, never 0."""

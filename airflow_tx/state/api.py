@@ -1,0 +1,99 @@
+"""What a state is: Trident's State, and the fence that makes it safe against committers thought dead.
+
+Source: trident-state seed (State), PROTOCOL §7 (fence, roll-back, continuity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+from airflow_tx.protocol.attempt import Token
+
+
+class StateKind(str, Enum):
+    """What a stored value remembers, and so which sources it is exact for."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The right to write one transaction's updates, as the ledger gave it.
+
+    :param topology: name of the topology, for messages.
+    :param incarnation: uuid of this life of the ledger.
+    :param token: outranks every earlier grant.
+    :param last: per state name, the last txid that became final in it; a state without entry is new to this ledger.
+    :param batch: the transaction's {"rows", "position", "prev"} as compact JSON text, kept beside the fence so that a lost ledger can be
+        rebuilt from the state.
+    """
+
+    topology: str
+    incarnation: str
+    token: Token
+    last: Mapping[str, int]
+    batch: str = "null"
+
+    @property
+    def txid(self) -> int:
+        """The transaction that may be written."""
+        return self.token.txid
+
+
+@dataclass(frozen=True)
+class FenceRow:
+    """What a store remembers of the last grant that raised its fence.
+
+    :param applied: whether all of the updates of that grant are in the store.
+    """
+
+    incarnation: str
+    token: Token
+    applied: bool = False
+    batch: str = "null"
+
+
+class State(Protocol):
+    """A store of values that transactions update (Trident's State)."""
+
+    def begin_commit(self, txid: int | None) -> None:
+        """The updates of `txid` follow."""
+
+    def commit(self, txid: int | None) -> None:
+        """The updates of `txid` are complete."""
+
+
+@runtime_checkable
+class FencedState(Protocol):
+    """A state that a committer writes under a grant.
+
+    `name` identifies the state in the topology record: the same for the same table, another for another.
+    """
+
+    name: str
+    kind: StateKind
+
+    def raise_fence(self, grant: Grant) -> None:
+        """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0) -> int:
+        """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the stored values.
+
+        :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.
+        :return: how many keys were written.
+        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
+        """
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` in one store transaction, for a topology with this one state."""
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""

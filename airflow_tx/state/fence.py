@@ -1,0 +1,66 @@
+"""The rules of the fence, as pure decisions that every store asks under its own lock. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
+from airflow_tx.state.api import FenceRow, Grant
+
+
+def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
+    """The fence after `grant` has raised it: identity, rank and continuity checked, in this order.
+
+    :param stored: the fence as read under an exclusive lock.
+    :raises FenceForeign: it belongs to another ledger, or to another life of this one.
+    :raises LedgerBehind, StateBehind: one of the two went back.
+    :raises FenceOutranked: a later grant has raised it.
+    """
+    last = grant.last.get(state)
+    if stored is None:
+        if last is not None:
+            raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
+        return FenceRow(grant.incarnation, grant.token, False, grant.batch)
+    if stored.incarnation != grant.incarnation:
+        raise FenceForeign(state=state, topology=grant.topology, found=stored.incarnation, expected=grant.incarnation)
+    _check_rank(stored, grant, state=state)
+    _check_continuity(stored, grant, last, state=state)
+    if stored.token == grant.token:
+        return stored
+    return FenceRow(grant.incarnation, grant.token, False, grant.batch)
+
+
+def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
+    """Refuse a write unless the fence holds exactly this grant; read the fence under a shared lock.
+
+    :raises FenceOutranked: it holds another one.
+    """
+    if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
+        found = "nothing" if stored is None else str(stored.token)
+        raise FenceOutranked(state=state, token=str(grant.token), found=found)
+
+
+def applied(stored: FenceRow) -> FenceRow:
+    """The fence once all updates of its grant are in the store."""
+    return replace(stored, applied=True)
+
+
+def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
+    found, mine = stored.token, grant.token
+    if found.generation == mine.generation and found.txid > mine.txid:
+        return  # the continuity check words this better: the ledger is behind, or the writer is
+    if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
+        raise FenceOutranked(state=state, token=str(mine), found=str(found))
+
+
+def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
+    found = stored.token.txid
+    if found == grant.txid or found == last:
+        return
+    if last is None and stored.token.generation < grant.token.generation:
+        return  # a repair has accepted what the state holds
+    if found > (last if last is not None else 0):
+        raise LedgerBehind(
+            state=state, topology=grant.topology, found=found, expected=last if last is not None else "nothing", txid=grant.txid
+        )
+    raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)
