@@ -1,0 +1,123 @@
+"""Named points in the code at which a test, or the demo, makes a process die, fail or stand still.
+
+Nothing happens unless the environment variable AIRFLOW_TX_FAILPOINTS is set. It holds rules, or `@FILE` with one rule
+a line, read at every hit, so that a test can arm a point while processes run. A rule is
+
+    NAME[:KEY=VALUE...]:ACTION:once=MARKER
+
+NAME: that of the point. KEY=VALUE: only where the point's context says the same (compared as text). ACTION: `kill`
+(SIGKILL to this process), `raise`, or `pause=FILE` (stand still until FILE exists). MARKER: a file that the first hit
+creates; later hits pass. Several rules are separated by `;` or a new line, and `#` begins a comment line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "AIRFLOW_TX_FAILPOINTS"
+_POLL = 0.05
+
+
+class FailpointError(RuntimeError):
+    """What the action `raise` raises."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One armed point.
+
+    :param name: the point's name.
+    :param match: what its context has to say, as text.
+    :param action: kill, raise or pause.
+    :param marker: created by the one hit that acts.
+    :param until: the file that a pause waits for.
+    """
+
+    name: str
+    match: tuple[tuple[str, str], ...]
+    action: str
+    marker: str
+    until: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Read one rule.
+
+        :raises ValueError: naming the rule and what is wrong with it.
+        """
+        name, *parts = (part.strip() for part in text.split(":"))
+        match: list[tuple[str, str]] = []
+        action = marker = until = ""
+        for part in parts:
+            key, has_value, value = part.partition("=")
+            if part in ("kill", "raise"):
+                action = part
+            elif key == "pause" and value:
+                action, until = key, value
+            elif key == "once" and value:
+                marker = value
+            elif has_value and key:
+                match.append((key, value))
+            else:
+                raise ValueError(f"failpoint rule {text!r}: {part!r} is neither an action nor KEY=VALUE")
+        if not (name and action and marker):
+            raise ValueError(
+                f"failpoint rule {text!r}: it needs a name, an action (kill, raise, pause=FILE) and once=MARKER"
+            )
+        return cls(name=name, match=tuple(match), action=action, marker=marker, until=until)
+
+    def __str__(self) -> str:
+        action = f"pause={self.until}" if self.action == "pause" else self.action
+        return ":".join([self.name, *(f"{key}={value}" for key, value in self.match), action, f"once={self.marker}"])
+
+    def applies(self, name: str, context: dict[str, object]) -> bool:
+        """Whether this rule is about the point `name` reached with `context`."""
+        return name == self.name and all(str(context.get(key)) == value for key, value in self.match)
+
+    def claim(self) -> bool:
+        """Create the marker; False if another hit, in whatever process, was first."""
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
+
+    def act(self) -> None:
+        """Do it.
+
+        :raises FailpointError: if that is the action.
+        """
+        if self.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.action == "raise":
+            raise FailpointError(f"failpoint {self}")
+        while not os.path.exists(self.until):
+            time.sleep(_POLL)
+
+
+def failpoint(name: str, **context: object) -> None:
+    """Die, fail or stand still here if a rule of AIRFLOW_TX_FAILPOINTS says so; else do nothing.
+
+    :param name: the point's name, such as `commit.before_mark`.
+    :param context: what rules can ask for, such as topology, txid, attempt.
+    """
+    setting = os.environ.get(VARIABLE)
+    if not setting:
+        return
+    for rule in _rules(setting):
+        if rule.applies(name, context) and rule.claim():
+            rule.act()
+
+
+def _rules(setting: str) -> Iterator[Rule]:
+    if setting.startswith("@"):
+        file = Path(setting[1:])
+        setting = file.read_text() if file.exists() else ""
+    for line in setting.replace(";", "\n").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield Rule.parse(line)

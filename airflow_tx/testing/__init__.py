@@ -1,0 +1,1 @@
+"""For the tests of this project and of its users: real servers on this machine, faults, and waiting for conditions."""

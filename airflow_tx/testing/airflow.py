@@ -1,0 +1,204 @@
+"""A whole Airflow on this machine for tests and the demo: SQLite, LocalExecutor, free ports, short intervals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from airflow_tx.testing.airflow_client import AirflowClient
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.processes import ProcessFamily, signal_process
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+USER = "admin"
+_START_TIMEOUT = 120
+_GRACE = 4
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def connection(conn_type: str, **fields: object) -> str:
+    """The value of an AIRFLOW_CONN_<ID> variable."""
+    return json.dumps({"conn_type": conn_type, **fields})
+
+
+class LocalAirflow(AirflowClient):
+    """api-server, scheduler, dag-processor and triggerer, which end together whatever happens to their parent.
+
+        with LocalAirflow(tmp_path / "airflow", dags_folder, {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
+            airflow.wait_dag("flights")
+            airflow.trigger("flights", "r1")
+            airflow.wait_run("flights", "r1")
+
+    After `stop`, `start` goes on with the same database. The parent's own AIRFLOW* variables do not get in.
+
+    :param home: AIRFLOW_HOME; made if missing.
+    :param env: additional environment of every process; it wins over what is set here.
+    """
+
+    def __init__(
+        self, home: Path, dags_folder: Path, env: Mapping[str, str] | None = None, *, password: str | None = None
+    ) -> None:
+        port, *log_ports = free_ports(3)
+        super().__init__(f"http://127.0.0.1:{port}", USER, password or secrets.token_urlsafe(9))
+        self.home = home.resolve()
+        self.logs = self.home / "components"
+        self._family = ProcessFamily()
+        self._components: dict[str, subprocess.Popen[bytes]] = {}
+        self._env = _environment(self.home, dags_folder.resolve(), port, log_ports)
+        self._env.update(env or {})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its processes, for `airflow` commands from outside."""
+        return dict(self._env)
+
+    def start(self) -> Self:
+        """Start everything and return when it is healthy.
+
+        :raises AssertionError: it does not come up; with the last lines of its logs.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True)
+        passwords = self.home / "passwords.json"
+        passwords.write_text(json.dumps({USER: self.password}))
+        passwords.chmod(0o600)
+        try:
+            self._run_to_end("db", "migrate")
+            for component in COMPONENTS:
+                self.start_component(component)
+            eventually(self._healthy, _START_TIMEOUT, "Airflow is healthy", interval=0.3, explain=self.component_logs)
+        except BaseException:
+            self.stop(grace=0)
+            raise
+        return self
+
+    def start_component(self, name: str) -> None:
+        """Start one of COMPONENTS; for one that was killed."""
+        self._components[name] = self._spawn(name, [name])
+
+    def kill_component(self, name: str) -> None:
+        """SIGKILL the main process of a component; what it started lives on, as after a crash."""
+        process = self._components.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self, grace: float = _GRACE) -> None:
+        """End every process, and check that none is left.
+
+        :param grace: seconds to end by themselves before SIGKILL.
+        :raises NotInTime: something is left.
+        """
+        for process in self._components.values():
+            signal_process(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        for process in self._components.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+        self._components.clear()
+        self._family.end()
+
+    def release(self) -> str:
+        """Let it run on after this process; `processes.end_marked` with the returned mark ends it."""
+        return self._family.release()
+
+    def processes(self) -> list[int]:
+        """The pids of everything that belongs to it, task processes and Spark drivers included."""
+        return self._family.members()
+
+    def component_logs(self, lines: int = 30) -> str:
+        """The last lines that each component wrote."""
+        tails = [
+            (log.name, log.read_text(errors="replace").splitlines()[-lines:]) for log in sorted(self.logs.glob("*.log"))
+        ]
+        return "\n".join("\n".join([f"--- {name}", *tail]) for name, tail in tails)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "airflow", *arguments]
+        return self._family.spawn(command, env=self._env, log=self.logs / f"{name}.log", cwd=self.home)
+
+    def _run_to_end(self, *arguments: str) -> None:
+        name = "-".join(arguments)
+        status = self._spawn(name, list(arguments)).wait(_START_TIMEOUT)
+        if status:
+            raise AssertionError(f"airflow {' '.join(arguments)} ended with {status}\n{self.component_logs()}")
+
+    def _healthy(self) -> bool:
+        for name, process in self._components.items():
+            if process.poll() is not None:
+                raise SystemExit(f"{name} ended with {process.returncode}\n{self.component_logs()}")
+        health = self.call("GET", "monitor/health")
+        return all(part["status"] == "healthy" for part in health.values())
+
+
+def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int]) -> dict[str, str]:
+    """What all processes need; FACTS of Airflow 3.3 that are not in its documentation are noted where they apply."""
+    address = f"http://127.0.0.1:{port}"
+    settings = {
+        "CORE__DAGS_FOLDER": str(dags_folder),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": "4",
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+        "API__HOST": "127.0.0.1",
+        "API__PORT": str(port),
+        "API__BASE_URL": address,
+        "API__WORKERS": "1",
+        "API__SECRET_KEY": secrets.token_hex(16),
+        "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        "LOGGING__WORKER_LOG_SERVER_PORT": str(log_ports[0]),
+        "LOGGING__TRIGGER_LOG_SERVER_PORT": str(log_ports[1]),
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__USE_JOB_SCHEDULE": "True",
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "3",
+        "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+        "USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    env.update({f"AIRFLOW__{name}": value for name, value in settings.items()})
+    env["AIRFLOW_HOME"] = str(home)
+    # spark-submit lies beside this interpreter.
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    # Everything is on this machine; a proxy for it would only be in the way.
+    env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
+    return env

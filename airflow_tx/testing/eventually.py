@@ -1,0 +1,45 @@
+"""Waiting in tests: for a condition, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class NotInTime(AssertionError):
+    """A condition that did not come true in time."""
+
+
+def eventually(
+    check: Callable[[], T],
+    timeout: float,
+    what: str,
+    *,
+    interval: float = 0.1,
+    explain: Callable[[], str] | None = None,
+) -> T:
+    """Call `check` until its answer is true, and return that answer.
+
+    :param check: a question without side effects; what it raises counts as "not yet".
+    :param timeout: seconds.
+    :param what: what is waited for, for the message: "run r1 has ended".
+    :param interval: seconds between two calls.
+    :param explain: asked once when time is up; its text goes below the message.
+    :raises NotInTime: it stayed false; says the last answer or error.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            answer = check()
+            if answer:
+                return answer
+            last, cause = f"the last answer was {answer!r}", None
+        except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
+            last, cause = f"the last call raised {type(error).__name__}: {error}", error
+        if time.monotonic() >= deadline:
+            told = f"\n{explain()}" if explain else ""
+            raise NotInTime(f"not within {timeout:g} s: {what}; {last}{told}") from cause
+        time.sleep(interval)

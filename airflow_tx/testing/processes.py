@@ -1,0 +1,152 @@
+"""A family of processes that ends as a whole, whoever among them, or above them, dies first. Linux only.
+
+Every member, however far down, carries a mark in its environment; ending the family means ending whatever carries
+the mark, and looking again. Process groups would not do: Airflow gives every task one of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_tx.testing.eventually import eventually
+
+MARK = "AIRFLOW_TX_FAMILY"
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that carry `mark`, this one aside."""
+    wanted = f"{MARK}={mark}".encode()
+    return [pid for pid in _pids() if pid != os.getpid() and wanted in _environment(pid)]
+
+
+def end_marked(mark: str, *, timeout: float = 15) -> None:
+    """SIGKILL every process that carries `mark` until none is left.
+
+    :raises NotInTime: some of them cannot be ended.
+    """
+
+    def none_left() -> bool:
+        left = marked(mark)
+        for pid in left:
+            signal_process(pid, signal.SIGKILL)
+        return not left
+
+    eventually(none_left, timeout, "every process of the family has ended", explain=lambda: describe(marked(mark)))
+
+
+def signal_process(pid: int, number: int) -> bool:
+    """Send a signal; False if the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def describe(pids: Sequence[int]) -> str:
+    """Pids and command lines, one a line."""
+    return "\n".join(
+        f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}" for pid in pids
+    )
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    return _read(pid, "environ").split(b"\0")
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # gone, or somebody else's
+        return b""
+
+
+class ProcessFamily:
+    """Starts processes and ends them with all of their descendants.
+
+    A guard process ends the family when this process dies, even by SIGKILL. Not covered: a descendant that clears its
+    environment, and a guard that is killed as well.
+    """
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._members: list[subprocess.Popen[bytes]] = []
+
+    def spawn(
+        self, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a member in a session of its own.
+
+        :param env: its whole environment; the mark is added.
+        :param log: its output is appended to this file.
+        """
+        if self._guard is None:
+            self._guard = self._start_guard()
+            atexit.register(self.end)
+        # setproctitle, which Airflow uses, writes its titles over the environment unless SPT_NOENV is set.
+        marked_env = {**env, MARK: self.mark, "SPT_NOENV": "1"}
+        with log.open("ab") as output:
+            member = subprocess.Popen(
+                list(command),
+                env=marked_env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._members.append(member)
+        return member
+
+    def members(self) -> list[int]:
+        """Every living process of the family."""
+        return marked(self.mark)
+
+    def end(self) -> None:
+        """End every process of the family; safe to call twice.
+
+        :raises NotInTime: something is left.
+        """
+        atexit.unregister(self.end)
+        end_marked(self.mark)
+        for member in self._members:
+            member.wait()
+        self._members.clear()
+        if self._guard is not None:
+            self._guard.communicate()
+            self._guard = None
+
+    def release(self) -> str:
+        """Let the family live on after this process; `end_marked` with the returned mark ends it."""
+        atexit.unregister(self.end)
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+        return self.mark
+
+    def _start_guard(self) -> subprocess.Popen[bytes]:
+        # Its input ends when this process does.
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, self.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end_marked(sys.argv[1])
