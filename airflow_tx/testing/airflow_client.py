@@ -65,11 +65,11 @@ class AirflowClient:
         """Start a run."""
         date = logical_date.isoformat() if logical_date else None
         body = {"dag_run_id": run_id, "conf": conf or {}, "logical_date": date}
-        return self.call("POST", f"dags/{dag_id}/dagRuns", json=body)
+        return self._object("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def run(self, dag_id: str, run_id: str) -> Json:
         """A run as it is now."""
-        return self.call("GET", _run(dag_id, run_id))
+        return self._object("GET", _run(dag_id, run_id))
 
     def runs(self, dag_id: str) -> list[Json]:
         """The runs of a DAG, oldest first."""
@@ -96,7 +96,7 @@ class AirflowClient:
 
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> Json:
         """Mark a run success or failed, or queue it."""
-        return self.call("PATCH", _run(dag_id, run_id), json={"state": state})
+        return self._object("PATCH", _run(dag_id, run_id), json={"state": state})
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
         """Delete a run."""
@@ -145,7 +145,7 @@ class AirflowClient:
 
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Json:
         """One task instance as it is now."""
-        return self.call("GET", _task(dag_id, run_id, task_id, map_index))
+        return self._object("GET", _task(dag_id, run_id, task_id, map_index))
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Per task its state; of a mapped one under `task[index]`."""
@@ -168,7 +168,8 @@ class AirflowClient:
             task = self.task(dag_id, run_id, task_id, map_index)
             return task if task["state"] in wanted else None
 
-        return self.wait_for(there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id)
+        task: Json = self.wait_for(there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id)
+        return task
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
         """Mark a task instance success, failed or skipped, whatever its process does."""
@@ -253,6 +254,10 @@ class AirflowClient:
         if not answer.is_success:
             raise AirflowAnswer(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
         return answer.json() if answer.content else None
+
+    def _object(self, method: str, path: str, **arguments: Any) -> Json:
+        answer: Json = self.call(method, path, **arguments)
+        return answer
 
     def _log_in(self) -> None:
         answer = self._http.post("/auth/token", json={"username": self.user, "password": self.password})
