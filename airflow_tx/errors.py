@@ -49,7 +49,9 @@ class TransactionDefinitionError(TxError):
 class FailedBatch(TxError):
     """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException)."""
 
-    def __init__(self, message: str = "the batch was failed on purpose", **fields: Any) -> None:
+    def __init__(
+        self, message: str = "the batch was failed on purpose", **fields: Any
+    ) -> None:
         super().__init__(message=message, **fields)
 
 
@@ -181,9 +183,7 @@ class Outranked(Refused):
 class RunHeld(Refused):
     """Another live run works on the same batch."""
 
-    template = (
-        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for that run, or end it and clear this one."
-    )
+    template = "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for that run, or end it and clear this one."
 
 
 class SkippedTransaction(Refused):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 ANY_VERSION = -1
 
@@ -46,5 +45,5 @@ class Delete:
     path: str
 
 
-Requirement = Union[Unchanged, Absent]
-Write = Union[Create, Put, Delete]
+Requirement = Unchanged | Absent
+Write = Create | Put | Delete

@@ -19,10 +19,17 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
     last = grant.last.get(state)
     if stored is None:
         if last is not None:
-            raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
+            raise StateBehind(
+                state=state, topology=grant.topology, expected=last, found="nothing"
+            )
         return FenceRow(grant.incarnation, grant.token, False, grant.batch)
     if stored.incarnation != grant.incarnation:
-        raise FenceForeign(state=state, topology=grant.topology, found=stored.incarnation, expected=grant.incarnation)
+        raise FenceForeign(
+            state=state,
+            topology=grant.topology,
+            found=stored.incarnation,
+            expected=grant.incarnation,
+        )
     _check_rank(stored, grant, state=state)
     _check_continuity(stored, grant, last, state=state)
     if stored.token == grant.token:
@@ -35,7 +42,11 @@ def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
 
     :raises FenceOutranked: it holds another one.
     """
-    if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
+    if (
+        stored is None
+        or stored.incarnation != grant.incarnation
+        or stored.token != grant.token
+    ):
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
 
@@ -49,11 +60,15 @@ def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
     found, mine = stored.token, grant.token
     if found.generation == mine.generation and found.txid > mine.txid:
         return  # the continuity check words this better: the ledger is behind, or the writer is
-    if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
+    if found.rank > mine.rank or (
+        found.rank == mine.rank and found.nonce != mine.nonce
+    ):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
-def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
+def _check_continuity(
+    stored: FenceRow, grant: Grant, last: int | None, *, state: str
+) -> None:
     found = stored.token.txid
     if found == grant.txid or found == last:
         return
@@ -61,6 +76,10 @@ def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state
         return  # a repair has accepted what the state holds
     if found > (last if last is not None else 0):
         raise LedgerBehind(
-            state=state, topology=grant.topology, found=found, expected=last if last is not None else "nothing", txid=grant.txid
+            state=state,
+            topology=grant.topology,
+            found=found,
+            expected=last if last is not None else "nothing",
+            txid=grant.txid,
         )
     raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)

@@ -1,0 +1,217 @@
+"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: PROTOCOL §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_tx.errors import (
+    FailedTransaction,
+    OutputChanged,
+    Outranked,
+    RowsChanged,
+    StaleBatch,
+)
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.beginning import position_before
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import newest
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import (
+    Counter,
+    History,
+    Metadata,
+    Outcome,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
+from airflow_tx.protocol.requirement import Create, Delete, Put, Write
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    Committed,
+    Decision,
+    Granted,
+    NotYet,
+    Restarted,
+    Result,
+    Stamp,
+    is_committed,
+)
+
+
+@dataclass(frozen=True)
+class AcquireRequest:
+    """What a committer knows when it asks for the turn.
+
+    :param epoch: as `processed` gave it, before the output was read.
+    :param rows_digest: of the rows its run processed.
+    :param outputs: per transactional state, digest of what it is about to write.
+    """
+
+    attempt: TransactionAttempt
+    epoch: int
+    rows_digest: str
+    outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+
+def acquire(
+    read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str
+) -> Decision | Result:
+    """Take the turn to commit, outranking whoever held it for this transaction.
+
+    :param nonce: random, of this grant alone.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, OutputChanged: it can never have it as it is.
+    """
+    attempt = request.attempt
+    record = newest(read, paths, attempt, "commit")
+    if isinstance(record, AlreadyCommitted):
+        return record
+    if record.phase is Phase.FAILED:
+        raise FailedTransaction(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            reason=record.error or "no reason noted",
+        )
+    current = read.get(Counter, paths.current)
+    if current.txid != attempt.txid:
+        return NotYet(current.txid)
+    if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
+        return Restarted()
+    _check_rows(record, request)
+    topology = read.get(TopologyRecord, paths.record)
+    before = position_before(read, paths, attempt.txid)
+    if digest(before) != record.base:
+        raise StaleBatch(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            base=record.base,
+            previous=attempt.txid - 1,
+            found=digest(before),
+        )
+    epoch = record.epoch + 1
+    taken = replace(
+        record,
+        phase=Phase.COMMITTING,
+        epoch=epoch,
+        nonce=nonce,
+        granted=True,
+        outputs={**record.outputs, **request.outputs},
+        granted_at=stamp.now,
+        op=stamp.op,
+    )
+    result = Granted(
+        topology.generation, topology.incarnation, epoch, nonce, topology.states, before
+    )
+    return Decision(
+        (Put(paths.transaction(attempt.txid), encode(taken)),),
+        result,
+        paths.transaction(attempt.txid),
+    )
+
+
+def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
+    txid, attempt = request.attempt.txid, request.attempt.attempt
+    if record.rows_digest != request.rows_digest:
+        raise RowsChanged(
+            txid=txid,
+            attempt=attempt,
+            digest=request.rows_digest,
+            found=record.rows_digest,
+        )
+    for state, output in request.outputs.items():
+        found = record.outputs.get(state)
+        if found is not None and found != output:
+            raise OutputChanged(state=state, txid=txid, digest=output, found=found)
+
+
+def holds(
+    record: TransactionRecord | None, topology: TopologyRecord, token: Token
+) -> bool:
+    """Whether `token` is still the grant that the ledger knows."""
+    if record is None or record.phase is not Phase.COMMITTING:
+        return False
+    found = (topology.generation, record.attempt, record.epoch, record.nonce)
+    return found == (token.generation, token.attempt, token.epoch, token.nonce)
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What a committer says when everything is written.
+
+    :param states: names of the states whose fence its grant has raised.
+    :param rows: rows of the batch, if counted.
+    :param history: how many final transactions are remembered.
+    """
+
+    token: Token
+    states: tuple[str, ...]
+    rows: int | None
+    ack_val: int
+    history: int
+
+
+def commit(
+    read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest
+) -> Decision | Result:
+    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    token = request.token
+    txid = token.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None and is_committed(read, paths, txid):
+        return Committed(txid, here=False)
+    topology = read.get(TopologyRecord, paths.record)
+    if record is None or not holds(record, topology, token):
+        found = (
+            "no open transaction"
+            if record is None
+            else f"{topology.generation}/{txid}.{record.attempt}#{record.epoch} ({record.phase.value})"
+        )
+        raise Outranked(txid=txid, token=str(token), found=found)
+    read.get(Counter, paths.current)
+    final = {**topology.states, **dict.fromkeys(request.states, txid)}
+    history = History(
+        txid=txid,
+        attempts=record.attempt,
+        run_id=record.run_id,
+        outcome=Outcome.COMMITTED,
+        began=record.began,
+        processed=record.processed,
+        granted_at=record.granted_at,
+        ended=stamp.now,
+        rows=request.rows,
+        ack_val=f"{request.ack_val:016x}",
+        op=stamp.op,
+        failures=record.failures,
+    )
+    writes: list[Write] = [
+        Put(paths.record, encode(replace(topology, states=final, op=stamp.op))),
+        Put(paths.current, encode(Counter(txid + 1))),
+        Create(paths.history(txid), encode(history)),
+        Delete(paths.transaction(txid)),
+        *(
+            Delete(f"{paths.acks(txid)}/{name}")
+            for name in read.names(paths.acks(txid))
+        ),
+        Delete(paths.acks(txid)),
+        *_rotation(read, paths, txid, request.history),
+    ]
+    return Decision(tuple(writes), Committed(txid, here=True), paths.history(txid))
+
+
+def _rotation(read: Reader, paths: Paths, txid: int, history: int) -> list[Write]:
+    """What is no longer needed once `txid` is final: its predecessor's metadata, and history beyond its limit.
+
+    Each commit removes the one entry that the commit before it had kept, so one look is enough.
+    """
+    writes: list[Write] = []
+    if txid > 1 and read.find(Metadata, paths.meta(txid - 1)) is not None:
+        writes.append(Delete(paths.meta(txid - 1)))
+    if txid > history and read.find(History, paths.history(txid - history)) is not None:
+        writes.append(Delete(paths.history(txid - history)))
+    return writes

@@ -1,0 +1,126 @@
+"""Where each record lies: one function per path. Names that users choose are percent-encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+
+def encode(name: str) -> str:
+    """A name as one path element; never empty, never `.` or `..`."""
+    return quote(name, safe="").replace(".", "%2E") or "%"
+
+
+def decode(element: str) -> str:
+    """The name that `encode` was given."""
+    return "" if element == "%" else unquote(element)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The records of one topology.
+
+    :param root: path that holds every topology, e.g. `/airflow_tx`.
+    :param topology: name of the topology.
+    """
+
+    root: str
+    topology: str
+
+    @property
+    def base(self) -> str:
+        return f"{self.root.rstrip('/')}/{encode(self.topology)}"
+
+    @property
+    def record(self) -> str:
+        """The topology record."""
+        return f"{self.base}/topology"
+
+    @property
+    def coordinator(self) -> str:
+        return f"{self.base}/coordinator"
+
+    @property
+    def current(self) -> str:
+        """txid whose turn it is to commit."""
+        return f"{self.coordinator}/current"
+
+    @property
+    def allocated(self) -> str:
+        """Last txid handed out."""
+        return f"{self.coordinator}/allocated"
+
+    @property
+    def transactions(self) -> str:
+        return f"{self.coordinator}/transactions"
+
+    def transaction(self, txid: int) -> str:
+        return f"{self.transactions}/{txid}"
+
+    @property
+    def metas(self) -> str:
+        return f"{self.coordinator}/meta"
+
+    def meta(self, txid: int) -> str:
+        """Rows and position of a batch."""
+        return f"{self.metas}/{txid}"
+
+    @property
+    def all_acks(self) -> str:
+        return f"{self.coordinator}/acks"
+
+    def acks(self, txid: int) -> str:
+        return f"{self.all_acks}/{txid}"
+
+    def ack(self, txid: int, task: str, map_index: int) -> str:
+        """What one task of the newest attempt has contributed."""
+        return f"{self.acks(txid)}/{encode(task)}@{map_index}"
+
+    @property
+    def owner(self) -> str:
+        """Ephemeral, while a committer holds the turn; for display only."""
+        return f"{self.coordinator}/owner"
+
+    @property
+    def histories(self) -> str:
+        return f"{self.base}/history"
+
+    def history(self, txid: int) -> str:
+        """What became of a final transaction."""
+        return f"{self.histories}/{txid}"
+
+    @property
+    def runs(self) -> str:
+        return f"{self.base}/runs"
+
+    def run(self, key: str) -> str:
+        """A run's identity → txid."""
+        return f"{self.runs}/{encode(key)}"
+
+    @property
+    def all_skipped(self) -> str:
+        return f"{self.base}/skipped"
+
+    def skipped(self, txid: int) -> str:
+        """Rows of a skipped batch."""
+        return f"{self.all_skipped}/{txid}"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Every record that exists only to hold others, parents first."""
+        return (
+            self.base,
+            self.coordinator,
+            self.transactions,
+            self.metas,
+            self.all_acks,
+            self.histories,
+            self.runs,
+            self.all_skipped,
+        )
+
+
+def ack_element(name: str) -> tuple[str, int]:
+    """Task id and map index of a name below `acks/<txid>`."""
+    task, _, index = name.rpartition("@")
+    return decode(task), int(index)

@@ -1,0 +1,287 @@
+"""The steps of the processing phase: `start`, `ack`, `fail`, and `processed` once everything has acked. Source: PROTOCOL §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_tx.errors import (
+    FailedTransaction,
+    IncompleteBatch,
+    RowsChanged,
+    StaleAttempt,
+    StaleTry,
+    UnknownTransaction,
+)
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths, ack_element
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, encode
+from airflow_tx.protocol.requirement import Create, Put
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    Decision,
+    Done,
+    Processed,
+    Result,
+    Stamp,
+    Started,
+    is_committed,
+)
+
+
+@dataclass(frozen=True)
+class TaskTry:
+    """One try of one task (or of one mapped instance).
+
+    :param map_index: −1 for a task that is not mapped.
+    :param task_try: the task instance's id, new at every retry and clear; later ones are greater.
+    """
+
+    task: str
+    map_index: int
+    task_try: str
+
+
+def newest(
+    read: Reader, paths: Paths, attempt: TransactionAttempt, step: str
+) -> TransactionRecord | AlreadyCommitted:
+    """The record of a transaction whose newest attempt is `attempt`.
+
+    :raises StaleAttempt: a newer attempt exists.
+    :raises UnknownTransaction: there is no such transaction, or it was skipped.
+    """
+    record = read.find(TransactionRecord, paths.transaction(attempt.txid))
+    if record is None:
+        if is_committed(read, paths, attempt.txid):
+            return AlreadyCommitted(attempt.txid)
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}",
+            path=paths.transaction(attempt.txid),
+        )
+    if record.attempt != attempt.attempt:
+        raise StaleAttempt(
+            step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
+        )
+    return record
+
+
+def start(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    emitted: int,
+) -> Decision | Result:
+    """A processing task begins to work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
+
+    :param emitted: random 64-bit id of the message a mapped instance emits to itself.
+    :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
+    """
+    record = newest(read, paths, attempt, "start")
+    if isinstance(record, AlreadyCommitted):
+        return record
+    path = paths.ack(attempt.txid, task.task, task.map_index)
+    found = read.find(Ack, path)
+    if found is not None and found.task_try > task.task_try:
+        raise _stale_try("start", attempt, task, found)
+    own = "0" if _by_begin(record, task) else f"{emitted:016x}"
+    entry = encode(Ack(task.task_try, stamp.op, emitted=own))
+    writes = [
+        Create(path, entry) if found is None else Put(path, entry),
+        Put(paths.acks(attempt.txid), b""),
+    ]
+    if record.phase is not Phase.PROCESSING:
+        again = replace(
+            record,
+            phase=Phase.PROCESSING,
+            epoch=record.epoch + 1,
+            op=stamp.op,
+            processed=None,
+            error=None,
+        )
+        writes.append(Put(paths.transaction(attempt.txid), encode(again)))
+    return Decision(tuple(writes), Started(attempt), path)
+
+
+def ack(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    rows: int | None,
+    outputs: list[Any],
+) -> Decision | Result:
+    """A processing task is done, and this is its output.
+
+    :param rows: rows it consumed, if counted.
+    :param outputs: plain-JSON references to what it wrote.
+    :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
+    """
+    record = newest(read, paths, attempt, "ack")
+    path = paths.ack(attempt.txid, task.task, task.map_index)
+    if isinstance(record, AlreadyCommitted):
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}",
+            path=paths.transaction(attempt.txid),
+        )
+    found = _own(read, path, attempt, task, "ack")
+    if record.phase is not Phase.PROCESSING and not found.done:
+        raise FailedTransaction(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            reason=record.error or record.phase.value,
+        )
+    acked = record.tasks[task.task] if _by_begin(record, task) else found.emitted
+    entry = replace(
+        found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=outputs
+    )
+    return Decision(
+        (Put(path, encode(entry)), Put(paths.acks(attempt.txid), b"")), Done(), path
+    )
+
+
+def fail(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    reason: str,
+) -> Decision | Result:
+    """A processing task has failed for good: the attempt cannot commit until somebody runs it again.
+
+    :raises StaleAttempt, StaleTry: it is not for this try to say.
+    """
+    record = newest(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (
+        Phase.PROCESSING,
+        Phase.PROCESSED,
+    ):
+        return Done()
+    _own(
+        read, paths.ack(attempt.txid, task.task, task.map_index), attempt, task, "fail"
+    )
+    failed = replace(
+        record,
+        phase=Phase.FAILED,
+        failures=record.failures + 1,
+        error=reason[:500],
+        op=stamp.op,
+    )
+    path = paths.transaction(attempt.txid)
+    return Decision((Put(path, encode(failed)),), Done(), path)
+
+
+def processed(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    rows_digest: str,
+    closed: Collection[str],
+) -> Decision | Result:
+    """Everything that must ack has acked: the batch is complete.
+
+    :param closed: tasks that have no ack of their own to give: mapped ones (their instances have), skipped ones.
+    :raises IncompleteBatch, RowsChanged, FailedTransaction, StaleAttempt: it is not.
+    """
+    record = newest(read, paths, attempt, "commit")
+    if isinstance(record, AlreadyCommitted):
+        return record
+    if record.phase is Phase.FAILED:
+        raise FailedTransaction(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            reason=record.error or "no reason noted",
+        )
+    if record.rows_digest != rows_digest:
+        raise RowsChanged(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            digest=rows_digest,
+            found=record.rows_digest,
+        )
+    acks = _acks(read, paths, attempt.txid)
+    missing = _missing(record, acks, closed)
+    value = ack_val(record, acks, closed)
+    if missing or value:
+        tasks = ", ".join(missing) or f"unknown tasks (ack val {value:016x})"
+        raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
+    result = Processed(record.epoch, acks, value)
+    if record.phase is not Phase.PROCESSING:
+        return result
+    path = paths.transaction(attempt.txid)
+    done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, op=stamp.op)
+    return Decision((Put(path, encode(done)),), result, path)
+
+
+def ack_val(
+    record: TransactionRecord,
+    acks: Mapping[tuple[str, int], Ack],
+    closed: Collection[str],
+) -> int:
+    """XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
+    value = 0
+    for task, emitted in record.tasks.items():
+        value ^= 0 if task in closed else int(emitted, 16)
+    for entry in acks.values():
+        value ^= int(entry.emitted, 16) ^ int(entry.acked, 16)
+    return value
+
+
+def _missing(
+    record: TransactionRecord,
+    acks: Mapping[tuple[str, int], Ack],
+    closed: Collection[str],
+) -> list[str]:
+    never = [
+        task for task in record.tasks if task not in closed and (task, -1) not in acks
+    ]
+    undone = [
+        task if index < 0 else f"{task}[{index}]"
+        for (task, index), entry in acks.items()
+        if not entry.done
+    ]
+    return sorted(never + undone)
+
+
+def _acks(read: Reader, paths: Paths, txid: int) -> dict[tuple[str, int], Ack]:
+    folder = paths.acks(txid)
+    return {
+        ack_element(name): read.get(Ack, f"{folder}/{name}")
+        for name in read.names(folder)
+    }
+
+
+def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:
+    return task.map_index < 0 and task.task in record.tasks
+
+
+def _own(
+    read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str
+) -> Ack:
+    found = read.find(Ack, path)
+    if found is None or found.task_try != task.task_try:
+        raise _stale_try(step, attempt, task, found)
+    return found
+
+
+def _stale_try(
+    step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None
+) -> StaleTry:
+    return StaleTry(
+        step=step,
+        task=task.task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        found="no try" if found is None else found.task_try,
+        task_try=task.task_try,
+    )

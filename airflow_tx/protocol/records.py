@@ -1,0 +1,208 @@
+"""The records of the ledger, frozen, and their JSON with its format version. Source: PROTOCOL §1.
+
+A reader that meets another format, or a field it does not know, stops with the path: a record is never taken for empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_tx.errors import UnreadableRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMAT = 1
+
+R = TypeVar("R", bound="DataclassInstance")
+
+
+class Phase(str, Enum):
+    """Where an open transaction stands. Final ones have no record, only history."""
+
+    PROCESSING = "PROCESSING"
+    PROCESSED = "PROCESSED"
+    COMMITTING = "COMMITTING"
+    FAILED = "FAILED"
+
+
+class Outcome(str, Enum):
+    """What became of a final transaction."""
+
+    COMMITTED = "COMMITTED"
+    SKIPPED = "SKIPPED"
+    READMITTED = "READMITTED"
+
+
+@dataclass(frozen=True)
+class TopologyRecord:
+    """What holds for all transactions of a topology.
+
+    :param incarnation: uuid made with this ledger; a fence of another one is refused.
+    :param generation: raised only by a repair.
+    :param states: per state, the last txid whose grant raised its fence and which became final.
+    """
+
+    incarnation: str
+    dag_id: str
+    source_kind: str
+    max_pending: int
+    generation: int = 1
+    states: dict[str, int] = field(default_factory=dict)
+    op: str = ""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """`coordinator/current` and `coordinator/allocated`."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`runs/<key>`: the txid that a run's identity stands for."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Exactly which rows a transaction has, and where the source stands after them.
+
+    :param attempt: the attempt that wrote it.
+    """
+
+    attempt: int
+    rows: Any
+    position: Any
+
+
+@dataclass(frozen=True)
+class TransactionRecord:
+    """One open transaction. Source: PROTOCOL §1.
+
+    :param request: try of the last begin.
+    :param epoch: grows with every grant and every restart; never falls within a txid.
+    :param nonce: of the last grant.
+    :param op: nonce of the last step, by which an unanswered write is recognised.
+    :param granted: true from the first grant of any attempt on.
+    :param base: digest of the position after txid − 1 that the batch was computed from.
+    :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
+    :param rows_digest: digest of the batch's rows.
+    :param outputs: per transactional state, digest of what the first grant was about to write.
+    """
+
+    key: str
+    run_id: str
+    request: str
+    attempt: int
+    epoch: int
+    op: str
+    phase: Phase
+    base: str
+    rows_digest: str
+    tasks: dict[str, str]
+    created: str
+    began: str
+    nonce: str = ""
+    granted: bool = False
+    pinned: bool = False
+    skip: dict[str, str] | None = None
+    yielded: str | None = None
+    failures: int = 0
+    outputs: dict[str, str] = field(default_factory=dict)
+    processed: str | None = None
+    granted_at: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What one task (or one mapped instance) of the newest attempt has contributed to the ack val.
+
+    :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
+    :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
+    :param done: whether the task has acked.
+    :param rows: rows consumed, if the task counted them.
+    :param outputs: references to its output, of exactly this try.
+    """
+
+    task_try: str
+    op: str
+    emitted: str = "0"
+    acked: str = "0"
+    done: bool = False
+    rows: int | None = None
+    outputs: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class History:
+    """What became of a final transaction."""
+
+    txid: int
+    attempts: int
+    run_id: str
+    outcome: Outcome
+    began: str
+    processed: str | None
+    granted_at: str | None
+    ended: str
+    rows: int | None
+    ack_val: str
+    op: str
+    failures: int = 0
+
+
+def encode(record: Any) -> bytes:
+    """A record as compact, sorted JSON with its format version."""
+    return dumps({"format": FORMAT, **asdict(record)}).encode()
+
+
+def decode(cls: type[R], path: str, data: bytes) -> R:
+    """The record of class `cls` in `data`.
+
+    :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
+    """
+    try:
+        value = json.loads(data)
+        found = value.pop("format")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UnreadableRecord(
+            path=path, reason=f"it is not a record ({data[:40]!r})"
+        ) from error
+    if found != FORMAT:
+        raise UnreadableRecord(
+            path=path,
+            reason=f"it has format {found!r}, this version reads format {FORMAT}",
+        )
+    try:
+        return cls(
+            **{
+                name: _ENUMS[name](item) if name in _ENUMS else item
+                for name, item in value.items()
+            }
+        )
+    except (TypeError, ValueError) as error:
+        known = ", ".join(f.name for f in fields(cls))
+        raise UnreadableRecord(
+            path=path, reason=f"its fields are not those of {cls.__name__} ({known})"
+        ) from error
+
+
+_ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON with sorted keys: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(value: Any) -> str:
+    """Fingerprint of a plain-JSON value, 32 hex digits."""
+    return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]

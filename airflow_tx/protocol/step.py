@@ -1,0 +1,182 @@
+"""What a step gives: a decision to write, or an answer without a write. Source: PROTOCOL §1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Ack, Counter, Metadata
+from airflow_tx.protocol.requirement import Write
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a step may not make itself.
+
+    :param now: time as ISO 8601 text.
+    :param op: nonce of this pass; a write that was not answered is recognised by it.
+    """
+
+    now: str
+    op: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Writes to be made in one multi, and what they mean for the caller once they are made.
+
+    :param proof: a record that holds `op` once the multi has happened.
+    """
+
+    writes: tuple[Write, ...]
+    result: Result
+    proof: str
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The run is this attempt of this transaction, with these rows."""
+
+    attempt: TransactionAttempt
+    rows: Any
+    position: Any
+    rows_digest: str
+    replay: bool
+
+
+@dataclass(frozen=True)
+class NoData:
+    """The source has no rows now; nothing was allocated."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class WindowFull:
+    """As many transactions are open as may be."""
+
+    current: int
+    allocated: int
+    max_pending: int
+
+
+@dataclass(frozen=True)
+class NeedBatch:
+    """Ask the source for the rows of `txid` from `position`, and come again with its proposal."""
+
+    txid: int
+    position: Any
+    base: str
+
+
+@dataclass(frozen=True)
+class NeedRunState:
+    """Ask Airflow for the state of this run, and come again with it."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class NeedTopology:
+    """The ledger of this topology does not exist yet, or its record is out of date with the DAG."""
+
+
+@dataclass(frozen=True)
+class AlreadyCommitted:
+    """The transaction is committed; nothing is left to do."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The task may work."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is noted."""
+
+
+@dataclass(frozen=True)
+class Processed:
+    """Everything that must ack has acked.
+
+    :param epoch: changes when a task starts again; the output named here is then no longer the output.
+    :param acks: per (task id, map index) what it contributed.
+    """
+
+    epoch: int
+    acks: Mapping[tuple[str, int], Ack] = field(hash=False)
+    ack_val: int = 0
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """It is the turn of an earlier transaction."""
+
+    current: int
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A task of this attempt started again after its output was read; ask `processed` again."""
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The turn is taken.
+
+    :param position_before: the position after txid − 1.
+    """
+
+    generation: int
+    incarnation: str
+    epoch: int
+    nonce: str
+    last: Mapping[str, int] = field(hash=False)
+    position_before: Any = field(hash=False, default=None)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The transaction is final, by this call or by an earlier one."""
+
+    txid: int
+    here: bool
+
+
+Result = (
+    Begun
+    | NoData
+    | WindowFull
+    | NeedBatch
+    | NeedRunState
+    | NeedTopology
+    | AlreadyCommitted
+    | Started
+    | Done
+    | Processed
+    | NotYet
+    | Restarted
+    | Granted
+    | Committed
+)
+Step = Callable[[Reader, Stamp], Decision | Result]
+
+
+def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
+    """Whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
+    current = read.peek(Counter, paths.current)
+    return (
+        txid < current.txid and read.peek_if_any(Metadata, paths.skipped(txid)) is None
+    )

@@ -1,0 +1,168 @@
+"""The in-memory store: ZooKeeper's rules without a server, for tests, models and examples in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from airflow_tx.errors import RequirementFailed, TooMuchMetadata
+from airflow_tx.protocol.api import Children, Node, Watch
+from airflow_tx.protocol.requirement import (
+    ANY_VERSION,
+    Absent,
+    Create,
+    Delete,
+    Put,
+    Requirement,
+    Write,
+)
+
+LIMIT = 1_048_575
+
+
+class MemoryStore:
+    """A `Store` over a dictionary. Thread-safe; `snapshot` and `restore` copy the whole of it.
+
+    :param limit: most bytes a record may hold.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._changes: dict[str, int] = {}
+
+    def get(self, path: str) -> Node | None:
+        return self._nodes.get(path)
+
+    def children(self, path: str) -> Children | None:
+        with self._changed:
+            node = self._nodes.get(path)
+            if node is None:
+                return None
+            prefix = f"{path}/"
+            names = (
+                name[len(prefix) :] for name in self._nodes if name.startswith(prefix)
+            )
+            return Children(
+                tuple(sorted(name for name in names if "/" not in name)), node.version
+            )
+
+    def multi(
+        self, requirements: Sequence[Requirement], writes: Sequence[Write]
+    ) -> None:
+        with self._changed:
+            for requirement in requirements:
+                self._check(requirement)
+            after = dict(self._nodes)
+            for write in writes:
+                self._apply(after, write)
+            self._nodes = after
+            for write in writes:
+                self._changes[write.path] = self._changes.get(write.path, 0) + 1
+            self._changed.notify_all()
+
+    def sync(self) -> None:
+        """Every read sees every write already."""
+
+    def ensure(self, path: str) -> None:
+        with self._changed:
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                self._nodes.setdefault("/" + "/".join(parts[:depth]), Node(b"", 0))
+
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        yield _MemoryWatch(self._changed, self._changes, paths)
+
+    def snapshot(self) -> tuple[tuple[str, bytes, int], ...]:
+        """Everything in it, in a form that can be compared and hashed."""
+        return tuple(
+            sorted(
+                (path, node.data, node.version) for path, node in self._nodes.items()
+            )
+        )
+
+    def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
+        """Back to what `snapshot` gave."""
+        self._nodes = {path: Node(data, version) for path, data, version in snapshot}
+
+    def _check(self, requirement: Requirement) -> None:
+        node = self._nodes.get(requirement.path)
+        if isinstance(requirement, Absent):
+            if node is not None:
+                raise RequirementFailed(
+                    path=requirement.path,
+                    expected="nothing",
+                    found=f"version {node.version}",
+                )
+        elif node is None:
+            raise RequirementFailed(
+                path=requirement.path,
+                expected=f"version {requirement.version}",
+                found="nothing",
+            )
+        elif requirement.version not in (ANY_VERSION, node.version):
+            raise RequirementFailed(
+                path=requirement.path,
+                expected=f"version {requirement.version}",
+                found=f"version {node.version}",
+            )
+
+    def _apply(self, nodes: dict[str, Node], write: Write) -> None:
+        before = nodes.get(write.path)
+        if isinstance(write, Create):
+            parent = write.path.rpartition("/")[0]
+            if before is not None:
+                raise RequirementFailed(
+                    path=write.path,
+                    expected="nothing",
+                    found=f"version {before.version}",
+                )
+            if parent and parent not in nodes:
+                raise RequirementFailed(
+                    path=parent, expected="a record", found="nothing"
+                )
+            nodes[write.path] = self._node(write, 0)
+        elif before is None:
+            raise RequirementFailed(
+                path=write.path, expected="a record", found="nothing"
+            )
+        elif isinstance(write, Put):
+            nodes[write.path] = self._node(write, before.version + 1)
+        elif isinstance(write, Delete):
+            prefix = f"{write.path}/"
+            if any(name.startswith(prefix) for name in nodes):
+                raise RequirementFailed(
+                    path=write.path, expected="no children", found="children"
+                )
+            del nodes[write.path]
+
+    def _node(self, write: Create | Put, version: int) -> Node:
+        if len(write.data) > self._limit:
+            raise TooMuchMetadata(
+                path=write.path, size=len(write.data), limit=self._limit
+            )
+        return Node(write.data, version)
+
+
+class _MemoryWatch:
+    def __init__(
+        self,
+        changed: threading.Condition,
+        changes: dict[str, int],
+        paths: Sequence[str],
+    ) -> None:
+        self._changed = changed
+        self._changes = changes
+        self._seen = {path: changes.get(path, 0) for path in paths}
+
+    def wait(self, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(self._moved, timeout)
+
+    def _moved(self) -> bool:
+        return any(
+            self._changes.get(path, 0) != seen for path, seen in self._seen.items()
+        )
