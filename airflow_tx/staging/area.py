@@ -1,0 +1,122 @@
+"""Where task output lies between processing and commit: a folder per topology, txid, attempt, task and try.
+
+::
+
+    <root>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
+
+No two writers share a folder, so nothing is ever overwritten, and a driver that outlives its task writes into a
+folder nobody reads. The area is swept again after later commits, because such a driver may write after the first one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.staging.descriptor import Descriptor, TaskTry
+from airflow_tx.staging.files import Files, open_files
+
+DESCRIPTOR = "_descriptor.json"
+
+
+def encode(part: str) -> str:
+    """One part of a path: any text, never a separator, never `.` or `..`."""
+    quoted = quote(part, safe="")
+    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
+
+
+@dataclass(frozen=True)
+class TryDir:
+    """The folder of one try of one task.
+
+    :param files: the area's files; names below are relative to its root.
+    :param name: the folder, relative to the root.
+    """
+
+    topology: str
+    attempt: TransactionAttempt
+    task: TaskTry
+    files: Files = field(compare=False, repr=False)
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """The folder as a path or URI."""
+        return self.files.uri(self.name)
+
+    def child(self, name: str) -> str:
+        """A file or folder in it, relative to the root of the area."""
+        return f"{self.name}/{name}"
+
+
+class StagingArea:
+    """The staging area below one root.
+
+    :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
+    """
+
+    def __init__(self, root_uri: str) -> None:
+        if not root_uri.strip():
+            raise ConfigError(option="[tx] staging", value=root_uri, remedy="Name a folder or an object storage URI.")
+        self.files = open_files(root_uri)
+
+    @property
+    def root(self) -> str:
+        """The root, absolute."""
+        return self.files.root
+
+    def __repr__(self) -> str:
+        return f"StagingArea({self.root!r})"
+
+    def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
+        """The folder of one try; it is not made here."""
+        of_task = f"{encode(task.task_id)}@{task.map_index}"
+        name = f"{encode(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{encode(task.task_try)}"
+        return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
+
+    def remove(self, topology: str, txid: int) -> None:
+        """Remove all output of a transaction, of every attempt; doing it twice is no error."""
+        self.files.remove_tree(f"{encode(topology)}/{txid}")
+
+    def sweep(self, topology: str, current_txid: int) -> list[int]:
+        """Remove the output of every transaction before `current_txid`.
+
+        To be called at every commit: what a driver writes after its transaction was removed goes at the next one.
+
+        :return: the txids of which something was there.
+        """
+        below = encode(topology)
+        old = sorted(int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < current_txid)
+        for txid in old:
+            self.files.remove_tree(f"{below}/{txid}")
+        return old
+
+
+def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
+    """Lay the descriptor into the folder of its try.
+
+    :return: its URI, short enough for a command line whatever the size of the metadata.
+    """
+    folder = dir_of(area, descriptor)
+    folder.files.write(folder.child(DESCRIPTOR), descriptor.to_json().encode())
+    return folder.files.uri(folder.child(DESCRIPTOR))
+
+
+def read_descriptor(uri: str) -> Descriptor:
+    """The descriptor at the URI that `write_descriptor` returned.
+
+    :raises ConfigError: if there is none, or none that this version can read.
+    """
+    folder, _, name = uri.rpartition("/")
+    try:
+        return Descriptor.from_json(open_files(folder).read(name).decode())
+    except FileNotFoundError:
+        remedy = "It is written by the task that submits the application, and removed when its transaction ends."
+        raise ConfigError(option="the descriptor of the batch", value=uri, remedy=f"No such file. {remedy}") from None
+
+
+def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
+    """The folder that the output of a descriptor's try goes to."""
+    return area.try_dir(descriptor.topology, descriptor.attempt, descriptor.task)

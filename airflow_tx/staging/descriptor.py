@@ -1,0 +1,95 @@
+"""What a task tells an application outside Airflow about its batch: a file of JSON, of any size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.attempt import TransactionAttempt
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TaskTry:
+    """One try of one task instance.
+
+    :param task_id: the task.
+    :param map_index: -1 if the task is not mapped.
+    :param task_try: the task instance's id: new at every retry and clear, kept over a deferral.
+    """
+
+    task_id: str
+    map_index: int
+    task_try: str
+
+    def __str__(self) -> str:
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Everything an application needs to process one batch.
+
+    :param topology: name of the topology.
+    :param attempt: which attempt of which transaction.
+    :param task: the try that the output belongs to.
+    :param rows: the metadata, plain JSON: exactly which rows.
+    :param source: class path and constructor arguments, as `TransactionalSource.serialize()` gave them.
+    :param root: root of the staging area.
+    """
+
+    topology: str
+    attempt: TransactionAttempt
+    task: TaskTry
+    rows: Any
+    source: tuple[str, Mapping[str, Any]]
+    root: str
+
+    def __str__(self) -> str:
+        return f"{self.topology} {self.attempt} {self.task}"
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "topology": self.topology,
+                "txid": self.attempt.txid,
+                "attempt": self.attempt.attempt,
+                "task_id": self.task.task_id,
+                "map_index": self.task.map_index,
+                "try": self.task.task_try,
+                "rows": self.rows,
+                "source": [self.source[0], dict(self.source[1])],
+                "root": self.root,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Descriptor:
+        """The descriptor that `to_json` wrote.
+
+        :raises ConfigError: if it is not one, or of another format.
+        """
+        try:
+            value = json.loads(text)
+            found = value["format"]
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                option="the descriptor of the batch", value=text[:80], remedy="Give the URI the task printed."
+            ) from None
+        if found != FORMAT:
+            remedy = f"This version of airflow-provider-tx reads format {FORMAT}: use one version on both sides."
+            raise ConfigError(option="format of the descriptor", value=found, remedy=remedy)
+        return cls(
+            topology=value["topology"],
+            attempt=TransactionAttempt(value["txid"], value["attempt"]),
+            task=TaskTry(value["task_id"], value["map_index"], value["try"]),
+            rows=value["rows"],
+            source=(value["source"][0], value["source"][1]),
+            root=value["root"],
+        )

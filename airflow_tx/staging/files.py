@@ -1,0 +1,205 @@
+"""The few file operations staging needs, on a local folder or on an object store.
+
+Local paths use nothing but the standard library. Any other URI goes to fsspec; an Airflow connection in it
+(``s3://conn@bucket/...``) is resolved by Airflow's ObjectStoragePath, and where there is no Airflow (a Spark driver)
+it is dropped: the driver then signs in with what its own environment gives it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit, urlunsplit
+
+# Hadoop's client for S3 listens to another scheme than everybody else's.
+_SPARK_SCHEMES = {"s3": "s3a"}
+
+
+class Files(ABC):
+    """Files below one root; names are relative to it, with ``/`` between parts.
+
+    :param root: absolute path or URI, as messages and descriptors show it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def uri(self, name: str) -> str:
+        """Where `name` is, as a path or URI that another process can open."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def spark_uri(self, name: str) -> str:
+        """The same in the spelling Spark's file systems know."""
+        return self.uri(name)
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Write a whole file so that a reader sees all of it or nothing; its folder is made."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        :raises FileNotFoundError: if there is none.
+        """
+
+    @abstractmethod
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading at any place.
+
+        :raises FileNotFoundError: if there is none.
+        """
+
+    @abstractmethod
+    def list(self, name: str) -> dict[str, int | None]:
+        """Names directly in a folder with their sizes (None: a folder itself); empty if there is no such folder."""
+
+    @abstractmethod
+    def make_folder(self, name: str) -> None:
+        """Make a folder where the store has such a thing."""
+
+    @abstractmethod
+    def remove_tree(self, name: str) -> None:
+        """Remove a folder with all it holds; what is gone already, or goes meanwhile, is no error."""
+
+
+class LocalFiles(Files):
+    """A folder of this machine or a mounted one."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(os.path.abspath(root))
+
+    def _path(self, name: str) -> Path:
+        return Path(self.root, name)
+
+    def spark_uri(self, name: str) -> str:
+        """With a scheme: a bare path would mean the cluster's default file system."""
+        return "file://" + self.uri(name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write beside the place and rename."""
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with partial.open("wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(partial, path)
+        finally:
+            with suppress(FileNotFoundError):
+                partial.unlink()
+
+    def read(self, name: str) -> bytes:
+        """The content of the file."""
+        return self._path(name).read_bytes()
+
+    def open(self, name: str) -> BinaryIO:
+        """Open the file."""
+        return self._path(name).open("rb")
+
+    def list(self, name: str) -> dict[str, int | None]:
+        """One level, without following what vanishes while it is listed."""
+        found: dict[str, int | None] = {}
+        try:
+            entries = list(os.scandir(self._path(name)))
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+        return found
+
+    def make_folder(self, name: str) -> None:
+        """Make it with its parents."""
+        self._path(name).mkdir(parents=True, exist_ok=True)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove what can be removed; a file that somebody writes meanwhile is left to the next sweep."""
+        shutil.rmtree(self._path(name), ignore_errors=True)
+
+
+class RemoteFiles(Files):
+    """An object store, or any other file system that fsspec knows."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root.rstrip("/"))
+        self._fs, self._base = _filesystem(self.root)
+
+    def _path(self, name: str) -> str:
+        return f"{self._base}/{name}" if name else self._base
+
+    def spark_uri(self, name: str) -> str:
+        """Without the Airflow connection, in Hadoop's scheme."""
+        parts = urlsplit(self.uri(name))
+        scheme = _SPARK_SCHEMES.get(parts.scheme, parts.scheme)
+        return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
+
+    def write(self, name: str, content: bytes) -> None:
+        """One put, which object stores do whole or not at all."""
+        self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(self._path(name), content)
+
+    def read(self, name: str) -> bytes:
+        """The content of the object."""
+        return bytes(self._fs.cat_file(self._path(name)))
+
+    def open(self, name: str) -> BinaryIO:
+        """Open the object."""
+        opened: BinaryIO = self._fs.open(self._path(name), "rb")
+        return opened
+
+    def list(self, name: str) -> dict[str, int | None]:
+        """One level, asked anew: another process may have written."""
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(self._path(name), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {
+            entry["name"].rstrip("/").rpartition("/")[2]: None if entry["type"] == "directory" else int(entry["size"])
+            for entry in entries
+            if entry["name"].rstrip("/") != self._path(name).rstrip("/")
+        }
+
+    def make_folder(self, name: str) -> None:
+        """Make it where the store has folders."""
+        self._fs.makedirs(self._path(name), exist_ok=True)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove all objects below."""
+        self._fs.invalidate_cache()
+        with suppress(FileNotFoundError):
+            self._fs.rm(self._path(name), recursive=True)
+
+
+def _filesystem(root: str) -> tuple[Any, str]:
+    parts = urlsplit(root)
+    connection, _, netloc = parts.netloc.rpartition("@")
+    if connection:
+        with suppress(ImportError):
+            from airflow.sdk import ObjectStoragePath
+
+            path = ObjectStoragePath(root)
+            return path.fs, path.path.rstrip("/")
+    import fsspec  # type: ignore[import-untyped]
+
+    fs, base = fsspec.core.url_to_fs(urlunsplit(parts._replace(netloc=netloc)))
+    return fs, base.rstrip("/")
+
+
+def open_files(root: str) -> Files:
+    """The files below `root`.
+
+    :param root: a path, a ``file://`` URI, or the URI of an object store.
+    """
+    scheme, found, rest = root.partition("://")
+    if not found:
+        return LocalFiles(root)
+    return LocalFiles(rest) if scheme == "file" else RemoteFiles(root)

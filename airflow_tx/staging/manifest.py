@@ -1,0 +1,213 @@
+"""The output of one try: named folders of Parquet files, visible once a manifest says that it is whole.
+
+The manifest is written last and at once, so a try that was killed midway has none and is refused. A reference to an
+output is plain JSON: it travels in XComs and in the ledger, and is checked against the manifest when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.staging.area import StagingArea, TryDir, encode
+from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name, identity, make_ref, refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+FORMAT = 1
+MANIFEST = "_manifest.json"
+
+
+def scan_output(where: TryDir, name: str) -> Output:
+    """What lies in an output's folder, from the footers of its Parquet files; no row is read."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    folder = check_name(where, name)
+    files, columns = [], []
+    for file, size in sorted(where.files.list(folder).items()):
+        if size is None or file[0] in "_." or not file.endswith(".parquet"):
+            continue
+        with where.files.open(f"{folder}/{file}") as opened:
+            footer = pq.ParquetFile(opened)
+            columns = list(footer.schema_arrow.names)
+            files.append(StagedFile(file, size, footer.metadata.num_rows))
+    return Output(tuple(files), tuple(columns))
+
+
+def write_rows(where: TryDir, name: str, rows: Sequence[Mapping[str, Any]] | pa.Table) -> Output:
+    """Write a small output of a Python task: one Parquet file.
+
+    :param rows: dicts with the same keys, or a pyarrow table.
+    :raises StagingError: if the name cannot be used, or the rows have no common type.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = check_name(where, name)
+    try:
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
+        problem = f"its rows are no table ({str(error).splitlines()[0]})"
+        raise refuse(where, name, problem, "Emit dicts with the same keys and types, or a pyarrow.Table.") from None
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    content = sink.getvalue().to_pybytes()
+    file = "part-0.parquet"
+    where.files.write(f"{folder}/{file}", content)
+    return Output((StagedFile(file, len(content), table.num_rows),), tuple(table.column_names))
+
+
+def write_manifest(
+    where: TryDir, outputs: Mapping[str, Output], *, consumed_rows: int | None = None
+) -> dict[str, OutputRef]:
+    """Make the try's output visible; the last thing a task writes.
+
+    :param outputs: what was written, by name.
+    :param consumed_rows: how many rows of the batch the task read, if it knows.
+    """
+    document = {
+        "format": FORMAT,
+        **identity(where),
+        "outputs": {name: asdict(output) for name, output in outputs.items()},
+        "consumed_rows": consumed_rows,
+    }
+    where.files.write(where.child(MANIFEST), json.dumps(document).encode())
+    return {name: make_ref(where, name, output) for name, output in outputs.items()}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a finished try says about its output."""
+
+    where: TryDir
+    outputs: Mapping[str, Output]
+    consumed_rows: int | None
+
+    def refs(self) -> dict[str, OutputRef]:
+        """References to all outputs, by name."""
+        return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
+
+
+def read_manifest(where: TryDir, output: str = "*") -> Manifest:
+    """The manifest of a try.
+
+    :param output: the output that is asked for, for messages.
+    :raises StagingError: if there is none, it cannot be read, or it is of another try.
+    """
+    name = where.child(MANIFEST)
+    try:
+        document = json.loads(where.files.read(name))
+        found_format = document["format"]
+    except FileNotFoundError:
+        problem = f"it is incomplete: {where.files.uri(name)} does not exist"
+        raise refuse(where, output, problem, f"Clear task {where.task}: its application did not finish.") from None
+    except (ValueError, KeyError, TypeError):
+        raise refuse(where, output, f"{where.files.uri(name)} is damaged", f"Clear task {where.task}.") from None
+    if found_format != FORMAT:
+        problem = f"its manifest has format {found_format}, this version reads {FORMAT}"
+        raise refuse(where, output, problem, "Use one version of airflow-provider-tx in Airflow and in Spark.")
+    found = {key: document[key] for key in identity(where)}
+    if found != identity(where):
+        problem = f"its manifest is of {_name(found)}, not of {_name(identity(where))}"
+        raise refuse(where, output, problem, f"Clear task {where.task}.")
+    outputs = {
+        key: Output(tuple(StagedFile(**file) for file in value["files"]), tuple(value["columns"]))
+        for key, value in document["outputs"].items()
+    }
+    return Manifest(where, outputs, document["consumed_rows"])
+
+
+def open_output(
+    area: StagingArea,
+    ref: OutputRef | Mapping[str, Any],
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
+) -> tuple[TryDir, Output]:
+    """Check a reference against what is there; no row is read.
+
+    :param columns: columns the reader needs.
+    :param attempt: the attempt the reader works for.
+    :raises StagingError: if exactly this output is not there whole.
+    """
+    ref = ref if isinstance(ref, OutputRef) else OutputRef.from_json(ref)
+    own = TransactionAttempt(ref.txid, ref.attempt)
+    where = area.try_dir(ref.topology, own, ref.task)
+    if attempt is not None and attempt != own:
+        problem = f"it is of attempt {own}, and this is attempt {attempt}"
+        raise refuse(where, ref.name, problem, "Clear the whole run, so that its tasks work on one attempt.")
+    manifest = read_manifest(where, ref.name)
+    if ref.name not in manifest.outputs:
+        emitted = ", ".join(map(repr, manifest.outputs)) or "nothing"
+        raise refuse(where, ref.name, f"the task emitted {emitted}", "Read one of these, or emit it.")
+    output = manifest.outputs[ref.name]
+    if (ref.path, ref.digest) != (where.child(encode(ref.name)), output.digest):
+        problem = f"what lies at {where.uri} is not what the reference names"
+        raise refuse(where, ref.name, problem, f"Clear task {where.task}.")
+    _check_files(where, ref.name, output)
+    _check_columns(where, ref.name, output, columns)
+    return where, output
+
+
+def read_batches(
+    area: StagingArea,
+    ref: OutputRef | Mapping[str, Any],
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of an output as pyarrow record batches; it is checked before the first one, see `open_output`."""
+    where, output = open_output(area, ref, columns=columns, attempt=attempt)
+    return _batches(where, ref["name"] if isinstance(ref, Mapping) else ref.name, output, columns)
+
+
+def read_output(
+    area: StagingArea,
+    ref: OutputRef | Mapping[str, Any],
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of an output as dicts; it is checked before the first one, see `open_output`."""
+    batches = read_batches(area, ref, columns=columns, attempt=attempt)
+    return (row for batch in batches for row in batch.to_pylist())
+
+
+def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in output.files:
+        path = where.child(f"{encode(name)}/{file.name}")
+        try:
+            with where.files.open(path) as opened:
+                yield from pq.ParquetFile(opened).iter_batches(columns=list(columns) if columns else None)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            problem = f"{where.files.uri(path)} cannot be read ({str(error).splitlines()[0]})"
+            raise refuse(where, name, problem, f"Clear task {where.task}.") from None
+
+
+def _check_files(where: TryDir, name: str, output: Output) -> None:
+    sizes = where.files.list(where.child(encode(name)))
+    for file in output.files:
+        found = sizes.get(file.name)
+        if found != file.size:
+            state = "is missing" if found is None else f"has {found} bytes instead of {file.size}"
+            path = where.files.uri(where.child(f"{encode(name)}/{file.name}"))
+            raise refuse(where, name, f"file {path} {state}", f"Clear task {where.task}: it writes its output again.")
+
+
+def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> None:
+    # An output without rows may come without a file, and then without columns.
+    missing = [column for column in columns or () if column not in output.columns]
+    if missing and (output.rows or output.columns):
+        problem = f"it has columns {', '.join(output.columns)}, and lacks {', '.join(missing)}"
+        raise refuse(where, name, problem, "Name the columns in the application as the state names them.")
+
+
+def _name(identity: Mapping[str, Any]) -> str:
+    return "{topology} {txid}.{attempt} {task_id}[{map_index}] try {task_try}".format(**identity)

@@ -1,0 +1,130 @@
+"""What a task emitted, as data: references that travel in XComs and in the ledger, and the files they stand for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_tx.errors import StagingError
+from airflow_tx.staging.area import TryDir, encode
+from airflow_tx.staging.descriptor import TaskTry
+
+
+@dataclass(frozen=True)
+class OutputRef:
+    """Names one output of one try; plain JSON in XComs and in the ledger.
+
+    :param name: the output's name, as it was emitted.
+    :param path: its folder, relative to the root of the staging area.
+    :param rows: how many rows it has.
+    :param digest: of the names, sizes and row counts of its files; it tells one writing from another, it does not
+        compare contents.
+    """
+
+    topology: str
+    txid: int
+    attempt: int
+    task_id: str
+    map_index: int
+    task_try: str
+    name: str
+    path: str
+    rows: int
+    digest: str
+
+    @property
+    def task(self) -> TaskTry:
+        """The try that wrote it."""
+        return TaskTry(self.task_id, self.map_index, self.task_try)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of all fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
+        """The reference that `to_json` made.
+
+        :raises StagingError: if it is not one, as with an XCom of another operator.
+        """
+        try:
+            return cls(**value)
+        except TypeError:
+            raise StagingError(
+                output="?",
+                task="?",
+                txid="?",
+                attempt="?",
+                problem=f"{str(value)[:120]!r} is no reference to staged output",
+                remedy='Pass the output of a processing task, such as partial.output["counts"].',
+            ) from None
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One Parquet file of an output."""
+
+    name: str
+    size: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """One named output: its files and columns."""
+
+    files: tuple[StagedFile, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows all files have."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """Of names, sizes and row counts of the files."""
+        text = json.dumps([[file.name, file.size, file.rows] for file in self.files])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def refuse(where: TryDir, output: str, problem: str, remedy: str) -> StagingError:
+    """The error that names an output, its task and its transaction."""
+    attempt = where.attempt
+    return StagingError(
+        output=output, task=str(where.task), txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+    )
+
+
+def check_name(where: TryDir, name: str) -> str:
+    """The folder for an output called `name`.
+
+    :raises StagingError: if the name cannot be one of an output.
+    """
+    # Spark and pyarrow hide what begins with _ or ., and `return_value` is the XCom key Airflow itself writes.
+    if not name or name[0] in "_." or name == "return_value":
+        raise refuse(
+            where, name, "it cannot have this name", "Begin it with a letter; `return_value` is Airflow's own."
+        )
+    return where.child(encode(name))
+
+
+def identity(where: TryDir) -> dict[str, Any]:
+    """Whose output it is, in the fields that manifests and references share."""
+    return {
+        "topology": where.topology,
+        "txid": where.attempt.txid,
+        "attempt": where.attempt.attempt,
+        "task_id": where.task.task_id,
+        "map_index": where.task.map_index,
+        "task_try": where.task.task_try,
+    }
+
+
+def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
+    """The reference to an output of a try."""
+    path = where.child(encode(name))
+    return OutputRef(**identity(where), name=name, path=path, rows=output.rows, digest=output.digest)

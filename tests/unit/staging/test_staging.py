@@ -1,0 +1,200 @@
+"""The staging area: what is written once is read whole or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.staging import (
+    Descriptor,
+    OutputRef,
+    StagingArea,
+    TaskTry,
+    TryDir,
+    read_batches,
+    read_descriptor,
+    read_manifest,
+    read_output,
+    scan_output,
+    write_descriptor,
+    write_manifest,
+    write_rows,
+)
+
+ROWS = [{"carrier": "UA", "flights": 3}, {"carrier": "AA", "flights": None}]
+TRY = TaskTry("count", -1, "0190-aa")
+
+
+@pytest.fixture(params=["local", "memory"])
+def area(request: pytest.FixtureRequest, tmp_path: Path) -> StagingArea:
+    """The same area on a folder and on an object store."""
+    return StagingArea(str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/staging")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> StagingArea:
+    return StagingArea(f"file://{tmp_path}")
+
+
+def try_dir(area: StagingArea, txid: int = 3, attempt: int = 2, task: TaskTry = TRY) -> TryDir:
+    return area.try_dir("flights", TransactionAttempt(txid, attempt), task)
+
+
+def emit(where: TryDir) -> OutputRef:
+    return write_manifest(where, {"counts": write_rows(where, "counts", ROWS)}, consumed_rows=7)["counts"]
+
+
+def test_output_comes_back_as_it_was_emitted(area: StagingArea) -> None:
+    ref = emit(try_dir(area))
+    through_json = json.loads(json.dumps(ref.to_json()))
+    assert list(read_output(area, through_json, columns=["carrier", "flights"])) == ROWS
+    assert sum(batch.num_rows for batch in read_batches(area, ref)) == ref.rows == 2
+    assert read_manifest(try_dir(area)).refs() == {"counts": ref}
+    assert read_manifest(try_dir(area)).consumed_rows == 7
+
+
+def test_what_parquet_says_is_what_was_written(area: StagingArea) -> None:
+    where = try_dir(area)
+    assert scan_output(where, "counts").files == ()
+    assert write_rows(where, "counts", ROWS) == scan_output(where, "counts")
+
+
+def test_an_output_without_a_manifest_is_incomplete(area: StagingArea) -> None:
+    where = try_dir(area)
+    ref = emit(try_dir(area, task=TaskTry("count", -1, "other")))
+    write_rows(where, "counts", ROWS)
+    lost = OutputRef.from_json({**ref.to_json(), "task_try": TRY.task_try})
+    with pytest.raises(StagingError, match=r"'counts' of task count in transaction 3\.2 refused: it is incomplete"):
+        read_output(area, lost)
+
+
+def test_a_missing_or_shortened_file_is_named(local: StagingArea) -> None:
+    ref = emit(try_dir(local))
+    file = Path(local.root, ref.path, "part-0.parquet")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(StagingError, match=f"part-0.parquet has {len(content) - 1} bytes instead of {len(content)}"):
+        read_output(local, ref)
+    file.unlink()
+    with pytest.raises(StagingError, match=r"part-0.parquet is missing. Clear task count"):
+        read_output(local, ref)
+
+
+def test_a_file_damaged_at_the_same_size_is_refused(local: StagingArea) -> None:
+    ref = emit(try_dir(local))
+    file = Path(local.root, ref.path, "part-0.parquet")
+    file.write_bytes(b"x" * file.stat().st_size)
+    with pytest.raises(StagingError, match="cannot be read"):
+        list(read_output(local, ref))
+
+
+def test_output_of_another_attempt_is_refused(area: StagingArea) -> None:
+    ref = emit(try_dir(area))
+    with pytest.raises(StagingError, match=r"it is of attempt 3\.2, and this is attempt 3\.3"):
+        read_output(area, ref, attempt=TransactionAttempt(3, 3))
+    assert list(read_output(area, ref, attempt=TransactionAttempt(3, 2))) == ROWS
+
+
+def test_a_manifest_of_another_try_is_refused(local: StagingArea) -> None:
+    ref = emit(try_dir(local))
+    os.rename(try_dir(local).uri, try_dir(local, task=TaskTry("count", -1, "later")).uri)
+    with pytest.raises(StagingError, match=r"its manifest is of flights 3\.2 .* try 0190-aa, not of .* try later"):
+        read_output(local, {**ref.to_json(), "task_try": "later"})
+
+
+def test_output_written_again_is_not_what_the_reference_names(area: StagingArea) -> None:
+    ref = emit(try_dir(area))
+    where = try_dir(area)
+    write_manifest(where, {"counts": write_rows(where, "counts", ROWS[:1])})
+    with pytest.raises(StagingError, match="is not what the reference names"):
+        read_output(area, ref)
+
+
+def test_a_name_that_was_not_emitted_is_answered_with_those_that_were(area: StagingArea) -> None:
+    ref = emit(try_dir(area))
+    with pytest.raises(StagingError, match=r"'totals' .* the task emitted 'counts'. Read one of these"):
+        read_output(area, {**ref.to_json(), "name": "totals"})
+
+
+def test_missing_columns_are_named(area: StagingArea) -> None:
+    with pytest.raises(StagingError, match="it has columns carrier, flights, and lacks origin"):
+        read_output(area, emit(try_dir(area)), columns=["carrier", "origin"])
+
+
+def test_an_xcom_that_is_no_reference_is_refused(area: StagingArea) -> None:
+    with pytest.raises(StagingError, match=r"is no reference to staged output. Pass the output of a processing task"):
+        read_output(area, {"some": "value"})
+
+
+@pytest.mark.parametrize("name", ["", "_hidden", ".hidden", "return_value"])
+def test_some_names_cannot_be_outputs(area: StagingArea, name: str) -> None:
+    with pytest.raises(StagingError, match="it cannot have this name"):
+        write_rows(try_dir(area), name, ROWS)
+
+
+def test_rows_that_are_no_table_are_refused(area: StagingArea) -> None:
+    with pytest.raises(StagingError, match="its rows are no table"):
+        write_rows(try_dir(area), "counts", [{"a": 1}, {"a": "text"}])
+
+
+def test_names_of_any_kind_stay_inside_the_area(local: StagingArea) -> None:
+    where = local.try_dir("../up", TransactionAttempt(1, 1), TaskTry("a/b.c@d", 4, ".."))
+    ref = write_manifest(where, {"größe/1": write_rows(where, "größe/1", ROWS)})["größe/1"]
+    assert where.name == "..%2Fup/1/1/a%2Fb.c%40d@4/%2E%2E"
+    assert Path(where.uri).resolve().is_relative_to(local.root)
+    assert list(read_output(local, ref)) == ROWS
+
+
+def test_remove_takes_every_attempt_and_may_be_repeated(area: StagingArea) -> None:
+    refs = [emit(try_dir(area, txid, attempt)) for txid in (3, 4) for attempt in (1, 2)]
+    area.remove("flights", 3)
+    area.remove("flights", 3)
+    for ref in refs[:2]:
+        with pytest.raises(StagingError, match="incomplete"):
+            read_output(area, ref)
+    assert all(list(read_output(area, ref)) == ROWS for ref in refs[2:])
+
+
+def test_sweep_removes_what_a_late_driver_wrote_after_the_commit(area: StagingArea) -> None:
+    for txid in (1, 2, 3, 10):
+        emit(try_dir(area, txid))
+    assert area.sweep("flights", 3) == [1, 2]
+    emit(try_dir(area, 1))
+    assert area.sweep("flights", 4) == [1, 3]
+    assert area.sweep("flights", 4) == []
+    assert area.sweep("another", 100) == []
+    assert read_manifest(try_dir(area, 10)).refs()
+
+
+def descriptor(area: StagingArea, rows: object) -> Descriptor:
+    source = ("airflow_tx.sources.files.FileSource", {"path_glob": "/data/*.csv"})
+    return Descriptor("flights", TransactionAttempt(3, 2), TRY, rows, source, area.root)
+
+
+def test_a_descriptor_of_any_size_travels_by_a_short_reference(area: StagingArea) -> None:
+    whole = descriptor(area, {"files": ["x" * 100] * 10_000})
+    uri = write_descriptor(area, whole)
+    assert len(uri) < 400
+    assert read_descriptor(uri) == whole
+
+
+def test_a_descriptor_that_cannot_be_read_is_named(local: StagingArea) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_descriptor(local.root + "/_descriptor.json")
+    uri = write_descriptor(local, descriptor(local, None))
+    Path(uri).write_text(Path(uri).read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(ConfigError, match=r"format of the descriptor = 99 cannot be used\. This version"):
+        read_descriptor(uri)
+    Path(uri).write_text("{")
+    with pytest.raises(ConfigError, match="Give the URI"):
+        read_descriptor(uri)
+
+
+def test_a_staging_root_must_be_given() -> None:
+    with pytest.raises(ConfigError, match="staging"):
+        StagingArea(" ")
