@@ -123,10 +123,6 @@ class LocalAirflow(AirflowClient):
         self._components.clear()
         self._family.end()
 
-    def release(self) -> str:
-        """Let it run on after this process; `processes.end_marked` with the returned mark ends it."""
-        return self._family.release()
-
     def processes(self) -> list[int]:
         """The pids of everything that belongs to it, task processes and Spark drivers included."""
         return self._family.members()

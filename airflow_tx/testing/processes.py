@@ -128,15 +128,6 @@ class ProcessFamily:
             self._guard.communicate()
             self._guard = None
 
-    def release(self) -> str:
-        """Let the family live on after this process; `end_marked` with the returned mark ends it."""
-        atexit.unregister(self.end)
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
-            self._guard = None
-        return self.mark
-
     def _start_guard(self) -> subprocess.Popen[bytes]:
         # Its input ends when this process does.
         return subprocess.Popen(
