@@ -83,6 +83,15 @@ class StoreUnavailable(StoreError):
     )
 
 
+class StoreRefused(StoreError):
+    """The ledger's store does not let this connection read or write a record; nothing was written."""
+
+    template = (
+        "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}. Nothing was changed; "
+        "use the login and password that made the record, or correct its ACL."
+    )
+
+
 class UnreadableRecord(StoreError):
     """A record that is damaged or of a newer format; it is never taken for empty."""
 

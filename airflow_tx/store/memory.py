@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from airflow_tx.errors import RequirementFailed, TooMuchMetadata
+from airflow_tx.errors import RequirementFailed
 from airflow_tx.protocol.api import Children, Node, Watch
 from airflow_tx.protocol.requirement import (
     ANY_VERSION,
@@ -17,14 +17,13 @@ from airflow_tx.protocol.requirement import (
     Requirement,
     Write,
 )
-
-LIMIT = 1_048_575
+from airflow_tx.store.sizes import LIMIT, check_sizes
 
 
 class MemoryStore:
     """A `Store` over a dictionary. Thread-safe; `snapshot` and `restore` copy the whole of it.
 
-    :param limit: most bytes a record may hold.
+    :param limit: most bytes of one multi, names and overhead included.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -52,6 +51,7 @@ class MemoryStore:
     def multi(
         self, requirements: Sequence[Requirement], writes: Sequence[Write]
     ) -> None:
+        check_sizes(requirements, writes, limit=self._limit)
         with self._changed:
             for requirement in requirements:
                 self._check(requirement)
@@ -124,13 +124,13 @@ class MemoryStore:
                 raise RequirementFailed(
                     path=parent, expected="a record", found="nothing"
                 )
-            nodes[write.path] = self._node(write, 0)
+            nodes[write.path] = Node(write.data, 0)
         elif before is None:
             raise RequirementFailed(
                 path=write.path, expected="a record", found="nothing"
             )
         elif isinstance(write, Put):
-            nodes[write.path] = self._node(write, before.version + 1)
+            nodes[write.path] = Node(write.data, before.version + 1)
         elif isinstance(write, Delete):
             prefix = f"{write.path}/"
             if any(name.startswith(prefix) for name in nodes):
@@ -138,13 +138,6 @@ class MemoryStore:
                     path=write.path, expected="no children", found="children"
                 )
             del nodes[write.path]
-
-    def _node(self, write: Create | Put, version: int) -> Node:
-        if len(write.data) > self._limit:
-            raise TooMuchMetadata(
-                path=write.path, size=len(write.data), limit=self._limit
-            )
-        return Node(write.data, version)
 
 
 class _MemoryWatch:

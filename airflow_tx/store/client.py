@@ -1,0 +1,215 @@
+"""A connected ZooKeeper client from a frozen configuration: hosts, chroot, authentication, TLS, ACL and time-outs.
+
+Only this module, `store/zookeeper.py` and `testing/zookeeper.py` import kazoo.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Auth  # type: ignore[import-untyped]
+from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE  # type: ignore[import-untyped]
+
+from airflow_tx.errors import ConfigError, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DIGEST = "digest"
+SASL = "sasl"
+
+# Reconnecting must not wait for long after a long outage.
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How the connection is encrypted.
+
+    :param ca: PEM file of the authorities to trust; None: those of the system.
+    :param cert: PEM file of the client's certificate, with `key` and `key_password` its private key.
+    :param verify: check the server's certificate and host name.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Everything a client has to know. Its repr holds no password.
+
+    :param hosts: `h1:2181,h2:2181`.
+    :param conn_id: the Airflow connection it came from, for messages.
+    :param chroot: every path lies below this znode, which is created if missing; empty or "/": none.
+    :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if there is a login, else no authentication.
+    :param session_timeout: seconds without a sign of life after which the server ends the session.
+    :param connect_timeout: seconds until an unreachable server is an error.
+    """
+
+    hosts: str
+    conn_id: str = "none"
+    chroot: str = ""
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    scheme: str | None = None
+    tls: Tls | None = None
+    session_timeout: float = 10.0
+    connect_timeout: float = 10.0
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the client says who it is; then only it may read and write what it creates."""
+        return self.login is not None
+
+    @property
+    def acl(self) -> Sequence[Any]:
+        """The ACL that every znode gets from the start."""
+        acl: Sequence[Any] = CREATOR_ALL_ACL if self.authenticated else OPEN_ACL_UNSAFE
+        return list(acl)
+
+
+def connect(config: ClientConfig) -> KazooClient:
+    """A connected client; whoever asked for it closes it with `disconnect`.
+
+    :raises StoreUnavailable: no server answered within the connect time-out.
+    :raises StoreRefused: the chroot belongs to another login.
+    :raises ConfigError: a file or a library that the connection asks for is missing.
+    """
+    _check_files(config)
+    client = KazooClient(**_options(config))
+    try:
+        client.start(timeout=config.connect_timeout)
+        # The session is there before SASL is decided: only an answer proves that the server lets us in.
+        client.exists_async("/").get(timeout=config.connect_timeout)
+        _enter_chroot(client, config)
+    except (KazooException, client.handler.timeout_exception) as error:
+        reason = _reason(client, error, config)
+        disconnect(client)
+        if isinstance(error, NoAuthError):
+            raise StoreRefused(
+                hosts=config.hosts, connection=config.conn_id, path=config.chroot, reason=reason
+            ) from None
+        raise StoreUnavailable(hosts=config.hosts, connection=config.conn_id, reason=reason) from None
+    return client
+
+
+def disconnect(client: KazooClient) -> None:
+    """End the session and all threads of a client."""
+    client.stop()
+    client.close()
+
+
+def _options(config: ClientConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "hosts": config.hosts,
+        "timeout": config.session_timeout,
+        "default_acl": config.acl,
+        "connection_retry": dict(_RECONNECT),
+        "command_retry": dict(_RECONNECT),
+        "logger": _LOGGER,
+        **_auth(config),
+    }
+    if config.tls is not None:
+        options.update(
+            use_ssl=True,
+            ca=config.tls.ca,
+            certfile=config.tls.cert,
+            keyfile=config.tls.key,
+            keyfile_password=config.tls.key_password,
+            verify_certs=config.tls.verify,
+            check_hostname=config.tls.verify,
+        )
+    return options
+
+
+def _auth(config: ClientConfig) -> dict[str, Any]:
+    if not config.authenticated:
+        return {}
+    if config.scheme == SASL:
+        return {
+            "sasl_options": {
+                "mechanism": "DIGEST-MD5",
+                "username": config.login,
+                "password": config.password or "",
+            }
+        }
+    return {"auth_data": [(DIGEST, f"{config.login}:{config.password or ''}")]}
+
+
+def _check_files(config: ClientConfig) -> None:
+    where = f"connection {config.conn_id}"
+    if config.scheme == SASL and find_spec("puresasl") is None:
+        raise ConfigError(
+            option=f"auth_scheme of {where}",
+            value=SASL,
+            remedy="Install its library: pip install pure-sasl",
+        )
+    tls = config.tls or Tls()
+    for option, path in (
+        ("ca_file", tls.ca),
+        ("cert_file", tls.cert),
+        ("key_file", tls.key),
+    ):
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(
+                option=f"{option} of {where}",
+                value=path,
+                remedy="Name a PEM file that this process can read.",
+            )
+
+
+def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
+    chroot = config.chroot.rstrip("/")
+    if not chroot:
+        return
+    if client.exists(chroot) is None:
+        parts = chroot.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            _create(client, "/" + "/".join(parts[:depth]))
+    client.chroot = chroot
+
+
+def _create(client: KazooClient, path: str) -> None:
+    try:
+        client.create(path)
+    except NodeExistsError:
+        pass  # somebody else's, or the reply to our own was lost
+
+
+def _reason(client: KazooClient, error: Exception, config: ClientConfig) -> str:
+    if client.client_state == KeeperState.AUTH_FAILED:
+        return f"login {config.login!r} was refused"
+    if isinstance(error, client.handler.timeout_exception):
+        return f"no answer within {config.connect_timeout:g} s"
+    return f"{type(error).__name__} {error}".strip()
+
+
+class _NoPasswords(logging.Filter):
+    """Keeps kazoo from writing the credentials of an `Auth` request into a log at level DEBUG."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        args = record.args if isinstance(record.args, tuple) else ()
+        return not any(isinstance(arg, Auth) for arg in args)
+
+
+def _logger() -> logging.Logger:
+    logger = logging.getLogger("airflow_tx.zookeeper")
+    logger.addFilter(_NoPasswords())
+    if logger.level == logging.NOTSET:
+        # kazoo tells of every connection in ten lines, and of an outage twice a second; our own errors say it once.
+        logger.setLevel(logging.ERROR)
+    return logger
+
+
+_LOGGER = _logger()

@@ -1,0 +1,42 @@
+"""How much ZooKeeper takes in one request, checked before anything is sent: a larger one costs the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_tx.errors import TooMuchMetadata
+from airflow_tx.protocol.requirement import Create, Put, Requirement, Write
+
+LIMIT = 1_048_575
+"""jute.maxbuffer, unless the servers set another one."""
+
+# Above what the header, version, flags and ACL of one operation take.
+_OPERATION = 96
+
+
+def check_sizes(
+    requirements: Sequence[Requirement],
+    writes: Sequence[Write],
+    *,
+    limit: int = LIMIT,
+    prefix: int = 0,
+) -> None:
+    """Refuse a multi that is larger than the server takes.
+
+    :param limit: bytes a request may have.
+    :param prefix: bytes that every path gets in front (the chroot).
+    :raises TooMuchMetadata: naming the largest record.
+    """
+    largest, size, total = "", -1, _OPERATION
+    for operation in (*requirements, *writes):
+        data = len(operation.data) if isinstance(operation, (Create, Put)) else 0
+        total += _OPERATION + prefix + len(operation.path.encode()) + data
+        if data > size:
+            largest, size = operation.path, data
+    if total > limit:
+        alone = size + _OPERATION * 2 + prefix + len(largest.encode()) > limit
+        raise TooMuchMetadata(
+            path=largest if alone else f"{largest} and what is written with it",
+            size=size if alone else total,
+            limit=limit,
+        )

@@ -1,0 +1,328 @@
+"""The ledger's store on ZooKeeper. Source: PROTOCOL §1 (one multi per step; refused and unanswered are different)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    BadVersionError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
+from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
+
+from airflow_tx.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from airflow_tx.protocol.api import Children, Node, Watch
+from airflow_tx.protocol.requirement import (
+    ANY_VERSION,
+    Absent,
+    Create,
+    Delete,
+    Put,
+    Requirement,
+    Unchanged,
+    Write,
+)
+from airflow_tx.store.sizes import LIMIT, check_sizes
+
+_LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
+_FORBIDDEN = (NoAuthError, InvalidACLError)
+
+
+class ZooKeeperStore:
+    """A `Store` on a connected kazoo client. Thread-safe.
+
+    A write that was not answered is sent once only; since ZooKeeper keeps the order of one session, a `sync` and a read
+    by this same store tell afterwards whether it happened. Not covered: reading back through another client.
+
+    :param client: as `airflow_tx.store.client.connect` gives it; it stays the caller's to close.
+    :param conn: the connection's id, for messages.
+    :param hosts: its hosts, for messages.
+    :param read_timeout: seconds for which reads are retried while the connection is away.
+    :param write_timeout: seconds until an unanswered write counts as one whose outcome is unknown.
+    :param limit: most bytes of one request: the servers' jute.maxbuffer.
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        *,
+        conn: str = "none",
+        hosts: str = "",
+        read_timeout: float = 30.0,
+        write_timeout: float = 30.0,
+        limit: int = LIMIT,
+    ) -> None:
+        self._client = client
+        self._conn = conn
+        self._hosts = hosts or ",".join(f"{host}:{port}" for host, port in client.hosts)
+        self._read_timeout = read_timeout
+        self._write_timeout = write_timeout
+        self._limit = limit
+        self._state = threading.Condition()
+        self._requests = 0
+        self._watching: dict[str, set[_ZooKeeperWatch]] = defaultdict(set)
+        client.add_listener(self._on_state)
+
+    @property
+    def requests(self) -> int:
+        """How many requests this store has sent; a multi is one."""
+        return self._requests
+
+    def get(self, path: str) -> Node | None:
+        """See `Store.get`."""
+        try:
+            data, stat = self._read(path, lambda: self._client.get_async(path))
+        except NoNodeError:
+            return None
+        return Node(data, stat.version)
+
+    def children(self, path: str) -> Children | None:
+        """See `Store.children`."""
+        try:
+            names, stat = self._read(
+                path,
+                lambda: self._client.get_children_async(path, include_data=True),
+            )
+        except NoNodeError:
+            return None
+        return Children(tuple(sorted(names)), stat.version)
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        """See `Store.multi`."""
+        check_sizes(
+            requirements,
+            writes,
+            limit=self._limit,
+            prefix=len(self._client.chroot or ""),
+        )
+        operations = [*_checks(requirements, writes), *writes]
+        if not operations:
+            return
+        transaction = self._client.transaction()
+        for operation in operations:
+            _add(transaction, operation)
+        self._await_connection(time.monotonic() + self._read_timeout)
+        try:
+            results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
+        except (KazooException, KazooTimeoutError) as error:
+            raise OutcomeUnknown(
+                paths=", ".join(write.path for write in writes),
+                reason=self._reason(error),
+            ) from error
+        self._raise_refusal(operations, results)
+
+    def sync(self) -> None:
+        """See `Store.sync`."""
+        self._read("/", lambda: self._client.sync_async("/"))
+
+    def ensure(self, path: str) -> None:
+        """See `Store.ensure`."""
+        if self._read(path, lambda: self._client.exists_async(path)) is not None:
+            return
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            self._create_if_missing("/" + "/".join(parts[:depth]))
+
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        """See `Store.watch`; a lost connection wakes too, for what happens during it is not told afterwards."""
+        watch = _ZooKeeperWatch()
+        # One callback for all: ZooKeeper cannot take a watch back, and kazoo keeps equal callbacks once.
+        with self._state:
+            for path in paths:
+                self._watching[path].add(watch)
+        try:
+            for path in paths:
+                self._set_watch(path)
+            yield watch
+        finally:
+            with self._state:
+                for path in paths:
+                    self._watching[path].discard(watch)
+                    if not self._watching[path]:
+                        del self._watching[path]
+
+    @contextmanager
+    def announce(self, path: str, data: bytes) -> Iterator[None]:
+        """Show `data` in an ephemeral node at `path` within the block.
+
+        For display only: nothing is waited for, and whatever goes wrong is ignored. A node that somebody else left is
+        replaced; at the end the node is removed whoever shows it then.
+        """
+        self._tell(lambda: self._client.create_async(path, data, ephemeral=True)).rawlink(
+            lambda result: self._replace(path, data, result)
+        )
+        try:
+            yield
+        finally:
+            self._tell(lambda: self._client.delete_async(path))
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _sent(self, request: Callable[[], Any]) -> Any:
+        with self._state:
+            self._requests += 1
+        return request()
+
+    def _read(self, path: str, request: Callable[[], Any]) -> Any:
+        """The answer to a request that may be sent twice."""
+        deadline = time.monotonic() + self._read_timeout
+        while True:
+            self._await_connection(deadline)
+            try:
+                return self._sent(request).get(timeout=max(deadline - time.monotonic(), 0.0))
+            except _LOST as error:
+                if time.monotonic() >= deadline:
+                    raise self._unavailable(self._reason(error)) from error
+            except KazooTimeoutError as error:
+                raise self._unavailable(self._reason(error)) from error
+            except _FORBIDDEN as error:
+                raise self._forbidden(path, error) from error
+
+    def _create_if_missing(self, path: str) -> None:
+        try:
+            self._read(path, lambda: self._client.create_async(path, b""))
+        except NodeExistsError:
+            pass  # somebody else's, or the reply to our own was lost
+
+    def _set_watch(self, path: str) -> None:
+        self._read(path, lambda: self._client.exists_async(path, watch=self._on_event))
+
+    def _tell(self, request: Callable[[], Any]) -> Any:
+        try:
+            return self._sent(request)
+        except Exception:  # noqa: BLE001 - an announcement must never stop a commit
+            return self._client.handler.async_result()
+
+    def _replace(self, path: str, data: bytes, result: Any) -> None:
+        if isinstance(result.exception, NodeExistsError):
+            transaction = self._client.transaction()
+            transaction.delete(path)
+            transaction.create(path, data, ephemeral=True)
+            self._tell(transaction.commit_async)
+
+    # --- connection ----------------------------------------------------------------------------------------------
+
+    def _on_state(self, _state: Any) -> None:
+        with self._state:
+            self._state.notify_all()
+
+    def _on_event(self, event: Any) -> None:
+        with self._state:
+            lost = event.path is None
+            watches = (
+                [watch for found in self._watching.values() for watch in found]
+                if lost
+                else list(self._watching.get(event.path, ()))
+            )
+        for watch in watches:
+            watch.wake()
+
+    def _await_connection(self, deadline: float) -> None:
+        with self._state:
+            self._state.wait_for(
+                lambda: self._client.connected or self._ended,
+                max(deadline - time.monotonic(), 0.0),
+            )
+        if not self._client.connected:
+            raise self._unavailable(
+                "the client has ended its session" if self._ended else f"no connection within {self._read_timeout:g} s"
+            )
+
+    @property
+    def _ended(self) -> bool:
+        return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+    def _reason(self, error: BaseException) -> str:
+        if isinstance(error, KazooTimeoutError):
+            return "no answer in time"
+        return type(error).__name__
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
+
+    def _forbidden(self, path: str, error: BaseException) -> StoreRefused:
+        return StoreRefused(
+            hosts=self._hosts,
+            connection=self._conn,
+            path=path,
+            reason=type(error).__name__,
+        )
+
+    def _raise_refusal(self, operations: Sequence[Requirement | Write], results: Sequence[Any]) -> None:
+        # The operations around the one that failed say only that they were rolled back.
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                raise _refusal(operation, result) or self._forbidden(operation.path, result)
+
+
+class _ZooKeeperWatch:
+    def __init__(self) -> None:
+        self._changed = threading.Event()
+
+    def wait(self, timeout: float) -> bool:
+        return self._changed.wait(timeout)
+
+    def wake(self) -> None:
+        self._changed.set()
+
+
+def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
+    """What ZooKeeper must check; an absent record is checked by the creation of it."""
+    created = {write.path for write in writes if isinstance(write, Create)}
+    for requirement in requirements:
+        if isinstance(requirement, Absent) and requirement.path not in created:
+            raise ValueError(f"Absent({requirement.path!r}) needs a Create of the same path in its multi")
+    return [requirement for requirement in requirements if not isinstance(requirement, Absent)]
+
+
+def _add(transaction: Any, operation: Requirement | Write) -> None:
+    if isinstance(operation, Unchanged):
+        transaction.check(operation.path, operation.version)
+    elif isinstance(operation, Create):
+        transaction.create(operation.path, operation.data)
+    elif isinstance(operation, Put):
+        transaction.set_data(operation.path, operation.data)
+    elif isinstance(operation, Delete):
+        transaction.delete(operation.path)
+
+
+def _refusal(operation: Requirement | Write, error: KazooException) -> StoreError | None:
+    path, expected, found = operation.path, "a record", "nothing"
+    if isinstance(error, BadVersionError) and isinstance(operation, Unchanged):
+        expected, found = f"version {operation.version}", "another version"
+    elif isinstance(error, NodeExistsError):
+        expected, found = "nothing", "a record"
+    elif isinstance(error, NotEmptyError):
+        expected, found = "no children", "children"
+    elif isinstance(error, NoNodeError) and isinstance(operation, Create):
+        path = path.rpartition("/")[0]
+    elif isinstance(error, NoNodeError) and isinstance(operation, Unchanged):
+        expected = expected if operation.version == ANY_VERSION else f"version {operation.version}"
+    elif not isinstance(error, NoNodeError):
+        return None
+    return RequirementFailed(path=path, expected=expected, found=found)
