@@ -1,0 +1,105 @@
+"""Files in a folder as a source sees them: which there are, which were taken, and whether one has changed."""
+
+from __future__ import annotations
+
+import base64
+import glob
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Up to here a file is read whole to tell whether it has changed.
+WHOLE = 64 * 1024 * 1024
+_SAMPLE = 1024 * 1024
+_WILDCARDS = "*?["
+
+
+def split_glob(path_glob: str) -> tuple[str, str]:
+    """The folder before the first wildcard, and the pattern below it."""
+    parts = path_glob.split("/")
+    fixed = 0
+    while fixed < len(parts) - 1 and not any(character in parts[fixed] for character in _WILDCARDS):
+        fixed += 1
+    return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(parts[fixed:])
+
+
+def list_files(folder: Path, pattern: str) -> list[str]:
+    """The names, relative to `folder`, of the files that match; sorted, hidden ones left out."""
+    names = glob.glob(pattern, root_dir=folder, recursive=True)
+    return sorted({name for name in names if os.path.isfile(folder / name)})
+
+
+def fingerprint(path: Path, whole: int = WHOLE) -> dict[str, Any]:
+    """Size and digest of a file, which tell whether it has changed.
+
+    Of a file up to `whole` bytes the digest covers the content, so a copy or a touch changes nothing. Of a larger one
+    it covers the time of its last change and the first and last MiB: reading it twice over would cost more than
+    processing it.
+
+    :raises FileNotFoundError: if there is none.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        digest = hashlib.blake2b(digest_size=16)
+        if status.st_size <= whole:
+            for chunk in iter(lambda: file.read(_SAMPLE), b""):
+                digest.update(chunk)
+            return {"size": status.st_size, "digest": f"content:{digest.hexdigest()}"}
+        digest.update(str(status.st_mtime_ns).encode())
+        digest.update(file.read(_SAMPLE))
+        file.seek(-min(_SAMPLE, status.st_size), os.SEEK_END)
+        digest.update(file.read(_SAMPLE))
+        return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a source of files stands.
+
+    The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
+    packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. A name whose file was removed
+    from the folder is dropped, so the position stays as small as the folder.
+
+    :param last: the greatest name taken; "" for none.
+    :param taken: names that were taken and are still in the folder.
+    :param count: how many files were taken in all.
+    """
+
+    last: str = ""
+    taken: frozenset[str] = frozenset()
+    count: int = 0
+
+    def new(self, listing: Iterable[str]) -> list[str]:
+        """The names that are to be taken."""
+        return [name for name in listing if name > self.last]
+
+    def late(self, listing: Iterable[str]) -> list[str]:
+        """The names that nobody took and nobody will: they came after a greater name was taken."""
+        return [name for name in listing if name <= self.last and name not in self.taken]
+
+    def after(self, chosen: list[str], listing: Iterable[str]) -> Position:
+        """The position once `chosen`, the next names, are taken."""
+        return Position(chosen[-1], self.taken.intersection(listing).union(chosen), self.count + len(chosen))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        packed = zlib.compress("\0".join(sorted(self.taken)).encode("utf-8", "surrogateescape"), 9)
+        return {"last": self.last, "count": self.count, "taken": base64.b64encode(packed).decode()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Position:
+        """The position that `to_json` wrote; None is the one before the first file.
+
+        :raises ValueError: if it is something else.
+        """
+        if value is None:
+            return cls()
+        try:
+            names = zlib.decompress(base64.b64decode(value["taken"])).decode("utf-8", "surrogateescape")
+            return cls(value["last"], frozenset(names.split("\0") if names else ()), value["count"])
+        except (TypeError, KeyError, zlib.error) as error:
+            raise ValueError(f"{str(value)[:80]!r} is not the position of a source of files") from error

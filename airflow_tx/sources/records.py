@@ -1,0 +1,111 @@
+"""Rows of a file as Python dicts, for tasks that run without Spark; the same options and schema as Spark's."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+# What changes nothing for rows that are read strictly and typed by a schema only.
+_NEUTRAL = {"mode", "enforceschema"}
+_CSV = {"header", "sep", "delimiter", "nullvalue", "encoding", "charset", "quote"} | _NEUTRAL
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"), int),
+    **dict.fromkeys(("float", "real", "double"), float),
+    **dict.fromkeys(("string", "varchar", "char"), str),
+    **dict.fromkeys(("decimal", "numeric", "dec"), Decimal),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), datetime.fromisoformat),
+    "boolean": _boolean,
+    "date": date.fromisoformat,
+}
+
+
+def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
+    """Column names and conversions of a schema in Spark's DDL, such as ``day INT, carrier STRING``.
+
+    :raises ValueError: if a type is not a simple one.
+    """
+    columns = {}
+    for column in re.split(r",(?![^(<]*[)>])", schema):
+        match = re.match(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+?(\w+)", column)
+        kind = match[3].lower() if match else ""
+        if match is None or kind not in _TYPES:
+            raise ValueError(f"column {column.strip()!r} of the schema has no type that rows without Spark can have")
+        columns[match[1] or match[2]] = _TYPES[kind]
+    return columns
+
+
+def read_rows(path: Path, file_format: str, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+    """The rows of one file.
+
+    :raises ValueError: if the format or an option is one that only Spark knows, or a row does not fit the schema.
+    """
+    if file_format == "csv":
+        return _read_csv(path, options, schema)
+    if file_format == "json":
+        return _read_json(path)
+    if file_format == "parquet":
+        return _read_parquet(path)
+    raise ValueError(f"format {file_format!r} is only known to Spark")
+
+
+def _read_csv(path: Path, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+    given = {key.lower(): value for key, value in options.items()}
+    if unknown := sorted(set(given) - _CSV):
+        raise ValueError(f"option {unknown[0]!r} is only known to Spark")
+    columns = parse_schema(schema) if schema else {}
+    separator = given.get("sep", given.get("delimiter", ","))
+    encoding = given.get("encoding", given.get("charset", "utf-8"))
+    null = given.get("nullvalue", "")
+    with path.open(newline="", encoding=encoding) as file:
+        reader = csv.reader(file, delimiter=separator, quotechar=given.get("quote", '"'))
+        names = next(reader, []) if str(given.get("header", "false")).lower() == "true" else list(columns)
+        if columns and names and names != list(columns):
+            raise ValueError(f"header {','.join(names)} is not that of the schema, {','.join(columns)}")
+        for fields in reader:
+            if not fields:
+                continue
+            if len(fields) != len(names):
+                raise ValueError(f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns")
+            texts = {name: None if text in ("", null) else text for name, text in zip(names, fields, strict=True)}
+            yield _typed(texts, columns, reader.line_num)
+
+
+def _typed(texts: Mapping[str, str | None], columns: Mapping[str, Callable[[str], Any]], line: int) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, text in texts.items():
+        try:
+            row[name] = columns[name](text) if columns and text is not None else text
+        except (ValueError, KeyError, ArithmeticError):
+            raise ValueError(f"line {line}: {name} = {text!r} does not fit the schema") from None
+    return row
+
+
+def _read_json(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                raise ValueError(f"line {number} is not JSON") from None
+            yield row
+
+
+def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    for batch in pq.ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()

@@ -1,0 +1,247 @@
+"""A source of files: every file in exactly one batch, and never another file than the one the batch was made of."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, rebuild
+from airflow_tx.sources.files import FileSource, spark_path
+from airflow_tx.sources.fileset import Position, fingerprint, split_glob
+from airflow_tx.sources.records import parse_schema
+
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+def put(folder: Path, *names: str, content: str = "carrier,delay\nUA,5\nAA,NA\n") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def take(source: FileSource, position: Any = None) -> Batch:
+    batch = source.initialize_transaction(1, position)
+    assert batch is not None
+    return json_round_trip(batch)
+
+
+def json_round_trip(batch: Batch) -> Batch:
+    return Batch(json.loads(json.dumps(batch.rows)), json.loads(json.dumps(batch.position)))
+
+
+def names(batch: Batch) -> list[str]:
+    assert isinstance(batch.rows, dict)
+    return [file["name"] for file in batch.rows["files"]]  # type: ignore[union-attr, index, call-overload, misc]
+
+
+def test_files_are_taken_in_order_until_there_is_none(tmp_path: Path) -> None:
+    put(tmp_path, "b.csv", "a.csv", "c.csv", "note.txt")
+    source = FileSource(f"{tmp_path}/*.csv", files_per_batch=2)
+    first = take(source)
+    second = take(source, first.position)
+    assert (names(first), names(second)) == (["a.csv", "b.csv"], ["c.csv"])
+    assert source.initialize_transaction(3, second.position) is None
+    put(tmp_path, "d.csv")
+    assert names(take(source, second.position)) == ["d.csv"]
+
+
+def rows_of(source: FileSource, metadata: Any) -> list[Any]:
+    return list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, metadata)))
+
+
+file_names = st.text("ab1-.é ", min_size=1, max_size=6).map(lambda stem: f"x{stem}.csv")
+
+
+@given(arrivals=st.lists(st.sets(file_names, max_size=5), min_size=1, max_size=6), size=st.integers(1, 4))
+def test_batches_and_late_files_together_are_all_files(arrivals: list[set[str]], size: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, position, taken = Path(name), None, []
+        source = FileSource(f"{folder}/*.csv", files_per_batch=size)
+        put(folder, "0.csv")
+        for arriving in [*arrivals, *[set[str]()] * 30]:
+            put(folder, *arriving)
+            batch = source.initialize_transaction(1, position)
+            if batch is not None:
+                batch = json_round_trip(batch)
+                taken += names(batch)
+                position = batch.position
+        everything = {path.name for path in folder.iterdir()}
+        late = source.late_files(position)
+        assert len(taken) == len(set(taken))
+        assert sorted(taken + late) == sorted(everything)
+
+
+def test_a_file_that_comes_too_late_is_reported_every_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tmp_path, "2013-02.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    position = take(source).position
+    put(tmp_path, "2013-01.csv")
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert source.initialize_transaction(2, position) is None
+        assert "1 file(s) will not be read, they came after '2013-02.csv' was taken: 2013-01.csv." in caplog.text
+    assert source.late_files(position) == ["2013-01.csv"]
+    (tmp_path / "2013-02.csv").unlink()
+    assert source.late_files(position) == ["2013-01.csv"]
+
+
+def test_the_position_forgets_files_that_were_removed(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    position = take(source).position
+    (tmp_path / "a.csv").unlink()
+    assert Position.from_json(take(source, position).position) == Position("b.csv", frozenset({"b.csv"}), 2)
+
+
+def test_the_position_of_ten_thousand_dated_files_is_small() -> None:
+    taken = frozenset(
+        f"flights-{year}-{month:02}-{day:02}.csv" for year in range(30) for month in range(12) for day in range(28)
+    )
+    assert len(json.dumps(Position("z", taken, len(taken)).to_json())) < 5 * len(taken)
+
+
+def test_rows_are_those_of_the_files(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.csv")
+    source = FileSource(f"{tmp_path}/*.csv", 2, options={"nullValue": "NA"}, schema="carrier STRING, delay INT")
+    rows = rows_of(source, take(source).rows)
+    assert rows == [{"carrier": "UA", "delay": 5}, {"carrier": "AA", "delay": None}] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda path: path.write_text("carrier,delay\nUA,6\nAA,NA\n"), r"is 25 bytes with content:\w+\."),
+        (lambda path: path.write_text(""), "is 0 bytes"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+)
+def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path, change: Any, found: str) -> None:
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    rows = take(source).rows
+    change(tmp_path / "a.csv")
+    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and {found}"):
+        source.emit_batch(ATTEMPT, rows)
+
+
+def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    source = FileSource(f"{tmp_path}/*.csv")
+    rows = take(source).rows
+    os.utime(tmp_path / "a.csv", (1, 1))
+    assert len(rows_of(source, rows)) == 2
+
+
+def test_a_large_file_is_known_by_a_sample(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(bytes(range(250)) * 20_000)
+    before = fingerprint(file, whole=1_000)
+    assert before["digest"].startswith("sample:")
+    assert fingerprint(file, whole=-1) == before
+    os.utime(file, (1, 1))
+    assert fingerprint(file, whole=1_000) != before
+
+
+def test_a_missing_folder_and_a_glob_without_a_file_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=rf"folder {tmp_path}/no does not exist. Make it"):
+        FileSource(f"{tmp_path}/no/*.csv").initialize_transaction(1, None)
+    with pytest.raises(SourceError, match=rf"no file matches {tmp_path}/\*\.csv. Correct the glob"):
+        FileSource(f"{tmp_path}/*.csv").initialize_transaction(1, None)
+
+
+def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"42' is not the position of a source of files\. The topology had another"):
+        FileSource(f"{tmp_path}/*.csv").initialize_transaction(1, 42)
+
+
+@pytest.mark.parametrize(
+    ("content", "schema", "options", "problem"),
+    [
+        ("a,b\n1,x\n", "a INT, b INT", {}, "a.csv: line 2: b = 'x' does not fit the schema"),
+        ("a,b\n1\n", None, {}, "a.csv: line 2: 1 fields, and 2 columns"),
+        ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a is not that of the schema, a,b"),
+        ("a\n1\n", "a MAP<INT,INT>", {}, "has no type that rows without Spark can have"),
+        ("a\n1\n", None, {"multiLine": True}, "option 'multiline' is only known to Spark"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_named(
+    tmp_path: Path, content: str, schema: str | None, options: dict[str, Any], problem: str
+) -> None:
+    put(tmp_path, "a.csv", content=content)
+    source = FileSource(f"{tmp_path}/*.csv", options=options, schema=schema)
+    with pytest.raises(SourceError) as caught:
+        rows_of(source, take(source).rows)
+    assert problem in str(caught.value)
+
+
+def test_a_relative_glob_starts_at_base_then_the_data_folder_then_airflow_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("base", "data", "home"):
+        put(tmp_path, f"{name}/in/{name}.csv")
+    monkeypatch.setenv("AIRFLOW_HOME", f"{tmp_path}/home")
+    monkeypatch.delenv("AIRFLOW_TX_DATA", raising=False)
+    assert names(take(FileSource("in/*.csv"))) == ["home.csv"]
+    monkeypatch.setenv("AIRFLOW_TX_DATA", f"{tmp_path}/data")
+    assert names(take(FileSource("in/*.csv"))) == ["data.csv"]
+    batch = take(FileSource("in/*.csv", base=f"{tmp_path}/base"))
+    assert names(batch) == ["base.csv"]
+    monkeypatch.delenv("AIRFLOW_HOME")
+    monkeypatch.delenv("AIRFLOW_TX_DATA")
+    # The folder travels with the batch: a Spark driver knows none of these variables.
+    assert len(rows_of(FileSource("in/*.csv"), batch.rows)) == 2
+    with pytest.raises(SourceError, match=r"neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set\. Give an absolute path"):
+        FileSource("in/*.csv").initialize_transaction(1, None)
+
+
+def test_json_rows_and_files_of_subfolders_can_be_read(tmp_path: Path) -> None:
+    put(tmp_path, "2013/01/a.json", "2013/02/a.json", content='{"a": 1}\n\n{"a": 2}\n')
+    source = FileSource(f"{tmp_path}/2013/*/*.json", 2, format="json")
+    batch = take(source)
+    assert names(batch) == ["01/a.json", "02/a.json"]
+    assert rows_of(source, batch.rows) == [{"a": 1}, {"a": 2}] * 2
+
+
+def test_the_source_travels_as_plain_json() -> None:
+    source = FileSource("in/*.csv", 3, options={"sep": ";"}, schema="a INT")
+    classpath, arguments = source.serialize()
+    again = rebuild(classpath, json.loads(json.dumps(arguments)))
+    assert again.serialize() == source.serialize()
+    assert repr(source) == "FileSource('in/*.csv', files_per_batch=3)"
+
+
+@pytest.mark.parametrize(("glob", "size"), [("s3://bucket/*.csv", 1), (" ", 1), ("in/*.csv", 0), ("in/*.csv", "2")])
+def test_arguments_that_cannot_work_are_refused_when_the_dag_is_parsed(glob: str, size: Any) -> None:
+    with pytest.raises(ConfigError, match=r"of FileSource = .* cannot be used"):
+        FileSource(glob, size)
+
+
+def test_globs_are_split_before_the_first_wildcard() -> None:
+    assert split_glob("/a/b/*.csv") == ("/a/b", "*.csv")
+    assert split_glob("/a/[bc]/d/e.csv") == ("/a", "[bc]/d/e.csv")
+    assert split_glob("/*.csv") == ("/", "*.csv")
+    assert split_glob("only.csv") == (".", "only.csv")
+
+
+def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
+    assert spark_path(Path("/a/x[1]*.csv")) == r"file:///a/x\[1\]\*.csv"
+
+
+def test_a_schema_is_names_and_conversions() -> None:
+    columns = parse_schema("a INT NOT NULL, `b c` DECIMAL(10, 2), d DATE COMMENT 'x', e BOOLEAN")
+    values = {name: columns[name](text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
+    assert values == {"a": 1, "d": date(2013, 1, 2), "e": True}
+    assert list(columns) == ["a", "b c", "d", "e"]
