@@ -1,1 +1,24 @@
 """For the tests of this project and of its users: real servers on this machine, faults, and waiting for conditions."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_tx.testing.airflow import LocalAirflow
+    from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+# Lazy, because every pytest run in an environment with this package imports the plugin in this folder.
+_PUBLIC = {
+    "LocalAirflow": "airflow_tx.testing.airflow",
+    "LocalZooKeeper": "airflow_tx.testing.zookeeper",
+}
+
+__all__ = ["LocalAirflow", "LocalZooKeeper"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,164 @@
+"""The ZooKeeper that tests run on: it behaves like a real one, also in what goes wrong, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing import LocalZooKeeper
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.processes import MARK, marked
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalZooKeeper]:
+    with LocalZooKeeper(fsync=False) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: LocalZooKeeper, zookeeper_root: str) -> Iterator[KazooClient]:
+    server.start()
+    kazoo = KazooClient(server.hosts, timeout=5)
+    kazoo.start(timeout=10)
+    kazoo.ensure_path(zookeeper_root)
+    kazoo.chroot = zookeeper_root
+    yield kazoo
+    kazoo.stop()
+    kazoo.close()
+
+
+def test_a_lost_connection_keeps_the_session_and_its_ephemeral_nodes(
+    server: LocalZooKeeper, client: KazooClient
+) -> None:
+    states: list[str] = []
+    client.add_listener(states.append)
+    session = client.client_id[0]
+    client.create("/mine", ephemeral=True)
+
+    server.lose_connection(client)
+
+    eventually(lambda: states[-2:] == ["SUSPENDED", "CONNECTED"], 10, "the client has reconnected")
+    assert client.client_id[0] == session
+    assert client.exists("/mine") is not None
+
+
+def test_an_expired_session_takes_its_ephemeral_nodes_along(server: LocalZooKeeper, client: KazooClient) -> None:
+    states: list[str] = []
+    client.add_listener(states.append)
+    session = client.client_id[0]
+    client.create("/mine", ephemeral=True)
+
+    server.expire_session(client)
+
+    eventually(lambda: states[-2:] == ["LOST", "CONNECTED"], 10, "the client has a new session")
+    assert client.client_id[0] != session
+    assert client.exists("/mine") is None
+
+
+def test_a_crash_keeps_data_and_sessions(server: LocalZooKeeper, client: KazooClient) -> None:
+    session = client.client_id[0]
+    client.create("/kept", b"value")
+
+    server.kill()
+    assert not server.running
+    server.start()
+
+    assert eventually(lambda: client.get("/kept")[0], 10, "the client reads again") == b"value"
+    assert client.client_id[0] == session
+
+
+def test_a_frozen_server_answers_when_it_goes_on(server: LocalZooKeeper, client: KazooClient) -> None:
+    with server.frozen():
+        answer = client.get_async("/")
+        assert not answer.wait(0.3)
+    assert answer.get(timeout=10) is not None
+
+
+def test_a_restored_server_has_forgotten_what_came_after_the_copy(
+    server: LocalZooKeeper, client: KazooClient, tmp_path: Path
+) -> None:
+    client.create("/before")
+    server.snapshot_to(tmp_path)
+    eventually(lambda: client.create("/after"), 10, "the client writes again")
+
+    server.restore_from(tmp_path)
+
+    # A client that has seen a later transaction is refused by the older server, as by a real restored ensemble.
+    with_new_session = KazooClient(f"{server.hosts}{client.chroot}")
+    with_new_session.start(timeout=10)
+    try:
+        assert with_new_session.get_children("/") == ["before"]
+    finally:
+        with_new_session.stop()
+        with_new_session.close()
+
+
+def test_restoring_from_a_folder_without_a_copy_is_refused(server: LocalZooKeeper, tmp_path: Path) -> None:
+    with pytest.raises(TxError, match="holds no copy"):
+        server.restore_from(tmp_path)
+
+
+def test_missing_java_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(TxError, match="No Java found in JAVA_HOME=.* Install Java 17 or newer"):
+        LocalZooKeeper(tmp_path).start()
+
+
+def test_a_taken_port_is_named(server: LocalZooKeeper, tmp_path: Path) -> None:
+    server.start()
+    with pytest.raises(TxError, match=f"port {server.port} is taken"):
+        LocalZooKeeper(tmp_path, port=server.port).start()
+
+
+def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "version-2").write_text("not a folder")
+    with pytest.raises(TxError, match=r"ZooKeeper on 127.0.0.1:\d+ ended while starting; its log .*Unable to create data directory|its log .*version-2"):
+        LocalZooKeeper(tmp_path).start()
+
+
+def test_nothing_is_left_when_the_server_is_closed() -> None:
+    with LocalZooKeeper(fsync=False) as own:
+        folder = own.data_dir
+        assert folder.exists()
+    assert not own.running
+    assert not folder.exists()
+
+
+def test_the_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from airflow_tx.testing import LocalZooKeeper\n"
+        "LocalZooKeeper(sys.argv[1], fsync=False).start()\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"started\n"
+    mark = _mark_of_server(tmp_path)
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+
+    eventually(lambda: not marked(mark), 10, "the server has ended")
+
+
+def _mark_of_server(folder: Path) -> str:
+    """The mark of the processes whose working directory is `folder`."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") != str(folder):
+                continue
+            variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        return next(v.partition("=")[2] for v in variables if v.startswith(f"{MARK}="))
+    raise AssertionError(f"no process works in {folder}")
