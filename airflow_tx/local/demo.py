@@ -1,0 +1,167 @@
+"""The demo: the flights of 2013 in twelve transactions, with faults on purpose, and whether each was counted once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_tx.local import report
+from airflow_tx.local.faults import Faults
+from airflow_tx.local.flights import write_months
+from airflow_tx.local.keeper import end_kept, keep
+from airflow_tx.local.ledger import Transaction, committed
+from airflow_tx.local.servers import database, make_airflow
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+DAG_ID = "flights"
+RUNS = [f"2013-{month:02}" for month in range(1, 13)]
+PROGRAM = "airflow_tx.local.demo"
+_TIMEOUT = 420
+_CLEARS = 2
+
+
+class Demo:
+    """One run of the demo in a folder of its own.
+
+    :param home: emptied first.
+    :param dags: the folder of DAG files.
+    """
+
+    def __init__(self, home: Path, dags: Path) -> None:
+        self.home = home
+        self.dags = dags
+        self.flights = home / "flights"
+        self._started = time.monotonic()
+        self._shown = ""
+        self._clears: Counter[str] = Counter()
+
+    def say(self, text: str) -> None:
+        """Print one line of progress with the seconds since the start."""
+        print(f"[{time.monotonic() - self._started:4.0f} s] {text}", flush=True)
+
+    def run(self, kept: Path | None) -> int:
+        """Everything from the files to the verdict.
+
+        :param kept: if the servers are to live on, where to note their process.
+        :return: the exit status.
+        """
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        self.say("writing the flights of 2013 as one csv file a month")
+        write_months(self.flights)
+        expected = report.computed(self.flights)
+        self.say(f"{expected.flights} flights in {len(RUNS)} files; starting ZooKeeper and Airflow")
+        failpoints = Failpoints(self.home / "failpoints")
+        with LocalZooKeeper(self.home / "zookeeper") as zookeeper:
+            airflow = make_airflow(self.home, self.dags, self.flights, zookeeper.hosts, failpoints)
+            with airflow:
+                faults = Faults(airflow, DAG_ID, self.say)
+                faults.arm(failpoints)
+                finished = self._drive(airflow, zookeeper.hosts, faults)
+                transactions = committed(airflow, zookeeper.hosts, DAG_ID)
+                lines = report.differences(expected, report.stored(database(self.home)))
+                lines += report.order_violations(transactions)
+                lines += [f"not in time: {what}" for what in finished]
+                lines += [f"the fault did not happen: {what}" for what in faults.missing()]
+                status = print_report(expected, transactions, lines)
+                if kept is not None:
+                    print(f"Airflow: {airflow.address}  login: {airflow.user}  password: {airflow.password}")
+                    print("It runs until script/demo --stop.", flush=True)
+                    keep(kept)
+                    os._exit(status)
+        return status
+
+    def _drive(self, airflow: LocalAirflow, hosts: str, faults: Faults) -> list[str]:
+        """Start the runs and go along with them until all is done; return what was not done in time."""
+        airflow.wait_dag(DAG_ID)
+        self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
+        for run_id in RUNS:
+            airflow.trigger(DAG_ID, run_id)
+        self.say(f"{len(RUNS)} runs triggered, at most 4 transactions in processing at once")
+        deadline = time.monotonic() + _TIMEOUT
+        while time.monotonic() < deadline:
+            states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
+            done = {one.txid: one.run_id for one in committed(airflow, hosts, DAG_ID)}
+            faults.step(done)
+            self._show(airflow, states, done)
+            if len(done) == len(RUNS) and faults.cleared and states[faults.cleared] == "success":
+                if all(state == "success" for state in airflow_states(airflow).values()):
+                    return []
+            self._clear_failed(airflow, states)
+            time.sleep(1)
+        return [f"run {run_id} is {state}" for run_id, state in airflow_states(airflow).items() if state != "success"]
+
+    def _clear_failed(self, airflow: LocalAirflow, states: Mapping[str, str]) -> None:
+        """What a user does about a failed run."""
+        for run_id, state in states.items():
+            if state == "failed" and self._clears[run_id] < _CLEARS:
+                self._clears[run_id] += 1
+                self.say(f"run {run_id} has failed; clearing it\n{airflow.describe_run(DAG_ID, run_id)}")
+                airflow.clear_run(DAG_ID, run_id, only_failed=True)
+
+    def _show(self, airflow: LocalAirflow, states: Mapping[str, str], done: Mapping[int, str]) -> None:
+        running: dict[str, list[str]] = {"flight_counts": [], "commit": []}
+        for task in airflow.task_instances(DAG_ID, "~"):
+            if task["task_id"] in running and task["state"] in ("running", "deferred", "up_for_retry"):
+                running[task["task_id"]].append(task["dag_run_id"])
+        text = (
+            f"{len(done):2} of {len(RUNS)} committed | Spark: {' '.join(sorted(running['flight_counts'])) or '-'}"
+            f" | committing or waiting for the turn: {' '.join(sorted(running['commit'])) or '-'}"
+        )
+        if text != self._shown:
+            self._shown = text
+            self.say(text)
+
+
+def airflow_states(airflow: LocalAirflow) -> dict[str, str]:
+    """The state of every run."""
+    return {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
+
+
+def print_report(expected: report.Totals, transactions: Sequence[Transaction], wrong: Sequence[str]) -> int:
+    """Print what happened and the verdict; return the exit status."""
+    print()
+    if transactions:
+        print("\n".join(report.table(transactions)))
+        order = " ".join(str(one.txid) for one in sorted(transactions, key=lambda one: one.ended))
+        print(
+            f"\nat most {report.most_at_once(transactions)} transactions in processing at once; commit order: {order}"
+        )
+    print(f"totals of {len(expected.groups)} (carrier, origin) pairs compared with a direct computation over the files")
+    for line in wrong:
+        print(f"DIFFERS: {line}")
+    if wrong:
+        print(f"\nnot exact: {len(wrong)} differences")
+        return 1
+    print(f"\n{expected.flights} of {expected.flights} flights counted once")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see script/demo."""
+    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
+    parser.add_argument("--home", type=Path, default=Path(".demo"), help="folder for everything, emptied first")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--keep", action="store_true", help="leave Airflow running, print its address and login")
+    choice.add_argument("--stop", action="store_true", help="end what --keep left running")
+    options = parser.parse_args(arguments)
+    home = options.home.resolve()
+    pid_file = home / "kept.pid"
+    ended = end_kept(pid_file, PROGRAM)
+    if options.stop:
+        print("stopped" if ended else "nothing was running")
+        return 0
+    dags = Path(__file__).resolve().parents[2] / "dags"
+    return Demo(home, dags).run(pid_file if options.keep else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

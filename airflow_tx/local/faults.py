@@ -1,0 +1,55 @@
+"""The three faults of the demo, none of them in user code, and the evidence that each really happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.failpoints import Armed, Failpoints
+
+FAILING_APP = 3
+KILLED_COMMITTER = 5
+
+
+@dataclass
+class Faults:
+    """What goes wrong on purpose while the runs go on; `step` is called again and again.
+
+    :param committed: the run ids of committed transactions, by txid.
+    :param say: prints one line of progress.
+    """
+
+    airflow: LocalAirflow
+    dag_id: str
+    say: Callable[[str], None]
+    cleared: str | None = None
+    _armed: dict[str, Armed] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def arm(self, failpoints: Failpoints) -> None:
+        """Prepare the faults that wait inside the processes."""
+        app = f"the Spark application of transaction {FAILING_APP} fails once"
+        committer = f"the committer of transaction {KILLED_COMMITTER} gets SIGKILL between its write and its mark"
+        self._armed[app] = failpoints.arm("spark.batch", "raise", txid=FAILING_APP)
+        self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
+
+    def step(self, committed: dict[int, str]) -> None:
+        """Tell which faults have happened, and clear a run that has committed."""
+        for what, armed in self._armed.items():
+            if armed.reached and what not in self._told:
+                self._told.add(what)
+                self.say(f"fault: {what}")
+        if self.cleared is None and len(committed) >= 2:
+            txid, run_id = sorted(committed.items())[0]
+            if self.airflow.run(self.dag_id, run_id)["state"] == "success":
+                self.airflow.clear_run(self.dag_id, run_id)
+                self.cleared = run_id
+                self.say(f"fault: run {run_id}, committed as transaction {txid}, is cleared as a whole")
+
+    def missing(self) -> list[str]:
+        """The faults that did not happen."""
+        missing = [what for what, armed in self._armed.items() if not armed.reached]
+        if self.cleared is None:
+            missing.append("a run that had committed is cleared as a whole")
+        return missing

@@ -1,0 +1,48 @@
+"""What the ledger and Airflow together say about the transactions of a topology that have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from airflow_tx.local.report import Transaction
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History, Outcome, decode
+from airflow_tx.testing.airflow import LocalAirflow
+
+
+def history(store: Store, paths: Paths) -> list[History]:
+    """The final transactions, by txid."""
+    children = store.children(paths.histories)
+    return sorted(_entries(store, paths, children.names if children else ()), key=lambda entry: entry.txid)
+
+
+def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[History]:
+    for name in names:
+        path = paths.history(int(name))
+        node = store.get(path)
+        if node is not None:
+            yield decode(History, path, node.data)
+
+
+def transactions(airflow: LocalAirflow, dag_id: str, entries: list[History]) -> list[Transaction]:
+    """The committed transactions with the tries of their tasks."""
+    tries: dict[str, dict[str, int]] = {}
+    for task in airflow.task_instances(dag_id, "~"):
+        tries.setdefault(task["dag_run_id"], {})[task["task_id"]] = task["try_number"]
+    return [
+        Transaction(
+            txid=entry.txid,
+            run_id=entry.run_id,
+            attempts=entry.attempts,
+            tries=tries.get(entry.run_id, {}),
+            rows=entry.rows,
+            began=datetime.fromisoformat(entry.began),
+            processed=datetime.fromisoformat(entry.processed or entry.ended),
+            granted=datetime.fromisoformat(entry.granted_at or entry.ended),
+            ended=datetime.fromisoformat(entry.ended),
+        )
+        for entry in entries
+        if entry.outcome is Outcome.COMMITTED
+    ]

@@ -1,0 +1,133 @@
+"""What the demo found: totals against a direct computation, overlap of processing, order of commits."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+Group = tuple[str, str]
+_WIDTH = 48
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Flights and summed departure delay per (carrier, origin), and the number of all flights."""
+
+    groups: Mapping[Group, tuple[int, int]]
+    flights: int
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One transaction as it went.
+
+    :param tries: per task, how often it was tried.
+    """
+
+    txid: int
+    run_id: str
+    attempts: int
+    tries: Mapping[str, int]
+    rows: int | None
+    began: datetime
+    processed: datetime
+    granted: datetime
+    ended: datetime
+
+
+def computed(folder: Path) -> Totals:
+    """The totals straight from the csv files, without Spark, Airflow or transactions."""
+    flights: Counter[Group] = Counter()
+    delays: Counter[Group] = Counter()
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                group = (row["carrier"], row["origin"])
+                flights[group] += 1
+                delays[group] += 0 if row["dep_delay"] in ("", "NA") else round(float(row["dep_delay"]))
+    return Totals({group: (count, delays[group]) for group, count in flights.items()}, flights.total())
+
+
+def stored(database: Path) -> Totals:
+    """The totals that the transactions left in the state's database."""
+    if not database.exists():
+        return Totals({}, 0)
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        rows = connection.execute("SELECT carrier, origin, flights, dep_delay FROM flight_totals").fetchall()
+        overall = connection.execute("SELECT flights FROM flights_overall").fetchall()
+    except sqlite3.OperationalError:  # nothing was committed, so there is no table
+        return Totals({}, 0)
+    finally:
+        connection.close()
+    groups = {(carrier, origin): (int(flights), int(delay)) for carrier, origin, flights, delay in rows}
+    return Totals(groups, sum(int(flights) for (flights,) in overall))
+
+
+def differences(expected: Totals, found: Totals) -> list[str]:
+    """One line for each total that is not what the direct computation says."""
+    lines = []
+    for group in sorted(expected.groups.keys() | found.groups.keys()):
+        wanted, got = expected.groups.get(group), found.groups.get(group)
+        if wanted != got:
+            lines.append(f"{group[0]} from {group[1]}: expected (flights, delay) {wanted}, found {got}")
+    counted = sum(flights for flights, _ in found.groups.values())
+    if counted != expected.flights:
+        lines.append(f"flights in flight_totals: expected {expected.flights}, found {counted}")
+    if found.flights != expected.flights:
+        lines.append(f"flights in flights_overall: expected {expected.flights}, found {found.flights}")
+    return lines
+
+
+def order_violations(transactions: Sequence[Transaction]) -> list[str]:
+    """One line for each commit that was not after the one before it."""
+    lines = []
+    for before, after in zip(transactions, transactions[1:], strict=False):
+        if after.txid != before.txid + 1:
+            lines.append(f"after transaction {before.txid} comes {after.txid}")
+        if after.granted < before.ended:
+            lines.append(
+                f"transaction {after.txid} took the turn at {after.granted}, before {before.txid} ended at {before.ended}"
+            )
+    return lines
+
+
+def most_at_once(transactions: Iterable[Transaction]) -> int:
+    """How many transactions were in their processing phase at the same moment, at most."""
+    moves = [(one.began, 1) for one in transactions] + [(one.processed, -1) for one in transactions]
+    now = most = 0
+    for _, step in sorted(moves):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def table(transactions: Sequence[Transaction]) -> list[str]:
+    """One line a transaction: tries, and its phases over time."""
+    first = min(one.began for one in transactions)
+    span = (max(one.ended for one in transactions) - first).total_seconds() or 1.0
+
+    def at(moment: datetime) -> int:
+        return min(_WIDTH - 1, int((moment - first).total_seconds() / span * _WIDTH))
+
+    def bar(one: Transaction) -> str:
+        cells = [" "] * _WIDTH
+        cells[at(one.began) : at(one.processed) + 1] = "=" * (at(one.processed) + 1 - at(one.began))
+        cells[at(one.processed) + 1 : at(one.granted)] = "." * max(0, at(one.granted) - at(one.processed) - 1)
+        cells[at(one.granted) : at(one.ended) + 1] = "#" * (at(one.ended) + 1 - at(one.granted))
+        return "".join(cells)
+
+    tasks = list(transactions[0].tries)
+    header = "  ".join(["txid", f"{'run':10}", "attempt", *(f"tries:{task}" for task in tasks), "   rows", "committed"])
+    lines = [f"{header}  = processing  . waiting for its turn  # committing"]
+    for one in transactions:
+        tries = "  ".join(f"{one.tries[task]:>{len(task) + 6}}" for task in tasks)
+        rows = "?" if one.rows is None else str(one.rows)
+        ended = f"{(one.ended - first).total_seconds():7.1f} s"
+        lines.append(f"{one.txid:>4}  {one.run_id:10}  {one.attempts:>7}  {tries}  {rows:>7}  {ended}  {bar(one)}")
+    return lines

@@ -1,0 +1,18 @@
+"""One airflow DAG a topic, so that tests do not count each other's transactions."""
+
+from counting import counting_dag
+
+for dag_id in ("pipelined", "cleared", "failing", "crashed", "overruled", "restarted"):
+    counting_dag(dag_id)
+
+# Two topologies, each below a root of its own.
+counting_dag("left", root="/left")
+counting_dag("right", root="/right")
+
+# The second one asks for a name that belongs to the first one.
+counting_dag("owner", topology="claimed")
+counting_dag("intruder", topology="claimed")
+
+# Servers that are not there.
+counting_dag("zookeeper_away", zookeeper_conn_id="zookeeper_away")
+counting_dag("database_away", conn_id="state_away")

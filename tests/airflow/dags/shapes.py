@@ -1,0 +1,47 @@
+"""Airflow DAGs of other shapes: mapped tasks, a Spark application, a Spark connection that does not exist."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, task
+from counting import Numbers, counted, misbehave, state
+
+from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+
+APPLICATION = str(Path(__file__).with_name("spark_app.py"))
+
+with DAG("mapped", schedule=None, max_active_runs=16):
+    with Transaction(source=Numbers(size=12), max_pending=4) as tx:
+
+        @task
+        def split(batch: dict[str, Any]) -> list[list[int]]:
+            first, end = batch["rows"]
+            return [[n for n in range(first, end) if n % 2 == rest] for rest in (0, 1)]
+
+        @task
+        def count_part(part: list[int]) -> list[dict[str, Any]]:
+            misbehave()
+            return [row for number in part for row in counted(range(number, number + 1))]
+
+        @task
+        def gather(parts: Any) -> list[dict[str, Any]]:
+            total: dict[str, dict[str, Any]] = {}
+            for row in (row for part in parts for row in part):
+                kept = total.setdefault(row["parity"], {"parity": row["parity"], "numbers": 0, "total": 0})
+                kept["numbers"] += row["numbers"]
+                kept["total"] += row["total"]
+            return list(total.values())
+
+        parts = count_part.expand(part=split(tx.batch))
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(gather(parts), state=state("mapped"))])
+
+for dag_id, conn_id in (("sparked", "spark_default"), ("spark_missing", "spark_that_nobody_made")):
+    with DAG(dag_id, schedule=None, max_active_runs=16):
+        with Transaction(source=FileSource(f"{os.environ['NUMBERS']}/*.csv", files_per_batch=1), max_pending=4):
+            counts = SparkBatchOperator(task_id="count", application=APPLICATION, conn_id=conn_id)
+            updates = [persistent_aggregate(counts.output["counts"], state=state(dag_id))]
+            CommitOperator(task_id="commit", updates=updates)

@@ -1,0 +1,207 @@
+"""The servers of these tests, and what tests ask them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from airflow_tx.testing.airflow import LocalAirflow, connection, free_ports
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+DAGS = Path(__file__).parent / "dags"
+SIZE = 10
+FILES, NUMBERS_A_FILE = 3, 100
+
+
+@dataclass
+class Signal:
+    """A file that a run's `count` looks at: to go on, or to fail."""
+
+    path: Path
+
+    def give(self) -> None:
+        """Make the file."""
+        self.path.touch()
+
+    def take_back(self) -> None:
+        """Remove the file."""
+        self.path.unlink()
+
+
+@dataclass
+class Stack:
+    """The servers, and what the tests ask them; the ledger is read raw, not through the code under test."""
+
+    folder: Path
+    airflow: LocalAirflow
+    zookeeper: LocalZooKeeper
+    failpoints: Failpoints
+
+    def signal(self) -> Signal:
+        """A new file that does not exist yet."""
+        return Signal(self.folder / "signals" / uuid.uuid4().hex)
+
+    def start(self, dag_id: str, run_id: str, **conf: Any) -> None:
+        """Trigger a run of a DAG, which is known by then.
+
+        :param conf: `hold` and `fail_while` may be a Signal.
+        """
+        self.airflow.wait_dag(dag_id)
+        plain = {name: str(value.path) if isinstance(value, Signal) else value for name, value in conf.items()}
+        self.airflow.trigger(dag_id, run_id, plain)
+
+    def begun(self, dag_id: str, run_id: str) -> None:
+        """Wait until `begin` of a run has a transaction."""
+        self.airflow.wait_task(dag_id, run_id, "begin", "success")
+
+    def commit_runs(self, dag_id: str, *run_ids: str) -> None:
+        """Start runs and wait until all of them have succeeded."""
+        for run_id in run_ids:
+            self.start(dag_id, run_id)
+        for run_id in run_ids:
+            self.airflow.wait_run(dag_id, run_id)
+
+    def ledger(self, topology: str, root: str = "/airflow_tx") -> RawLedger:
+        """What ZooKeeper holds of a topology."""
+        return RawLedger(self.zookeeper.hosts, topology, root)
+
+    def totals(self, table: str, database: str = "state.db") -> dict[str, tuple[int, int]]:
+        """Per parity, how many numbers the state holds, and their sum."""
+        path = self.folder / database
+        if not path.exists():
+            return {}
+        handle = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            rows = handle.execute(f"SELECT parity, numbers, total FROM {table}").fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            return {}
+        finally:
+            handle.close()
+        return {str(parity): (int(numbers), int(total)) for parity, numbers, total in rows}
+
+    def assert_counted_once(self, table: str, numbers: int, database: str = "state.db") -> None:
+        """The state holds exactly the numbers 0 to `numbers` - 1, each once."""
+        assert self.totals(table, database) == expected(numbers)
+
+
+def expected(numbers: int) -> dict[str, tuple[int, int]]:
+    """What `Stack.totals` gives when 0 to `numbers` - 1 were counted once."""
+    parts = {"even": range(0, numbers, 2), "odd": range(1, numbers, 2)}
+    return {name: (len(part), sum(part)) for name, part in parts.items() if part}
+
+
+@dataclass(frozen=True)
+class Final:
+    """A transaction's entry in the history."""
+
+    txid: int
+    attempts: int
+    run_id: str
+    outcome: str
+    began: datetime
+    processed: datetime
+    granted: datetime
+    ended: datetime
+
+
+class RawLedger:
+    """The znodes of a topology as they are."""
+
+    def __init__(self, hosts: str, topology: str, root: str = "/airflow_tx") -> None:
+        self._hosts = hosts
+        self._base = f"{root}/{topology}"
+
+    def read(self, path: str) -> Any:
+        """The JSON of a znode below the topology; None if there is none."""
+        with connected(self._hosts) as client:
+            try:
+                return json.loads(client.get(f"{self._base}/{path}")[0] or b"null")
+            except NoNodeError:
+                return None
+
+    def names(self, path: str) -> list[str]:
+        """The names below a znode."""
+        with connected(self._hosts) as client:
+            try:
+                return sorted(client.get_children(f"{self._base}/{path}"))
+            except NoNodeError:
+                return []
+
+    @property
+    def allocated(self) -> int:
+        """The last txid handed out; 0: none."""
+        counter = self.read("coordinator/allocated")
+        return counter["txid"] if counter else 0
+
+    def history(self) -> list[Final]:
+        """What became of the final transactions, by txid."""
+        entries = [self.read(f"history/{name}") for name in self.names("history")]
+        return [_final(entry) for entry in sorted(entries, key=lambda entry: entry["txid"])]
+
+    def of_run(self, run_id: str) -> Final:
+        """The final transaction of a run."""
+        return next(entry for entry in self.history() if entry.run_id == run_id)
+
+
+def _final(entry: dict[str, Any]) -> Final:
+    began, processed, granted, ended = (
+        datetime.fromisoformat(entry[name]) for name in ("began", "processed", "granted_at", "ended")
+    )
+    return Final(entry["txid"], entry["attempts"], entry["run_id"], entry["outcome"], began, processed, granted, ended)
+
+
+@contextmanager
+def connected(hosts: str) -> Iterator[KazooClient]:
+    """A client of its own: the server may have been restarted since the last question."""
+    client = KazooClient(hosts=hosts, timeout=5)
+    client.start(timeout=10)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def environment(folder: Path, hosts: str) -> dict[str, str]:
+    """Connections and settings of every Airflow process."""
+    (nobody,) = free_ports(1)
+    spark = folder / "spark"
+    spark.mkdir()
+    (spark / "spark-defaults.conf").write_text(
+        "spark.ui.enabled false\nspark.sql.shuffle.partitions 1\nspark.driver.memory 600m\n"
+    )
+    return {
+        "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
+        "AIRFLOW_CONN_ZOOKEEPER_AWAY": connection("zookeeper", host=f"127.0.0.1:{nobody}"),
+        "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(folder / "state.db")),
+        "AIRFLOW_CONN_STATE_AWAY": connection("sqlite", host=str(folder / "away" / "state.db")),
+        "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
+        "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
+        "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
+        # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
+        "AIRFLOW__CORE__PARALLELISM": "6",
+        "NUMBERS": str(folder / "numbers"),
+        "SPARK_CONF_DIR": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def write_numbers(folder: Path) -> None:
+    """FILES csv files with the numbers from 0 on, NUMBERS_A_FILE in each."""
+    folder.mkdir()
+    for index in range(FILES):
+        numbers = range(index * NUMBERS_A_FILE, (index + 1) * NUMBERS_A_FILE)
+        (folder / f"{index}.csv").write_text("\n".join(["number", *map(str, numbers), ""]))

@@ -1,0 +1,41 @@
+"""A committer that goes away between its write and its mark: the numbers are counted once all the same."""
+
+from __future__ import annotations
+
+from airflow_tx.testing.eventually import eventually
+from tests.airflow.stack import SIZE, Stack
+
+
+def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) -> None:
+    dag, airflow = "crashed", stack.airflow
+    killed = stack.failpoints.arm("commit.before_mark", "kill", topology=dag, txid=1)
+
+    stack.commit_runs(dag, "r1", "r2")
+
+    assert killed.reached
+    assert airflow.task(dag, "r1", "commit")["try_number"] > 1
+    assert [entry.txid for entry in stack.ledger(dag).history()] == [1, 2]
+    stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_resumed_committer_set_to_failed_from_outside_is_cleared_and_commits_once(stack: Stack) -> None:
+    dag, airflow, ledger = "overruled", stack.airflow, stack.ledger("overruled")
+    paused = stack.failpoints.arm("commit.before_mark", "pause", topology=dag, txid=2)
+    hold = stack.signal()
+    stack.start(dag, "r1", hold=hold)
+    stack.begun(dag, "r1")
+    stack.start(dag, "r2")
+    airflow.wait_task(dag, "r2", "commit", "deferred")
+    hold.give()
+    airflow.wait_for(lambda: paused.reached, 90, "the resumed committer stands before its mark", dag, "r2")
+    pid = airflow.task(dag, "r2", "commit")["pid"]
+
+    airflow.set_task_state(dag, "r2", "commit", "failed")
+    airflow.wait_run(dag, "r2", state="failed")
+    eventually(lambda: pid not in airflow.processes(), 60, f"the overruled committer (pid {pid}) is gone")
+    assert [entry.txid for entry in ledger.history()] == [1]
+    airflow.clear(dag, "r2", ["commit"])
+    airflow.wait_run(dag, "r2")
+
+    assert [entry.attempts for entry in ledger.history()] == [1, 1]
+    stack.assert_counted_once(dag, 2 * SIZE)

@@ -1,0 +1,45 @@
+"""A server that is not there: the task fails and says which and where, and nothing is half done."""
+
+from __future__ import annotations
+
+import json
+
+from tests.airflow.stack import SIZE, Stack
+
+
+def test_zookeeper_that_cannot_be_reached_is_named_with_its_connection(stack: Stack) -> None:
+    dag, airflow = "zookeeper_away", stack.airflow
+    stack.start(dag, "r1")
+    airflow.wait_run(dag, "r1", state="failed")
+
+    hosts = json.loads(airflow.environment["AIRFLOW_CONN_ZOOKEEPER_AWAY"])["host"]
+    assert f"ZooKeeper {hosts} (connection zookeeper_away) cannot be reached" in airflow.whole_log(dag, "r1", "begin")
+    assert airflow.states(dag, "r1")["count"] == "upstream_failed"
+    assert stack.ledger(dag).names("") == []
+
+
+def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stack: Stack) -> None:
+    dag, airflow, ledger = "database_away", stack.airflow, stack.ledger("database_away")
+    stack.start(dag, "r1")
+    airflow.wait_run(dag, "r1", state="failed")
+    log = airflow.whole_log(dag, "r1", "commit")
+    assert "cannot be reached" in log
+    assert "Nothing of this transaction was committed" in log
+    assert ledger.history() == []
+    assert ledger.allocated == 1
+
+    (stack.folder / "away").mkdir()
+    airflow.clear(dag, "r1", ["commit"])
+    airflow.wait_run(dag, "r1")
+    assert [entry.attempts for entry in ledger.history()] == [1]
+    stack.assert_counted_once(dag, SIZE, database="away/state.db")
+
+
+def test_a_spark_connection_that_does_not_exist_is_named_and_nothing_is_submitted(stack: Stack) -> None:
+    dag, airflow = "spark_missing", stack.airflow
+    stack.start(dag, "r1")
+    airflow.wait_run(dag, "r1", state="failed")
+    log = airflow.whole_log(dag, "r1", "count")
+    assert "spark_that_nobody_made" in log
+    assert "spark-submit" not in log
+    assert stack.ledger(dag).history() == []

@@ -1,0 +1,79 @@
+"""Transactions overlap while they are processed, and commit strictly in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+
+from tests.airflow.stack import SIZE, Final, Stack
+
+DAG = "pipelined"
+RUNS = ["r1", "r2", "r3", "r4", "r5"]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen while transaction 1 was held in its processing phase, and what became of all five."""
+
+    allocated: int
+    fifth: dict[str, str | None]
+    commits: dict[str, str | None]
+    totals: object
+    history: list[Final]
+
+
+@pytest.fixture(scope="module")
+def observed(stack: Stack) -> Iterator[Observed]:
+    """Five runs at max_pending 4, the first of them held until the others can go no further."""
+    hold = stack.signal()
+    airflow, ledger = stack.airflow, stack.ledger(DAG)
+    stack.start(DAG, "r1", hold=hold)
+    stack.begun(DAG, "r1")
+    for run_id in RUNS[1:4]:
+        stack.start(DAG, run_id)
+    for run_id in RUNS[1:4]:
+        airflow.wait_task(DAG, run_id, "count", "success")
+    stack.start(DAG, "r5")
+    airflow.wait_task(DAG, "r5", "begin", ("running", "deferred"))
+    airflow.wait_task(DAG, "r2", "commit", ("running", "deferred"))
+    airflow.wait_task(DAG, "r5", "begin", "deferred")
+    seen = (
+        ledger.allocated,
+        airflow.states(DAG, "r5"),
+        {run_id: airflow.states(DAG, run_id)["commit"] for run_id in RUNS},
+        stack.totals(DAG),
+    )
+    hold.give()
+    for run_id in RUNS:
+        airflow.wait_run(DAG, run_id)
+    yield Observed(*seen, ledger.history())
+
+
+def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(observed: Observed) -> None:
+    assert not {"success", "failed"} & set(observed.commits.values()), observed.commits
+    assert observed.totals == {}
+
+
+def test_a_fifth_run_waits_in_begin_without_a_txid_at_max_pending_4(observed: Observed) -> None:
+    assert observed.allocated == 4
+    assert observed.fifth["begin"] == "deferred"
+    assert observed.fifth["count"] is None
+
+
+def test_processing_overlaps(observed: Observed) -> None:
+    first, *others = observed.history
+    assert all(other.processed < first.processed for other in others[:3])
+    assert all(other.began < first.processed for other in others[:3])
+
+
+def test_commits_are_in_txid_order_one_at_a_time(observed: Observed) -> None:
+    assert [entry.txid for entry in observed.history] == [1, 2, 3, 4, 5]
+    assert all(before.ended <= after.granted for before, after in pairwise(observed.history))
+
+
+def test_every_number_is_counted_once(observed: Observed, stack: Stack) -> None:
+    stack.assert_counted_once(DAG, 5 * SIZE)
+    assert [entry.attempts for entry in observed.history] == [1] * 5

@@ -1,0 +1,39 @@
+"""Mapped tasks and Spark applications take part in a transaction like any other task."""
+
+from __future__ import annotations
+
+from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
+
+
+def test_every_instance_of_a_mapped_task_counts_once_when_one_of_them_fails_first(stack: Stack) -> None:
+    dag, airflow = "mapped", stack.airflow
+    failing = stack.signal()
+    failing.give()
+    stack.start(dag, "r1", fail_while=failing)
+    stack.start(dag, "r2")
+    airflow.wait_run(dag, "r1", state="failed")
+    failing.take_back()
+    airflow.clear(dag, "r1", [("count_part", 1)], downstream=True)
+    airflow.clear(dag, "r1", [("count_part", 0)])
+    for run_id in ("r1", "r2"):
+        airflow.wait_run(dag, run_id)
+
+    assert airflow.states(dag, "r1")["count_part[1]"] == "success"
+    stack.assert_counted_once(dag, 24)
+    assert {entry.attempts for entry in stack.ledger(dag).history()} == {1}
+
+
+def test_a_spark_application_reads_exactly_its_batch_and_a_run_without_data_is_skipped(stack: Stack) -> None:
+    dag, airflow = "sparked", stack.airflow
+    runs = [f"r{number}" for number in range(1, FILES + 1)]
+    for run_id in runs:
+        stack.start(dag, run_id)
+    for run_id in runs:
+        airflow.wait_run(dag, run_id, timeout=180)
+    stack.assert_counted_once(dag, FILES * NUMBERS_A_FILE)
+
+    stack.start(dag, "no_more_files")
+    airflow.wait_run(dag, "no_more_files")
+    assert airflow.states(dag, "no_more_files") == {"begin": "skipped", "count": "skipped", "commit": "skipped"}
+    assert stack.ledger(dag).allocated == FILES
+    assert stack.totals(dag) == expected(FILES * NUMBERS_A_FILE)

@@ -1,0 +1,30 @@
+"""Every topology has a ledger of its own, and its name has one owner."""
+
+from __future__ import annotations
+
+from tests.airflow.stack import SIZE, Stack
+
+
+def test_two_topologies_with_two_roots_count_for_themselves(stack: Stack) -> None:
+    for run_id in ("r1", "r2"):
+        for dag in ("left", "right"):
+            stack.start(dag, run_id)
+    for dag in ("left", "right"):
+        for run_id in ("r1", "r2"):
+            stack.airflow.wait_run(dag, run_id)
+        assert [entry.txid for entry in stack.ledger(dag, root=f"/{dag}").history()] == [1, 2]
+        assert stack.ledger(dag).allocated == 0
+        stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owner(stack: Stack) -> None:
+    stack.commit_runs("owner", "r1")
+    stack.start("intruder", "r1")
+    stack.airflow.wait_run("intruder", "r1", state="failed")
+
+    log = stack.airflow.whole_log("intruder", "r1", "begin")
+    assert "Topology 'claimed' belongs to DAG 'owner', and DAG 'intruder' asks for it" in log
+    assert stack.ledger("claimed").allocated == 1
+    assert stack.totals("intruder") == {}
+    stack.commit_runs("owner", "r2")
+    stack.assert_counted_once("owner", 2 * SIZE)
