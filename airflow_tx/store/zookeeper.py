@@ -92,6 +92,11 @@ class ZooKeeperStore:
         """How many requests this store has sent; a multi is one."""
         return self._requests
 
+    @property
+    def ended(self) -> bool:
+        """Whether the client was closed or refused for good, so that no connection will come back."""
+        return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
     def get(self, path: str) -> Node | None:
         """See `Store.get`."""
         try:
@@ -245,17 +250,13 @@ class ZooKeeperStore:
     def _await_connection(self, deadline: float) -> None:
         with self._state:
             self._state.wait_for(
-                lambda: self._client.connected or self._ended,
+                lambda: self._client.connected or self.ended,
                 max(deadline - time.monotonic(), 0.0),
             )
         if not self._client.connected:
             raise self._unavailable(
-                "the client has ended its session" if self._ended else f"no connection within {self._read_timeout:g} s"
+                "the client has ended its session" if self.ended else f"no connection within {self._read_timeout:g} s"
             )
-
-    @property
-    def _ended(self) -> bool:
-        return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, KazooTimeoutError):

@@ -1,0 +1,278 @@
+"""The connection type `zookeeper`: an Airflow connection becomes a client, or the ledger's store.
+
+Importing this module is cheap: kazoo is loaded when a client is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.provider_info import CONNECTION_FIELDS
+
+if TYPE_CHECKING:
+    from airflow_tx.store.client import ClientConfig, Tls
+    from airflow_tx.store.zookeeper import ZooKeeperStore
+
+DEFAULT_PORT = 2181
+_TRUE = {"true": True, "1": True, "false": False, "0": False}
+
+
+class ZooKeeperHook(BaseHook):
+    """A ZooKeeper ensemble, as an Airflow connection describes it.
+
+    Host: one host or several, `h1:2181,h2:2181`; hosts without a port get the connection's. Login and password:
+    digest or SASL authentication. Schema, or the extra `chroot`: every path lies below it. Extras: those of
+    `provider_info.CONNECTION_FIELDS` and no others.
+
+    :param zookeeper_conn_id: the connection; default: `[tx] zookeeper_conn_id`.
+    """
+
+    conn_name_attr = "zookeeper_conn_id"
+    default_conn_name = "zookeeper_default"
+    conn_type = "zookeeper"
+    hook_name = "ZooKeeper"
+
+    def __init__(self, zookeeper_conn_id: str | None = None) -> None:
+        super().__init__()
+        self.settings = Settings.load()
+        self.zookeeper_conn_id = zookeeper_conn_id or self.settings.zookeeper_conn_id
+
+    def config(self) -> ClientConfig:
+        """What the connection says, checked.
+
+        :raises ConfigError: it does not exist, or something in it cannot be used.
+        """
+        connection = find_connection(self.zookeeper_conn_id)
+        return client_config(connection, conn_id=self.zookeeper_conn_id, settings=self.settings)
+
+    def get_conn(self) -> Any:
+        """A connected kazoo client; the caller stops it with `airflow_tx.store.client.disconnect`.
+
+        :raises ConfigError: see `config`.
+        :raises StoreUnavailable: no server answered.
+        """
+        from airflow_tx.store.client import connect
+
+        return connect(self.config())
+
+    @contextmanager
+    def store(self) -> Iterator[ZooKeeperStore]:
+        """The ledger's store, on a client of its own that lives as long as the block.
+
+        :raises ConfigError, StoreUnavailable: see `get_conn`.
+        """
+        from airflow_tx.store.client import disconnect
+
+        client, store = self.connect()
+        try:
+            yield store
+        finally:
+            disconnect(client)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For Airflow's Test button: connect, and read the chroot."""
+        try:
+            with self.store() as store:
+                store.get("/")
+        except TxError as error:
+            return False, str(error)
+        return True, f"ZooKeeper answers at {self.config().hosts}"
+
+    def connect(self) -> tuple[Any, ZooKeeperStore]:
+        """A new client and the store on it; the caller closes the client.
+
+        :raises ConfigError, StoreUnavailable: see `get_conn`.
+        """
+        from airflow_tx.store.client import connect
+        from airflow_tx.store.zookeeper import ZooKeeperStore
+
+        config = self.config()
+        client = connect(config)
+        return client, ZooKeeperStore(client, conn=config.conn_id, hosts=config.hosts)
+
+
+# --- one client for a process ------------------------------------------------------------------------------------
+
+_shared: dict[tuple[int, str], ZooKeeperStore] = {}
+_locks: dict[tuple[int, str], threading.Lock] = defaultdict(threading.Lock)
+
+
+def shared_store(conn_id: str) -> ZooKeeperStore:
+    """The store that all users of a connection in this process share; it reconnects by itself and is never closed.
+
+    It blocks while it connects: call it in a thread, not in the event loop of a trigger.
+
+    :raises ConfigError, StoreUnavailable: see `ZooKeeperHook.get_conn`; the next call tries again.
+    """
+    key = (os.getpid(), conn_id)  # threads do not survive a fork, so a child makes its own client
+    with _locks[key]:
+        store = _shared.get(key)
+        if store is None or store.ended:
+            store = _shared[key] = ZooKeeperHook(conn_id).connect()[1]
+        return store
+
+
+# --- reading the connection --------------------------------------------------------------------------------------
+
+
+def find_connection(conn_id: str) -> Any:
+    """The Airflow connection, wherever this process runs: task, trigger, api-server or command.
+
+    :raises ConfigError: there is none.
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        # Outside of task, trigger and DAG processor the Task SDK does not see the database: a command asks the models.
+        if not hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
+            found = _from_models(conn_id)
+            if found is not None:
+                return found
+    raise ConfigError(
+        option="zookeeper_conn_id",
+        value=conn_id,
+        remedy=f"There is no such connection: airflow connections add {conn_id} --conn-type zookeeper "
+        "--conn-host HOST:2181",
+    )
+
+
+def _from_models(conn_id: str) -> Any:
+    from airflow.models.connection import Connection
+
+    try:
+        return Connection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException:
+        return None
+
+
+def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
+    """What a client has to know, from an Airflow connection.
+
+    :raises ConfigError: naming the field that cannot be used.
+    """
+    from airflow_tx.store.client import ClientConfig
+
+    extra = _extra(connection, conn_id)
+    return ClientConfig(
+        hosts=_hosts(connection, conn_id),
+        conn_id=conn_id,
+        chroot=_chroot(connection, extra, conn_id),
+        login=connection.login or None,
+        password=connection.password,
+        scheme=_scheme(connection, extra, conn_id),
+        tls=_tls(extra, conn_id),
+        session_timeout=settings.session_timeout,
+        connect_timeout=settings.connect_timeout,
+    )
+
+
+def _refuse(conn_id: str, what: str, value: Any, remedy: str) -> ConfigError:
+    return ConfigError(option=f"{what} of connection {conn_id}", value=value, remedy=remedy)
+
+
+def _extra(connection: Any, conn_id: str) -> Mapping[str, Any]:
+    if not connection.extra:
+        return {}
+    try:
+        extra = json.loads(connection.extra)
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        # Its text is not shown: it may hold the key's password.
+        raise _refuse(conn_id, "extra", "(not shown)", "It has to be a JSON object.")
+    known = ", ".join(CONNECTION_FIELDS)
+    for name in extra:
+        if name not in CONNECTION_FIELDS:
+            raise _refuse(conn_id, "extra", name, f"Known extras are {known}; remove it or correct its name.")
+    return {name: value for name, value in extra.items() if value not in (None, "")}
+
+
+def _hosts(connection: Any, conn_id: str) -> str:
+    port = connection.port or DEFAULT_PORT
+    hosts = [_with_port(host.strip(), port) for host in (connection.host or "").split(",") if host.strip()]
+    for host in hosts:
+        number = host.rpartition(":")[2]
+        if "/" in host or not number.isdigit() or not 0 < int(number) < 65536:
+            raise _refuse(
+                conn_id, "host", connection.host, "Write it as h1:2181,h2:2181; a chroot goes into the extra."
+            )
+    if not hosts:
+        raise _refuse(conn_id, "host", connection.host, "Name at least one server: h1:2181,h2:2181")
+    return ",".join(hosts)
+
+
+def _with_port(host: str, port: int) -> str:
+    if host.startswith("["):  # an IPv6 address
+        return host if "]:" in host else f"{host}:{port}"
+    return host if ":" in host else f"{host}:{port}"
+
+
+def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
+    schema, chroot = connection.schema or "", _text(extra, "chroot", conn_id) or ""
+    if schema and chroot and schema.strip("/") != chroot.strip("/"):
+        raise _refuse(conn_id, "chroot", chroot, f"Its schema says {schema!r}; set one of them only.")
+    path = (chroot or schema).strip("/")
+    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+        raise _refuse(conn_id, "chroot", chroot or schema, "It has to be the path of a znode such as /production.")
+    return f"/{path}" if path else ""
+
+
+def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | None:
+    scheme = extra.get("auth_scheme")
+    if scheme not in (None, "digest", "sasl"):
+        raise _refuse(conn_id, "auth_scheme", scheme, "It has to be digest or sasl.")
+    if scheme and not connection.login:
+        raise _refuse(conn_id, "auth_scheme", scheme, "It needs a login and a password; set them or remove it.")
+    if connection.login and not connection.password:
+        raise _refuse(conn_id, "login", connection.login, "It needs a password; set one or remove the login.")
+    return scheme
+
+
+def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
+    from airflow_tx.store.client import Tls
+
+    files = {name: _text(extra, name, conn_id) for name in ("ca_file", "cert_file", "key_file", "key_password")}
+    wanted = _flag(extra, "use_tls", conn_id, default=False)
+    given = [name for name, value in files.items() if value]
+    if not wanted:
+        if given:
+            raise _refuse(conn_id, "use_tls", False, f"{given[0]} is set; set use_tls to true, or remove it.")
+        return None
+    if bool(files["cert_file"]) != bool(files["key_file"]):
+        raise _refuse(conn_id, "cert_file", files["cert_file"], "cert_file and key_file belong together; set both.")
+    return Tls(
+        ca=files["ca_file"],
+        cert=files["cert_file"],
+        key=files["key_file"],
+        key_password=files["key_password"],
+        verify=_flag(extra, "verify", conn_id, default=True),
+    )
+
+
+def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:
+    value = extra.get(name)
+    if value is not None and not isinstance(value, str):
+        shown = "(not shown)" if name == "key_password" else value
+        raise _refuse(conn_id, name, shown, "It has to be text.")
+    return value
+
+
+def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -> bool:
+    value = extra.get(name, default)
+    # A connection given as a URI has nothing but text in its extra.
+    flag = _TRUE.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
+        raise _refuse(conn_id, name, value, "It has to be true or false.")
+    return flag
