@@ -38,7 +38,7 @@ class Settings:
 
         :raises ConfigError: if an option has a value that cannot be used.
         """
-        from airflow.providers.common.compat.sdk import conf
+        from airflow.sdk.configuration import conf
 
         return cls.read(lambda option: conf.get(SECTION, option, fallback=None))
 

@@ -21,7 +21,7 @@ from airflow_tx.testing.eventually import NotInTime, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient
+    from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _DATA = "version-2"  # the folder in which ZooKeeper keeps snapshots and logs

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
 from airflow_tx.errors import TxError
 from airflow_tx.testing import LocalZooKeeper
