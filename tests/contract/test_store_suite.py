@@ -1,0 +1,50 @@
+"""The store suite on every store we have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.store_suite import StoreSuite
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+
+class TestMemoryStore(StoreSuite):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore()
+
+
+@contextmanager
+def _client(config: ClientConfig) -> Iterator[Store]:
+    client = connect(config)
+    yield ZooKeeperStore(client, conn=config.conn_id, hosts=config.hosts)
+    disconnect(client)
+
+
+class TestZooKeeperStore(StoreSuite):
+    @pytest.fixture
+    def config(self, zookeeper: LocalZooKeeper) -> ClientConfig:
+        return ClientConfig(zookeeper.hosts)
+
+    @pytest.fixture
+    def store(self, config: ClientConfig) -> Iterator[Store]:
+        with _client(config) as store:
+            yield store
+
+    @pytest.fixture
+    def other(self, config: ClientConfig) -> Iterator[Store]:
+        with _client(config) as store:
+            yield store
+
+
+class TestZooKeeperStoreBelowAChrootWithDigestAcls(TestZooKeeperStore):
+    @pytest.fixture
+    def config(self, zookeeper: LocalZooKeeper) -> ClientConfig:
+        return ClientConfig(zookeeper.hosts, chroot="/suite/chroot", login="suite", password="s3cret")
