@@ -65,7 +65,8 @@ class StoreSuite:
         for data in (b"", b"\0\xff", "…".encode(), b"x" * 100_000):
             store.multi([], [Put(root, data)])
             node = store.get(root)
-            assert node is not None and node.data == data
+            assert node is not None
+            assert node.data == data
 
     def test_children_are_sorted_and_carry_the_version_of_their_parent(self, store: Store, root: str) -> None:
         store.multi([], [Create(f"{root}/{name}", b"") for name in ("b", "a", "c")])
@@ -77,7 +78,8 @@ class StoreSuite:
     def test_a_child_does_not_change_the_version_of_its_parent(self, store: Store, root: str) -> None:
         store.multi([], [Create(f"{root}/a", b"")])
         children = store.children(root)
-        assert children is not None and children.version == 0
+        assert children is not None
+        assert children.version == 0
 
     def test_ensure_makes_parents_and_keeps_what_is_there(self, store: Store, root: str) -> None:
         store.ensure(f"{root}/a/b/c")
@@ -135,7 +137,8 @@ class StoreSuite:
         with pytest.raises(RequirementFailed):
             store.multi([requirement], [*before, write, Delete(f"{root}/a/b")])
         children = store.children(root)
-        assert children is not None and (children.names, children.version) == (("a",), 0)
+        assert children is not None
+        assert (children.names, children.version) == (("a",), 0)
         assert store.get(f"{root}/a/b") == Node(b"", 0)
 
     def test_a_refusal_says_where_what_was_expected_and_what_was_found(self, store: Store, root: str) -> None:
@@ -179,7 +182,8 @@ class StoreSuite:
         store.sync()
         children = store.children(root)
         assert children is not None
-        assert [str(number) for number in won] == list(children.names) and children.version == 1
+        assert [str(number) for number in won] == list(children.names)
+        assert children.version == 1
 
     def test_no_increment_is_lost_among_writers_that_check(self, store: Store, other: Store, root: str) -> None:
         store.multi([], [Put(root, b"0")])
@@ -192,7 +196,8 @@ class StoreSuite:
         _together(lambda: add(store), lambda: add(other), lambda: add(store))
         store.sync()
         node = store.get(root)
-        assert node is not None and node.data == b"30"
+        assert node is not None
+        assert node.data == b"30"
 
     # --- sizes ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +207,8 @@ class StoreSuite:
         with pytest.raises(TooMuchMetadata, match=f"{root}/a") as refusal:
             store.multi([], [Put(root, b"x"), Create(f"{root}/a", b"x" * 1_100_000)])
         assert refusal.value.size == 1_100_000
-        assert store.get(root) == Node(b"", 0) and store.get(f"{root}/a") is None
+        assert store.get(root) == Node(b"", 0)
+        assert store.get(f"{root}/a") is None
 
     def test_records_that_are_too_large_together_are_refused(self, store: Store, root: str) -> None:
         with pytest.raises(TooMuchMetadata, match=root):
@@ -243,7 +249,8 @@ class StoreSuite:
         for number in range(1, 20):
             with store.watch(root) as watch:
                 node = store.get(root)
-                assert node is not None and node.version == number - 1
+                assert node is not None
+                assert node.version == number - 1
                 writer = threading.Thread(target=other.multi, args=([], [Put(root, b"x")]))
                 writer.start()
                 assert watch.wait(_SOON)
@@ -252,7 +259,8 @@ class StoreSuite:
     def test_every_watch_on_a_path_wakes(self, store: Store, other: Store, root: str) -> None:
         with store.watch(root) as one, store.watch(root) as two:
             other.multi([], [Put(root, b"x")])
-            assert one.wait(_SOON) and two.wait(_SOON)
+            assert one.wait(_SOON)
+            assert two.wait(_SOON)
 
     def test_a_refused_multi_wakes_nobody(self, store: Store, root: str) -> None:
         with store.watch(root) as watch:
