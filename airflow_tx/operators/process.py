@@ -1,0 +1,173 @@
+"""`SparkBatchOperator`: one Spark application processes one transaction's batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.spark.submit import (
+    AttemptStore,
+    KeyValues,
+    application_args,
+    driver_environment,
+    explain,
+    find_application,
+)
+from airflow_tx.staging import Descriptor, Manifest, TaskTry, TryDir, read_manifest, write_descriptor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection, Context
+
+    from airflow_tx.operators.lifecycle import Processing
+
+
+class SparkBatchOperator(SparkSubmitOperator):
+    """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
+
+    The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
+    A retry in the same attempt takes up a driver that still runs in a cluster; another attempt never does.
+
+    A task killed with SIGKILL does not stop its driver: that one writes into a folder which nobody reads.
+
+    :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: Spark connection; unlike SparkSubmitOperator, which then means YARN, a missing one is an error.
+    :param application_args: further arguments, as ``batch.args``.
+    :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
+    """
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_default",
+        spark_binary: str | None = None,
+        deploy_mode: str | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            application=application,
+            conn_id=conn_id,
+            spark_binary=spark_binary,
+            deploy_mode=deploy_mode,
+            retries=retries,
+            retry_delay=retry_delay,
+            **kwargs,
+        )
+        self.conn_id = conn_id
+        self.spark_binary = spark_binary
+        self.deploy_mode = deploy_mode
+        self._task_try = ""
+
+    def execute(self, context: Context) -> None:
+        """Process the batch of the run's transaction: announce, submit, check the output, acknowledge."""
+        from airflow_tx.operators.lifecycle import Processing
+
+        with Processing.running(context) as processing:
+            store = _attempt_store(context, processing)
+            manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing)
+            refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
+            for name, ref in refs.items():
+                context["ti"].xcom_push(key=name, value=ref)
+            processing.ack(list(refs.values()), manifest.consumed_rows)
+            self._forget_driver(store)
+
+    def _submit(self, context: Context, processing: Processing) -> Manifest:
+        descriptor = Descriptor(
+            topology=processing.topology,
+            attempt=processing.attempt,
+            task=processing.task,
+            rows=processing.rows,
+            source=processing.source.serialize(),
+            root=processing.staging.root,
+        )
+        self.log.info(
+            "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
+        )
+        self._prepare(context["dag"].fileloc)
+        self.name = str(descriptor)
+        self.application_args = application_args(
+            write_descriptor(processing.staging, descriptor), self.application_args
+        )
+        self._task_try = descriptor.task.task_try
+        try:
+            super().execute(context)
+        except Exception as error:
+            raise explain(self._where(processing), self.application, error) from error
+        try:
+            return read_manifest(self._where(processing))
+        except StagingError as error:
+            # The driver ended well and left nothing: the next try must not take it up again.
+            self._forget_driver(context["task_state_store"])
+            raise explain(self._where(processing), self.application, error) from error
+
+    def _prepare(self, dag_file: str) -> None:
+        """Refuse what cannot work before anything is submitted."""
+        connection = _connection(self.conn_id)
+        extra = connection.extra_dejson
+        self.application = find_application(self.application, dag_file)
+        if (self.deploy_mode or extra.get("deploy-mode")) != "cluster":
+            added = driver_environment(
+                os.environ,
+                dag_file=dag_file,
+                binary=self.spark_binary or extra.get("spark-binary") or "spark-submit",
+                local=(connection.host or connection.conn_type or "").startswith("local"),
+            )
+            # This process belongs to the one task; spark-submit inherits from it.
+            os.environ.update(added)
+
+    def _where(self, processing: Processing) -> TryDir:
+        task = TaskTry(processing.task.task_id, processing.task.map_index, self._task_try)
+        where: TryDir = processing.staging.try_dir(processing.topology, processing.attempt, task)
+        return where
+
+    def _forget_driver(self, store: KeyValues | None) -> None:
+        if store is not None:
+            store.delete(self.external_id_key)
+
+    # A driver writes into the folder of the try that submitted it. So the two are kept together, and a try that takes
+    # up a driver of an earlier one looks for the output there.
+
+    def submit_job(self, context: Context) -> Any:
+        """Submit; what is kept of it names the driver and the try it works for."""
+        return {"driver": super().submit_job(context), "try": self._task_try}
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """What the cluster says of the driver."""
+        return super().get_job_status(self._driver(external_id), context)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for the driver's end."""
+        super().poll_until_complete(self._driver(external_id), context)
+
+    def get_job_result(self, external_id: Any, context: Context) -> None:
+        """The output is read from the staging area."""
+        self._driver(external_id)
+
+    def _driver(self, external_id: Mapping[str, Any]) -> Any:
+        self._task_try = external_id["try"]
+        return external_id["driver"]
+
+
+def _attempt_store(context: Context, processing: Processing) -> AttemptStore | None:
+    store = context.get("task_state_store")
+    return AttemptStore(store, processing.attempt) if store is not None else None
+
+
+def _connection(conn_id: str) -> Connection:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        remedy = (
+            "No such connection. Make it, for this machine alone with: airflow connections add "
+            f'{conn_id} --conn-json \'{{"conn_type": "spark", "host": "local[2]"}}\''
+        )
+        raise ConfigError(option="conn_id of SparkBatchOperator", value=conn_id, remedy=remedy) from None

@@ -1,0 +1,141 @@
+"""`batch_app`: one function, the same under spark-submit and in a session that is already there (Spark Connect)."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.spark.batch import Batch
+from airflow_tx.spark.failed import Failure, write_failure
+from airflow_tx.staging import Descriptor, OutputRef, StagingArea, read_descriptor
+from airflow_tx.staging.area import dir_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Function = Callable[["SparkSession", Batch], Any]
+
+
+class BatchApp:
+    """A function that processes one batch, with what has to happen around it.
+
+    :param function: ``main(spark, batch)``; it reads `batch` and emits at least one output.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.name = os.path.basename(function.__code__.co_filename)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, spark: SparkSession, batch: Batch) -> Any:
+        """Call the function alone, as a test would."""
+        return self.function(spark, batch)
+
+    def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
+        """Call the function and make its output visible, or say beside it why it failed.
+
+        The manifest is the last thing written: whatever dies before it leaves output that nobody takes for whole.
+
+        :return: references to what was emitted, by name.
+        """
+        where = batch.descriptor
+        try:
+            self.function(spark, batch)
+            failpoint(
+                "spark.batch",
+                topology=where.topology,
+                txid=batch.txid,
+                attempt=batch.attempt.attempt,
+                task=where.task.task_id,
+            )
+            return batch.finish(self.name)
+        except BaseException as error:
+            _report(where, error)
+            raise
+        finally:
+            batch.close()
+
+
+def batch_app(function: Function) -> BatchApp:
+    """Make ``main(spark, batch)`` an application.
+
+    In a script that is run, by spark-submit or by hand, it processes the batch whose descriptor the first argument
+    names, and ends the process: with exit code 0 when all output is visible, else with a last line that says why not.
+    Anywhere else it returns a `BatchApp`.
+    """
+    if function.__module__ != "__main__":
+        return BatchApp(function)
+    # What stands below the function does not exist yet. So the script is executed again under a name of its own, to
+    # its end, and the application that this finds is run; here, execution ends.
+    sys.exit(main(function.__code__.co_filename, sys.argv[1:]))
+
+
+def load_app(script: str) -> BatchApp:
+    """The application in a script.
+
+    :raises ConfigError: if there is none, or more than one.
+    """
+    name = os.path.splitext(os.path.basename(script))[0]
+    found = [value for value in runpy.run_path(script, run_name=name).values() if isinstance(value, BatchApp)]
+    apps = {app.function for app in found}
+    if len(apps) != 1:
+        remedy = "Decorate exactly one function main(spark, batch) with @batch_app."
+        raise ConfigError(option="application", value=script, remedy=f"It has {len(apps)} batch apps. {remedy}")
+    return found[0]
+
+
+def main(script: str, arguments: Sequence[str]) -> int:
+    """Run a script's application under spark-submit.
+
+    :param arguments: the URI of the descriptor, then the application's own.
+    :return: the exit code.
+    """
+    name = os.path.basename(script)
+    if not arguments:
+        return _failed(f"{name}: no batch given. It is submitted by SparkBatchOperator, which passes a descriptor.")
+    descriptor = None
+    try:
+        descriptor = read_descriptor(arguments[0])
+        app = load_app(script)
+        refs = _in_session(app, descriptor, arguments[1:])
+    except TxError as error:
+        if descriptor:
+            _report(descriptor, error)
+        return _failed(f"{name}, {descriptor or arguments[0]}: {error}")
+    except Exception as error:
+        if descriptor:
+            _report(descriptor, error)
+        traceback.print_exc()
+        return _failed(f"{name}, {descriptor or arguments[0]}: {Failure.of(error)}")
+    emitted = ", ".join(f"{ref.name} ({ref.rows} rows)" for ref in refs.values())
+    print(f"{name}, {descriptor}: emitted {emitted}", flush=True)
+    return 0
+
+
+def _in_session(app: BatchApp, descriptor: Descriptor, arguments: Sequence[str]) -> dict[str, OutputRef]:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(str(descriptor)).getOrCreate()
+    try:
+        return app.run(spark, Batch(descriptor, spark, arguments))
+    finally:
+        spark.stop()
+
+
+def _report(descriptor: Descriptor, error: BaseException) -> None:
+    # A staging area that cannot be written is likely the very error; it must not hide it.
+    with suppress(Exception):
+        write_failure(dir_of(StagingArea(descriptor.root), descriptor), Failure.of(error))
+
+
+def _failed(line: str) -> int:
+    sys.stdout.flush()
+    print(line, file=sys.stderr, flush=True)
+    return 1

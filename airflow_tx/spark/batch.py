@@ -1,0 +1,95 @@
+"""What an application gets of its transaction: the rows to read, and where to put what it emits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import TransactionalSource, rebuild
+from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
+from airflow_tx.staging.area import dir_of
+from airflow_tx.staging.output import Output, check_name, refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Batch:
+    """One transaction's rows, as the function under `batch_app` sees them.
+
+    :param descriptor: which batch it is.
+    :param spark: the session it is processed in.
+    :param args: further arguments of the application.
+    """
+
+    def __init__(self, descriptor: Descriptor, spark: SparkSession, args: Sequence[str] = ()) -> None:
+        self.descriptor = descriptor
+        self.args = tuple(args)
+        # How many rows of the batch were read, for whoever can tell; it goes into the manifest.
+        self.consumed_rows: int | None = None
+        self._spark = spark
+        self._where = dir_of(StagingArea(descriptor.root), descriptor)
+        self._outputs: dict[str, Output] = {}
+        self._source: TransactionalSource | None = None
+
+    def __str__(self) -> str:
+        return str(self.descriptor)
+
+    @property
+    def txid(self) -> int:
+        """The transaction: the same however often the batch is replayed."""
+        return self.descriptor.attempt.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Which attempt of the transaction this is."""
+        return self.descriptor.attempt
+
+    @property
+    def rows(self) -> Any:
+        """The metadata of the batch: plain JSON that says exactly which rows it has."""
+        return self.descriptor.rows
+
+    def read(self) -> DataFrame:
+        """Exactly this transaction's rows.
+
+        :raises SourceError: if the source cannot give exactly these.
+        """
+        if self._source is None:
+            self._source = rebuild(*self.descriptor.source)
+        rows = self._source.emit_batch(self.attempt, self.rows, self._spark)
+        if hasattr(rows, "write"):
+            return cast("DataFrame", rows)
+        # A source that knows nothing of Spark gives Python rows.
+        plain: list[Any] = [dict(row) for row in rows]
+        return self._spark.createDataFrame(plain)
+
+    def emit(self, name: str, df: DataFrame) -> None:
+        """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
+
+        :param name: the name a committer reads it by: ``task.output[name]``.
+        :raises StagingError: if the name cannot be used, or was used before.
+        """
+        folder = check_name(self._where, name)
+        if name in self._outputs:
+            problem = "the application emitted it twice"
+            raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
+        df.write.parquet(self._where.files.spark_uri(folder))
+        self._outputs[name] = scan_output(self._where, name)
+
+    def finish(self, app: str) -> dict[str, OutputRef]:
+        """Make everything emitted visible; the last thing an application does.
+
+        :param app: the application's name, for the message.
+        :raises StagingError: if nothing was emitted.
+        """
+        if not self._outputs:
+            problem = f"application {app} emitted nothing"
+            raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
+        return write_manifest(self._where, self._outputs, consumed_rows=self.consumed_rows)
+
+    def close(self) -> None:
+        """Give back what the source holds."""
+        if self._source is not None:
+            self._source.close()

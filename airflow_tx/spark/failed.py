@@ -1,0 +1,52 @@
+"""How an application tells the task that submitted it why it failed: a file beside its output.
+
+What spark-submit prints is the log of a whole cluster, and in cluster mode it is on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from airflow_tx.errors import FailedBatch
+from airflow_tx.staging import TryDir
+
+FAILED = "_failed.json"
+_LONGEST = 2000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an application failed.
+
+    :param error: class of the exception.
+    :param message: its first line.
+    :param on_purpose: whether the application raised `FailedBatch`.
+    """
+
+    error: str
+    message: str
+    on_purpose: bool
+
+    def __str__(self) -> str:
+        return self.message if self.on_purpose else f"{self.error}: {self.message}"
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What is to be said of an exception, in one line."""
+        lines = str(error).strip().splitlines()
+        message = lines[0][:_LONGEST] if lines else ""
+        return cls(type(error).__name__, message, isinstance(error, FailedBatch))
+
+
+def write_failure(where: TryDir, failure: Failure) -> None:
+    """Lay it beside the output of the try."""
+    where.files.write(where.child(FAILED), json.dumps(asdict(failure)).encode())
+
+
+def read_failure(where: TryDir) -> Failure | None:
+    """What the application said; None if it said nothing, because it was killed or never started."""
+    try:
+        return Failure(**json.loads(where.files.read(where.child(FAILED))))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None

@@ -1,0 +1,138 @@
+"""The part of submitting that needs no Airflow: names, arguments, paths, environment, and reading why it failed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_tx.errors import ConfigError, FailedBatch, TxError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.spark.failed import read_failure
+from airflow_tx.staging import TryDir
+
+# Linux takes no longer single argument.
+_LONGEST_ARGUMENT = 128 * 1024 - 1
+
+
+class ApplicationFailed(TxError):
+    """An application that ended without its output."""
+
+    template = "Spark application {application} of task {task} in transaction {txid}.{attempt} failed: {reason}"
+
+
+class KeyValues(Protocol):
+    """What Airflow keeps for a task over its tries (``task_state_store``)."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or `default`."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Keep the value."""
+
+    def delete(self, key: str) -> None:
+        """Forget the value."""
+
+
+class AttemptStore:
+    """Keys of one attempt only.
+
+    Airflow keeps the values of a task over its tries and clears alike, so the next attempt would take the driver of
+    the last one, which works on other rows, for its own.
+
+    :param store: where all attempts of the task keep theirs.
+    """
+
+    def __init__(self, store: KeyValues, attempt: TransactionAttempt) -> None:
+        self._store = store
+        self._attempt = attempt
+
+    def _key(self, key: str) -> str:
+        return f"tx-{self._attempt}-{key}"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value this attempt has set, or `default`."""
+        return self._store.get(self._key(key), default)
+
+    def set(self, key: str, value: Any, **options: Any) -> None:
+        """Keep the value for this attempt."""
+        self._store.set(self._key(key), value, **options)
+
+    def delete(self, key: str) -> None:
+        """Forget the value of this attempt."""
+        self._store.delete(self._key(key))
+
+
+def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:
+    """The arguments of the application: the reference to its batch, then its own.
+
+    :raises ConfigError: if the system takes no argument of that length.
+    """
+    arguments = [descriptor_uri, *(str(argument) for argument in own or ())]
+    for argument in arguments:
+        if len(argument.encode()) > _LONGEST_ARGUMENT:
+            remedy = f"It has {len(argument.encode())} bytes, the system takes {_LONGEST_ARGUMENT}: pass a file's name."
+            raise ConfigError(option="application_args", value=argument[:40] + "...", remedy=remedy)
+    return arguments
+
+
+def find_application(application: str, dag_file: str) -> str:
+    """Where the application is: a URI or absolute path as it is, else beside the DAG file, or beside its folder.
+
+    :raises ConfigError: if there is no such file.
+    """
+    if "://" in application:
+        return application
+    folder = Path(dag_file).parent
+    tried = (
+        [folder / application, folder.parent / application] if not os.path.isabs(application) else [Path(application)]
+    )
+    for path in tried:
+        if path.is_file():
+            return os.path.abspath(path)
+    remedy = f"No such file: {' or '.join(map(str, tried))}. Give a path relative to the DAG file, or an absolute one."
+    raise ConfigError(option="application of SparkBatchOperator", value=application, remedy=remedy)
+
+
+def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool) -> dict[str, str]:
+    """What a driver on this machine needs besides `environ`: this Python and its packages, and the DAG's modules.
+
+    :param binary: name or path of spark-submit; where PATH has none, the one of this Python's pyspark is taken.
+    :param local: whether the executors are on this machine too.
+    :raises ConfigError: if there is no such binary.
+    """
+    added = {"PYTHONPATH": os.pathsep.join(filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)]))}
+    path = environ.get("PATH", os.defpath)
+    if shutil.which(binary, path=path) is None:
+        added["PATH"] = path = os.pathsep.join([path, str(Path(sys.executable).parent)])
+    if shutil.which(binary, path=path) is None:
+        remedy = "No such command: install pyspark in Airflow's Python, put Spark's bin on PATH, or give its path."
+        raise ConfigError(option="spark_binary of SparkBatchOperator", value=binary, remedy=remedy)
+    if "PYSPARK_PYTHON" not in environ:
+        added["PYSPARK_DRIVER_PYTHON"] = environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if local:
+            added["PYSPARK_PYTHON"] = sys.executable
+    if local and "SPARK_LOCAL_IP" not in environ:
+        # Nothing else has to reach it, and the machine's name need not resolve.
+        added["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return added
+
+
+def explain(where: TryDir, application: str, error: BaseException) -> TxError:
+    """The error to raise for a failed application: what it said itself, else what else is known."""
+    failure = read_failure(where)
+    if failure and failure.on_purpose:
+        return FailedBatch(failure.message)
+    if failure is None and isinstance(error, TxError):
+        return error
+    reason = str(failure) if failure else f"it said nothing ({str(error) or type(error).__name__})"
+    return ApplicationFailed(
+        application=os.path.basename(application),
+        task=str(where.task),
+        txid=where.attempt.txid,
+        attempt=where.attempt.attempt,
+        reason=reason,
+    )

@@ -1,0 +1,210 @@
+"""Spark applications on a real Spark: one through spark-submit, the rest in one session of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch as Rows
+from airflow_tx.sources.files import FileSource
+from airflow_tx.spark import Batch, batch_app
+from airflow_tx.spark.app import load_app
+from airflow_tx.spark.failed import Failure, read_failure
+from airflow_tx.staging import Descriptor, StagingArea, TaskTry, TryDir, read_manifest, read_output, write_descriptor
+from airflow_tx.staging.area import dir_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHT_COUNTS = str(Path(__file__).parents[2] / "spark_apps" / "flight_counts.py")
+FLIGHTS = "dep_delay,carrier,origin\n5,UA,EWR\n-1,UA,EWR\nNA,UA,EWR\n7,AA,JFK\nNA,DL,JFK\n"
+COUNTS = [
+    {"carrier": "AA", "origin": "JFK", "flights": 1, "dep_delay": 7},
+    {"carrier": "DL", "origin": "JFK", "flights": 1, "dep_delay": 0},
+    {"carrier": "UA", "origin": "EWR", "flights": 3, "dep_delay": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One small session for all tests here."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = (
+        builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path / "staging area"))
+
+
+def batch_of(area: StagingArea, tmp_path: Path, name: str = "a.csv", **source: Any) -> Descriptor:
+    """A transaction of one small file."""
+    folder = tmp_path / "in"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(FLIGHTS)
+    files = FileSource(f"{folder}/*.csv", **source)
+    rows = files.initialize_transaction(3, None)
+    assert isinstance(rows, Rows)
+    attempt = TransactionAttempt(3, 2)
+    return Descriptor("flights", attempt, TaskTry("count", -1, "try-1"), rows.rows, files.serialize(), area.root)
+
+
+def ordered(area: StagingArea, where: TryDir, name: str) -> list[dict[str, Any]]:
+    rows = read_output(area, read_manifest(where).refs()[name])
+    return sorted(rows, key=lambda row: tuple(map(str, row.values())))
+
+
+def test_an_application_through_spark_submit_leaves_whole_output(area: StagingArea, tmp_path: Path) -> None:
+    descriptor = batch_of(area, tmp_path)
+    submit = [
+        str(Path(sys.executable).with_name("spark-submit")),
+        "--master",
+        "local[1]",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [*submit, FLIGHT_COUNTS, write_descriptor(area, descriptor)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "flight_counts.py, flights 3.2 count: emitted counts (3 rows), overall (1 rows)" in ended.stdout
+    assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
+    assert ordered(area, dir_of(area, descriptor), "overall") == [{"flights": 5}]
+
+
+def test_the_same_application_runs_in_a_session_that_is_there(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    descriptor = batch_of(area, tmp_path, options={"nullValue": "NA"})
+    refs = load_app(FLIGHT_COUNTS).run(spark, Batch(descriptor, spark))
+    assert {name: ref.rows for name, ref in refs.items()} == {"counts": 3, "overall": 1}
+    assert json.loads(json.dumps(refs["counts"].to_json()))["txid"] == 3
+    assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
+
+
+def test_an_application_sees_its_transaction_and_its_arguments(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    seen: list[Any] = []
+
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        seen.append((batch.txid, str(batch.attempt), batch.rows["files"][0]["name"], batch.args))
+        batch.emit("all", batch.read().limit(0))
+
+    refs = main.run(spark, Batch(batch_of(area, tmp_path), spark, ["--fast"]))
+    assert seen == [(3, "3.2", "a.csv", ("--fast",))]
+    assert refs["all"].rows == 0
+
+
+def test_wildcards_and_blanks_in_file_names_are_literal(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+    descriptor = batch_of(area, tmp_path, name="a [1]*{x}%20.csv")
+    (tmp_path / "in" / "a 1x.csv").write_text(FLIGHTS)
+    assert Batch(descriptor, spark).read().count() == 5
+
+
+def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    descriptor = batch_of(area, tmp_path, schema="dep_delay INT, carrier STRING, origin STRING")
+    with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE|CAST_INVALID"):
+        Batch(descriptor, spark).read().collect()
+    swapped = batch_of(
+        area, tmp_path, schema="carrier STRING, dep_delay INT, origin STRING", options={"nullValue": "NA"}
+    )
+    with pytest.raises(Exception, match=r"(?s)header does not conform to the schema|FAILED_READ_FILE"):
+        Batch(swapped, spark).read().collect()
+
+
+def test_a_failing_application_says_why_and_leaves_no_manifest(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        batch.emit("counts", batch.read())
+        raise ZeroDivisionError("nothing to divide by\nand more")
+
+    descriptor = batch_of(area, tmp_path)
+    where = dir_of(area, descriptor)
+    with pytest.raises(ZeroDivisionError):
+        main.run(spark, Batch(descriptor, spark))
+    assert str(read_failure(where)) == "ZeroDivisionError: nothing to divide by"
+    with pytest.raises(StagingError, match="incomplete"):
+        read_manifest(where)
+
+
+def test_a_batch_failed_on_purpose_is_known_as_such(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        raise FailedBatch("the file of May is not complete")
+
+    descriptor = batch_of(area, tmp_path)
+    with pytest.raises(FailedBatch):
+        main.run(spark, Batch(descriptor, spark))
+    assert read_failure(dir_of(area, descriptor)) == Failure("FailedBatch", "the file of May is not complete", True)
+
+
+def test_emitting_nothing_or_a_name_twice_is_an_error(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+    @batch_app
+    def nothing(spark: SparkSession, batch: Batch) -> None:
+        batch.read()
+
+    @batch_app
+    def twice(spark: SparkSession, batch: Batch) -> None:
+        batch.emit("counts", batch.read())
+        batch.emit("counts", batch.read())
+
+    descriptor = batch_of(area, tmp_path)
+    with pytest.raises(StagingError, match=r"application test_spark_batch.py emitted nothing. Call batch.emit"):
+        nothing.run(spark, Batch(descriptor, spark))
+    with pytest.raises(StagingError, match=r"'counts' of task count in transaction 3.2 refused: .* emitted it twice"):
+        twice.run(spark, Batch(descriptor, spark))
+
+
+def test_a_file_that_changed_is_refused_before_a_job_runs(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    descriptor = batch_of(area, tmp_path)
+    (tmp_path / "in" / "a.csv").write_text(FLIGHTS + "1,UA,EWR\n")
+    with pytest.raises(SourceError, match=r"a.csv was \d+ bytes"):
+        Batch(descriptor, spark).read()
+
+
+def test_a_script_without_an_application_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "empty.py"
+    script.write_text("x = 1\n")
+    with pytest.raises(ConfigError, match=r"It has 0 batch apps. Decorate exactly one"):
+        load_app(str(script))
+
+
+def run_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_script_may_define_what_it_needs_below_its_application(area: StagingArea, tmp_path: Path) -> None:
+    script = tmp_path / "app.py"
+    script.write_text(
+        "from airflow_tx.spark import batch_app\n@batch_app\ndef main(spark, batch):\n    helper()\n"
+        "def helper():\n    raise ValueError('below')\n"
+    )
+    assert run_script(script).stderr.endswith("It is submitted by SparkBatchOperator, which passes a descriptor.\n")
+    gone = run_script(script, f"{tmp_path}/gone/_descriptor.json")
+    assert (gone.returncode, "No such file" in gone.stderr.splitlines()[-1]) == (1, True)
+    app = load_app(str(script))
+    with pytest.raises(ValueError, match="below"):
+        app(None, None)  # type: ignore[arg-type]

@@ -1,0 +1,228 @@
+"""SparkBatchOperator up to the process boundary: spark-submit is a script of a few lines, the ledger a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.operators.process import SparkBatchOperator
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.files import FileSource
+from airflow_tx.spark.submit import ApplicationFailed
+from airflow_tx.staging import OutputRef, StagingArea, TaskTry, read_output
+
+SUBMIT = f"""#!{sys.executable}
+import json, sys
+from airflow_tx.staging import *
+from airflow_tx.staging.area import dir_of
+arguments = sys.argv
+uri = next(argument for argument in arguments if argument.endswith("_descriptor.json"))
+descriptor = read_descriptor(uri)
+print("driver-20130101-0001" if "cluster" in arguments else "")
+where = dir_of(StagingArea(descriptor.root), descriptor)
+after = arguments[arguments.index(uri) + 1:]
+if "fail" in after:
+    from airflow_tx.spark.failed import Failure, write_failure
+    write_failure(where, Failure.of(ValueError("told to")))
+    sys.exit(1)
+if "nothing" not in after:
+    rows = [{{"name": arguments[arguments.index("--name") + 1], "master": arguments[arguments.index("--master") + 1]}}]
+    write_manifest(where, {{"counts": write_rows(where, "counts", rows)}}, consumed_rows=7)
+"""
+
+
+class Store(dict[str, Any]):
+    """What Airflow keeps for a task over its tries."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+class Processing:
+    """Stands in for the ledger."""
+
+    def __init__(self, staging: StagingArea) -> None:
+        self.attempt = TransactionAttempt(3, 2)
+        self.rows = {"folder": "/data", "files": ["x" * 1000] * 1000}
+        self.task = TaskTry("partial_counts", -1, "try-1")
+        self.staging = staging
+        self.source = FileSource("/data/*.csv")
+        self.topology = "flights"
+        self.acked: list[Any] = []
+
+    def ack(self, outputs: list[Any], consumed_rows: int | None) -> None:
+        self.acked.append((outputs, consumed_rows))
+
+
+class Bench:
+    """An operator with all it needs around it."""
+
+    def __init__(self, folder: Path, ledger: Processing) -> None:
+        self.folder = folder
+        self.ledger = ledger
+        self.xcoms: dict[str, Any] = {}
+        self.store: Store | None = None
+
+    def run(self, **arguments: Any) -> None:
+        operator = SparkBatchOperator(
+            task_id="partial_counts",
+            application="app.py",
+            **{"spark_binary": str(self.folder / "spark-submit"), **arguments},
+        )
+        context: Any = {
+            "ti": SimpleNamespace(xcom_push=lambda key, value: self.xcoms.update({key: value}), stats_tags={}),
+            "dag": SimpleNamespace(fileloc=str(self.folder / "dag.py")),
+        }
+        if self.store is not None:
+            context["task_state_store"] = self.store
+        operator.execute(context)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    ledger = Processing(StagingArea(str(tmp_path / "staging")))
+
+    @contextmanager
+    def running(context: Any) -> Iterator[Processing]:
+        yield ledger
+
+    lifecycle: Any = ModuleType("airflow_tx.operators.lifecycle")
+    lifecycle.Processing = SimpleNamespace(running=running)
+    monkeypatch.setitem(sys.modules, "airflow_tx.operators.lifecycle", lifecycle)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        # The operator adds to the environment of its own process, which here is that of the tests.
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    (tmp_path / "app.py").touch()
+    (tmp_path / "spark-submit").write_text(SUBMIT)
+    (tmp_path / "spark-submit").chmod(0o755)
+    return Bench(tmp_path, ledger)
+
+
+def test_outputs_are_pushed_one_key_each_and_acknowledged(bench: Bench) -> None:
+    bench.run()
+    [(outputs, consumed)] = bench.ledger.acked
+    assert outputs == [bench.xcoms["counts"]]
+    assert consumed == 7
+    ref = OutputRef.from_json(bench.xcoms["counts"])
+    rows = list(read_output(bench.ledger.staging, ref, attempt=TransactionAttempt(3, 2)))
+    assert rows == [{"name": "flights 3.2 partial_counts", "master": "local[2]"}]
+
+
+def test_a_failed_application_is_told_and_not_acknowledged(bench: Bench) -> None:
+    with pytest.raises(
+        ApplicationFailed, match=r"app.py of task partial_counts in transaction 3.2 failed: ValueError: told"
+    ):
+        bench.run(application_args=["fail"])
+    assert not bench.ledger.acked
+
+
+def test_an_application_without_output_is_not_acknowledged(bench: Bench) -> None:
+    with pytest.raises(StagingError, match="it is incomplete"):
+        bench.run(application_args=["nothing"])
+    assert not bench.ledger.acked
+
+
+def test_a_missing_connection_is_refused_instead_of_meaning_yarn(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match=r"conn_id .* 'nowhere' .* No such connection. Make it"):
+        bench.run(conn_id="nowhere")
+
+
+def test_a_missing_application_or_binary_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="No such command"):
+        bench.run(spark_binary="/nowhere/spark-submit")
+    (bench.folder / "app.py").unlink()
+    with pytest.raises(ConfigError, match=r"No such file: .*app.py or "):
+        bench.run()
+
+
+class Master(BaseHTTPRequestHandler):
+    """A Spark master as far as it is asked: every driver has finished."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        # Line by line: Airflow reads the answer of curl by lines.
+        driver = self.path.rpartition("/")[2]
+        answer = {"submissionId": driver, "success": True, "driverState": "FINISHED"}
+        self.wfile.write(json.dumps(answer, indent=1, separators=(",", " : ")).encode() + b"\n")
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def cluster(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Master)
+    Thread(target=server.serve_forever, daemon=True).start()
+    extra = {"deploy-mode": "cluster", "rest-port": server.server_port}
+    connection = {"conn_type": "spark", "host": "spark://127.0.0.1:7077", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    bench.store = Store()
+    yield bench
+    server.shutdown()
+    server.server_close()
+
+
+def run_of(bench: Bench, attempt: int, task_try: str, **arguments: Any) -> str:
+    """Run a try; which try's output it took."""
+    bench.ledger.attempt = TransactionAttempt(3, attempt)
+    bench.ledger.task = TaskTry("partial_counts", -1, task_try)
+    bench.run(status_poll_interval=0, **arguments)
+    return str(bench.xcoms["counts"]["task_try"])
+
+
+def test_a_retry_takes_up_the_driver_of_the_try_before_with_its_output(cluster: Bench) -> None:
+    # The first try dies after its driver has written: nothing is acknowledged, nothing forgotten.
+    acknowledge = cluster.ledger.ack
+    cluster.ledger.ack = die  # type: ignore[method-assign, assignment]
+    with pytest.raises(SystemExit):
+        run_of(cluster, 2, "try-1")
+    cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
+    assert run_of(cluster, 2, "try-2", application_args=["fail"]) == "try-1"
+    assert len(cluster.ledger.acked) == 1
+
+
+def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
+    cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
+    with pytest.raises(SystemExit):
+        run_of(cluster, 2, "try-1")
+    cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
+    assert run_of(cluster, 3, "try-2") == "try-2"
+
+
+def test_a_task_that_is_cleared_after_its_output_was_taken_submits_again(cluster: Bench) -> None:
+    assert run_of(cluster, 2, "try-1") == "try-1"
+    assert run_of(cluster, 2, "try-2") == "try-2"
+
+
+def test_a_driver_that_ended_well_without_output_is_not_taken_up_again(cluster: Bench) -> None:
+    with pytest.raises(StagingError, match="it is incomplete"):
+        run_of(cluster, 2, "try-1", application_args=["nothing"])
+    assert run_of(cluster, 2, "try-2") == "try-2"
+
+
+def die(*arguments: Any) -> None:
+    raise SystemExit
+
+
+def test_parsing_a_dag_needs_no_pyspark() -> None:
+    heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
+    code = f"import sys, airflow_tx.operators.process; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")

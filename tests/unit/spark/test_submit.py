@@ -1,0 +1,116 @@
+"""Submitting: what is passed on, what is refused, and why an application failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, FailedBatch, StagingError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.spark.failed import Failure, write_failure
+from airflow_tx.spark.submit import (
+    ApplicationFailed,
+    AttemptStore,
+    application_args,
+    driver_environment,
+    explain,
+    find_application,
+)
+from airflow_tx.staging import StagingArea, TaskTry, TryDir, read_manifest
+
+
+class Store(dict[str, Any]):
+    """What Airflow keeps for a task."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> TryDir:
+    return StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(3, 2), TaskTry("count", 4, "a"))
+
+
+def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
+    store = Store()
+    first, same, next_attempt, next_transaction = (
+        AttemptStore(store, TransactionAttempt(*numbers)) for numbers in ((3, 1), (3, 1), (3, 2), (31, 1))
+    )
+    first.set("spark_job_id", {"driver": "driver-1"})
+    assert same.get("spark_job_id") == {"driver": "driver-1"}
+    assert next_attempt.get("spark_job_id") is None
+    assert next_transaction.get("spark_job_id", "none") == "none"
+    next_attempt.delete("spark_job_id")
+    assert first.get("spark_job_id")
+    first.delete("spark_job_id")
+    assert not store
+
+
+def test_the_reference_to_the_batch_is_the_first_argument() -> None:
+    assert application_args("/staging/_descriptor.json", ["--day", 1]) == ["/staging/_descriptor.json", "--day", "1"]
+    with pytest.raises(ConfigError, match=r"application_args = 'xxx.*It has 131072 bytes, the system takes 131071"):
+        application_args("/staging/_descriptor.json", ["x" * 131_072])
+
+
+def test_an_application_is_found_beside_the_dag_file_or_beside_its_folder(tmp_path: Path) -> None:
+    dag_file = tmp_path / "dags" / "flights.py"
+    beside, above = tmp_path / "dags" / "near.py", tmp_path / "spark_apps" / "far.py"
+    for path in (dag_file, beside, above):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert find_application("near.py", str(dag_file)) == str(beside)
+    assert find_application("spark_apps/far.py", str(dag_file)) == str(above)
+    assert find_application(str(above), str(dag_file)) == str(above)
+    assert find_application("s3a://apps/far.py", str(dag_file)) == "s3a://apps/far.py"
+    with pytest.raises(ConfigError) as caught:
+        find_application("gone.py", str(dag_file))
+    assert f"No such file: {tmp_path}/dags/gone.py or {tmp_path}/gone.py. Give" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"No such file: /gone/app.py"):
+        find_application("/gone/app.py", str(dag_file))
+
+
+def test_a_driver_gets_this_python_unless_the_user_names_one() -> None:
+    ours = driver_environment({}, dag_file="/dags/a.py", binary="spark-submit", local=True)
+    assert ours["PYTHONPATH"] == "/dags"
+    assert ours["PATH"].endswith(os.pathsep + str(Path(sys.executable).parent))
+    assert (ours["PYSPARK_PYTHON"], ours["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, sys.executable)
+    theirs = {"PYSPARK_PYTHON": "/opt/python", "SPARK_LOCAL_IP": "10.0.0.1", "PYTHONPATH": "/lib"}
+    added = driver_environment(
+        theirs, dag_file="/dags/a.py", binary=f"{Path(sys.executable).parent}/spark-submit", local=True
+    )
+    assert added == {"PYTHONPATH": "/lib:/dags"}
+    remote = driver_environment({}, dag_file="/dags/a.py", binary="spark-submit", local=False)
+    assert "PYSPARK_PYTHON" not in remote
+
+
+def test_a_missing_binary_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"spark_binary of SparkBatchOperator = 'spark9-submit' .* No such command"):
+        driver_environment({}, dag_file="/dags/a.py", binary="spark9-submit", local=True)
+
+
+def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> None:
+    error = RuntimeError("Error code is: 1")
+    silent = explain(where, "/apps/count.py", error)
+    assert str(silent) == (
+        "Spark application count.py of task count[4] in transaction 3.2 failed: it said nothing (Error code is: 1)"
+    )
+    write_failure(where, Failure.of(ValueError("no such column\nat line 3")))
+    told = explain(where, "/apps/count.py", error)
+    assert isinstance(told, ApplicationFailed)
+    assert str(told).endswith("failed: ValueError: no such column")
+    write_failure(where, Failure.of(FailedBatch("May is not complete")))
+    on_purpose = explain(where, "/apps/count.py", error)
+    assert (type(on_purpose), str(on_purpose)) == (FailedBatch, "May is not complete")
+
+
+def test_an_application_that_ends_well_without_output_is_incomplete(where: TryDir) -> None:
+    with pytest.raises(StagingError) as caught:
+        read_manifest(where)
+    assert explain(where, "/apps/count.py", caught.value) is caught.value
