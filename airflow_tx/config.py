@@ -51,13 +51,17 @@ class Settings:
         values: dict[str, Any] = {}
         for field in fields(cls):
             text = lookup(field.name)
-            values[field.name] = _READERS[field.name](field.name, OPTIONS[field.name]["default"] if text is None else text)
+            values[field.name] = _READERS[field.name](
+                field.name, OPTIONS[field.name]["default"] if text is None else text
+            )
         return cls(**values)
 
 
 def _refuse(option: str, value: str, what: str) -> ConfigError:
     variable = f"AIRFLOW__{SECTION.upper()}__{option.upper()}"
-    remedy = f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {OPTIONS[option]['default']!r}."
+    remedy = (
+        f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {OPTIONS[option]['default']!r}."
+    )
     return ConfigError(option=f"[{SECTION}] {option}", value=value, remedy=remedy)
 
 

@@ -274,7 +274,9 @@ def _find_jars() -> Path:
         jars = Path(folder) / "jars"
         if any(jars.glob("zookeeper-[0-9]*.jar")):
             return jars
-    raise TxError(message="No ZooKeeper found in pyspark's jars. Install the full package pyspark (not pyspark-client).")
+    raise TxError(
+        message="No ZooKeeper found in pyspark's jars. Install the full package pyspark (not pyspark-client)."
+    )
 
 
 def _replace_tree(source: Path, target: Path) -> None:

@@ -1,0 +1,90 @@
+"""Who may import whom: the contract in pyproject.toml, and the rooms that live on the standard library alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "airflow_tx"
+HEAVY = ("airflow", "kazoo", "pandas", "pyarrow", "pyspark", "sqlalchemy")
+
+# Imports everything it is told to while every module named first is refused, wherever the import stands.
+IMPORT_WITHOUT = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(f"{name} is blocked")
+
+blocked = set(sys.argv[1].split(","))
+sys.meta_path.insert(0, Blocked())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & blocked, loaded & blocked
+"""
+
+
+def _modules(*folders: str) -> list[str]:
+    files = [file for folder in folders for file in sorted((PACKAGE / folder).glob("*.py"))]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def _import_without(blocked: tuple[str, ...], modules: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT, ",".join(blocked), *modules], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_imports_point_one_way() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([linter, "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", _modules("protocol"))
+def test_the_protocol_needs_only_the_standard_library(module: str) -> None:
+    _import_without(HEAVY, [module])
+
+
+@pytest.mark.parametrize("module", [*_modules("state"), "airflow_tx.state.backing", "airflow_tx.state.backing.memory"])
+def test_the_state_needs_only_the_standard_library(module: str) -> None:
+    _import_without(HEAVY, [module])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "airflow_tx",
+        "airflow_tx.compat",
+        "airflow_tx.config",
+        "airflow_tx.errors",
+        "airflow_tx.failpoints",
+        "airflow_tx.provider_info",
+        "airflow_tx.store.memory",
+        "airflow_tx.testing",
+    ],
+)
+def test_what_every_room_may_use_needs_only_the_standard_library(module: str) -> None:
+    _import_without(HEAVY, [module])
+
+
+@pytest.mark.parametrize("module", _modules("sources", "staging"))
+def test_sources_and_staging_load_no_heavy_library_before_they_read_or_write(module: str) -> None:
+    _import_without(HEAVY, [module])
+
+
+@pytest.mark.parametrize("module", _modules("spark"))
+def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper(module: str) -> None:
+    _import_without(("airflow", "kazoo"), [module])
+
+
+def test_the_pytest_plugin_loads_nothing_heavy() -> None:
+    _import_without(HEAVY, ["pytest", "airflow_tx.testing.pytest_plugin"])

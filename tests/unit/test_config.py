@@ -1,0 +1,72 @@
+"""The options of [tx]: typed, with defaults, and one clear line for a value that cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import ConfigError
+from airflow_tx.provider_info import OPTIONS
+
+
+def _read(**options: str) -> Settings:
+    return Settings.read(options.get)
+
+
+def test_without_a_word_in_the_configuration_everything_has_its_default() -> None:
+    settings = _read()
+    assert settings.zookeeper_conn_id == "zookeeper_default"
+    assert settings.root == "/airflow_tx"
+    assert settings.max_pending == 1
+    assert settings.message_timeout == 3600
+    assert settings.staging == ""
+    assert settings.history == 1000
+    assert settings.warm_wait == 60
+    assert settings.min_deferral == 10
+
+
+def test_every_option_that_airflow_is_told_of_is_read_and_no_other() -> None:
+    assert [field.name for field in fields(Settings)] == list(OPTIONS)
+
+
+def test_values_are_typed() -> None:
+    settings = _read(max_pending="4", warm_wait="0.5", root=" /a/b ")
+    assert (settings.max_pending, settings.warm_wait, settings.root) == (4, 0.5, "/a/b")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("zookeeper_conn_id", " "),
+        ("root", "airflow_tx"),
+        ("root", "/"),
+        ("root", "/a/"),
+        ("root", "/a//b"),
+        ("root", "/zookeeper/x"),
+        ("max_pending", "0"),
+        ("max_pending", "many"),
+        ("history", "1.5"),
+        ("message_timeout", "0"),
+        ("message_timeout", "1h"),
+        ("warm_wait", "-1"),
+        ("yield_after", "nan"),
+        ("session_timeout", "inf"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line_that_names_section_option_value_and_remedy(option: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _read(**{option: value})
+    line = str(refused.value)
+    assert line.startswith(f"[tx] {option} = {value!r} cannot be used. It has to be ")
+    assert f"AIRFLOW__TX__{option.upper()}" in line
+    assert repr(OPTIONS[option]["default"]) in line
+    assert "\n" not in line
+
+
+def test_airflows_configuration_and_environment_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "7")
+    settings = Settings.load()
+    assert settings.max_pending == 7
+    assert settings.root == "/airflow_tx"
