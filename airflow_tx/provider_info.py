@@ -137,7 +137,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [{"integration-name": INTEGRATION, "python-modules": ["airflow_tx.hooks.zookeeper"]}],
-        "triggers": [{"integration-name": INTEGRATION, "python-modules": ["airflow_tx.triggers.turn"]}],
+        "triggers": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": ["airflow_tx.triggers.ready", "airflow_tx.triggers.turn"],
+            }
+        ],
         "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],
         "config": {
             "tx": {
