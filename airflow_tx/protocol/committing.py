@@ -212,6 +212,6 @@ def _rotation(read: Reader, paths: Paths, txid: int, history: int) -> list[Write
     writes: list[Write] = []
     if txid > 1 and read.find(Metadata, paths.meta(txid - 1)) is not None:
         writes.append(Delete(paths.meta(txid - 1)))
-    if txid > history and read.find(History, paths.history(txid - history)) is not None:
+    if txid > history and read.exists(paths.history(txid - history)):
         writes.append(Delete(paths.history(txid - history)))
     return writes

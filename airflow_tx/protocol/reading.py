@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Children, Node, Store
 from airflow_tx.protocol.records import decode
-from airflow_tx.protocol.requirement import Absent, Requirement, Unchanged
+from airflow_tx.protocol.requirement import ANY_VERSION, Absent, Requirement, Unchanged
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 R = TypeVar("R", bound="DataclassInstance")
+
+PRESENT = Node(b"", ANY_VERSION)
+"""A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
 
 
 @dataclass
@@ -65,6 +68,12 @@ class Reader:
         """Like `peek`, for a record that may be missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a record at `path`, whatever it holds, and a requirement that it stays as it is."""
+        node = self._node(path)
+        self._versions[path] = None if node is None else node.version
+        return node is not None
 
     def names(self, path: str) -> tuple[str, ...]:
         """The names below `path`, and a requirement that its own version stays (who adds or changes a name touches it)."""
