@@ -72,6 +72,9 @@ class SparkBatchOperator(SparkSubmitOperator):
         from airflow_tx.operators.lifecycle import Processing
 
         with Processing.running(context) as processing:
+            if processing.rows is None:
+                self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
+                return
             store = _attempt_store(context, processing)
             manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing)
             refs = {name: ref.to_json() for name, ref in manifest.refs().items()}

@@ -109,7 +109,7 @@ def main(script: str, arguments: Sequence[str]) -> int:
         if descriptor:
             _report(descriptor, error)
         return _failed(f"{name}, {descriptor or arguments[0]}: {error}")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever an application raises ends up in one line
         if descriptor:
             _report(descriptor, error)
         traceback.print_exc()

@@ -128,7 +128,9 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
         return FailedBatch(failure.message)
     if failure is None and isinstance(error, TxError):
         return error
-    reason = str(failure) if failure else f"it said nothing ({str(error) or type(error).__name__})"
+    # spark-submit's own words are many lines, and all of them are in the log already.
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason = str(failure) if failure else f"it said nothing, its log is above ({lines[0]})"
     return ApplicationFailed(
         application=os.path.basename(application),
         task=str(where.task),

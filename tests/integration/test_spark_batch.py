@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -45,6 +46,8 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+    # It tells of its end when the streams of the test run are closed already.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @pytest.fixture

@@ -96,10 +96,11 @@ def test_a_missing_binary_is_refused() -> None:
 
 
 def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> None:
-    error = RuntimeError("Error code is: 1")
+    error = RuntimeError("Error code is: 1\nLast output")
     silent = explain(where, "/apps/count.py", error)
     assert str(silent) == (
-        "Spark application count.py of task count[4] in transaction 3.2 failed: it said nothing (Error code is: 1)"
+        "Spark application count.py of task count[4] in transaction 3.2 failed: it said nothing, "
+        "its log is above (Error code is: 1)"
     )
     write_failure(where, Failure.of(ValueError("no such column\nat line 3")))
     told = explain(where, "/apps/count.py", error)
