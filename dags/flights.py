@@ -5,17 +5,11 @@ Clear, retry, kill or backfill its runs as you like: every flight is counted onc
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from airflow.sdk import DAG
 
 from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.sources.files import FileSource
 from airflow_tx.state import Count, SqlState, Sum
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-FLIGHTS = os.environ.get("FLIGHTS", str(REPOSITORY / "data" / "flights"))
 
 totals = SqlState(
     "tx_state",
@@ -27,10 +21,8 @@ totals = SqlState(
 overall = SqlState("tx_state", table="flights_overall", keys=[], values={"flights": Count()}, kind="opaque")
 
 with DAG("flights", schedule=None, max_active_runs=16, tags=["transactions", "example"]):
-    with Transaction(source=FileSource(f"{FLIGHTS}/*.csv", files_per_batch=1), max_pending=4):
-        counts = SparkBatchOperator(
-            task_id="flight_counts", application=str(REPOSITORY / "spark_apps" / "flight_counts.py")
-        )
+    with Transaction(source=FileSource("flights/*.csv", files_per_batch=1), max_pending=4):
+        counts = SparkBatchOperator(task_id="flight_counts", application="spark_apps/flight_counts.py")
         CommitOperator(
             task_id="commit",
             updates=[

@@ -15,8 +15,10 @@ from airflow_tx.local import report
 from airflow_tx.local.faults import Faults
 from airflow_tx.local.flights import write_months
 from airflow_tx.local.keeper import end_kept, keep
-from airflow_tx.local.ledger import Transaction, committed
-from airflow_tx.local.servers import database, make_airflow
+from airflow_tx.local.ledger import history, opened, transactions
+from airflow_tx.local.servers import ROOT, database, make_airflow
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.zookeeper import LocalZooKeeper
@@ -24,6 +26,7 @@ from airflow_tx.testing.zookeeper import LocalZooKeeper
 DAG_ID = "flights"
 RUNS = [f"2013-{month:02}" for month in range(1, 13)]
 PROGRAM = "airflow_tx.local.demo"
+PATHS = Paths(ROOT, DAG_ID)
 _TIMEOUT = 420
 _CLEARS = 2
 
@@ -61,25 +64,31 @@ class Demo:
         self.say(f"{expected.flights} flights in {len(RUNS)} files; starting ZooKeeper and Airflow")
         failpoints = Failpoints(self.home / "failpoints")
         with LocalZooKeeper(self.home / "zookeeper") as zookeeper:
-            airflow = make_airflow(self.home, self.dags, self.flights, zookeeper.hosts, failpoints)
-            with airflow:
-                faults = Faults(airflow, DAG_ID, self.say)
-                faults.arm(failpoints)
-                finished = self._drive(airflow, zookeeper.hosts, faults)
-                transactions = committed(airflow, zookeeper.hosts, DAG_ID)
-                lines = report.differences(expected, report.stored(database(self.home)))
-                lines += report.order_violations(transactions)
-                lines += [f"not in time: {what}" for what in finished]
-                lines += [f"the fault did not happen: {what}" for what in faults.missing()]
-                status = print_report(expected, transactions, lines)
+            with make_airflow(self.home, self.dags, zookeeper.hosts, failpoints) as airflow:
+                with opened(zookeeper.hosts) as store:
+                    wrong, transactions = self._count(airflow, store, failpoints)
+                wrong += report.differences(expected, report.stored(database(self.home)))
+                status = print_report(expected, transactions, wrong)
                 if kept is not None:
-                    print(f"Airflow: {airflow.address}  login: {airflow.user}  password: {airflow.password}")
+                    print(f"\nAirflow: {airflow.address}  login: {airflow.user}  password: {airflow.password}")
                     print("It runs until script/demo --stop.", flush=True)
                     keep(kept)
                     os._exit(status)
         return status
 
-    def _drive(self, airflow: LocalAirflow, hosts: str, faults: Faults) -> list[str]:
+    def _count(
+        self, airflow: LocalAirflow, store: Store, failpoints: Failpoints
+    ) -> tuple[list[str], list[report.Transaction]]:
+        """Run it all; return what went wrong, and the transactions that have committed."""
+        faults = Faults(airflow, DAG_ID, self.say)
+        faults.arm(failpoints)
+        wrong = self._drive(airflow, store, faults)
+        done = transactions(airflow, DAG_ID, history(store, PATHS))
+        wrong += report.order_violations(done)
+        wrong += [f"the fault did not happen: {what}" for what in faults.missing()]
+        return wrong, done
+
+    def _drive(self, airflow: LocalAirflow, store: Store, faults: Faults) -> list[str]:
         """Start the runs and go along with them until all is done; return what was not done in time."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
@@ -88,26 +97,32 @@ class Demo:
         self.say(f"{len(RUNS)} runs triggered, at most 4 transactions in processing at once")
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
-            done = {one.txid: one.run_id for one in committed(airflow, hosts, DAG_ID)}
+            done = {entry.txid: entry.run_id for entry in history(store, PATHS)}
             faults.step(done)
-            self._show(airflow, states, done)
-            if len(done) == len(RUNS) and faults.cleared and states[faults.cleared] == "success":
-                if all(state == "success" for state in airflow_states(airflow).values()):
-                    return []
+            # Read after the faults: a run that has just been cleared is not done.
+            states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
+            self._show(airflow, done)
+            if len(done) == len(RUNS) and faults.cleared and set(states.values()) == {"success"}:
+                self.say("all runs have ended")
+                return []
             self._clear_failed(airflow, states)
+            if all(self._hopeless(run_id, state) for run_id, state in states.items() if state != "success"):
+                break
             time.sleep(1)
-        return [f"run {run_id} is {state}" for run_id, state in airflow_states(airflow).items() if state != "success"]
+        return [f"run {run_id} is {state}" for run_id, state in states.items() if state != "success"]
+
+    def _hopeless(self, run_id: str, state: str) -> bool:
+        return state == "failed" and self._clears[run_id] >= _CLEARS
 
     def _clear_failed(self, airflow: LocalAirflow, states: Mapping[str, str]) -> None:
         """What a user does about a failed run."""
         for run_id, state in states.items():
-            if state == "failed" and self._clears[run_id] < _CLEARS:
+            if state == "failed" and not self._hopeless(run_id, state):
                 self._clears[run_id] += 1
                 self.say(f"run {run_id} has failed; clearing it\n{airflow.describe_run(DAG_ID, run_id)}")
                 airflow.clear_run(DAG_ID, run_id, only_failed=True)
 
-    def _show(self, airflow: LocalAirflow, states: Mapping[str, str], done: Mapping[int, str]) -> None:
+    def _show(self, airflow: LocalAirflow, done: Mapping[int, str]) -> None:
         running: dict[str, list[str]] = {"flight_counts": [], "commit": []}
         for task in airflow.task_instances(DAG_ID, "~"):
             if task["task_id"] in running and task["state"] in ("running", "deferred", "up_for_retry"):
@@ -121,12 +136,7 @@ class Demo:
             self.say(text)
 
 
-def airflow_states(airflow: LocalAirflow) -> dict[str, str]:
-    """The state of every run."""
-    return {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
-
-
-def print_report(expected: report.Totals, transactions: Sequence[Transaction], wrong: Sequence[str]) -> int:
+def print_report(expected: report.Totals, transactions: Sequence[report.Transaction], wrong: Sequence[str]) -> int:
     """Print what happened and the verdict; return the exit status."""
     print()
     if transactions:
@@ -160,7 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped" if ended else "nothing was running")
         return 0
     dags = Path(__file__).resolve().parents[2] / "dags"
-    return Demo(home, dags).run(pid_file if options.keep else None)
+    try:
+        return Demo(home, dags).run(pid_file if options.keep else None)
+    except AssertionError as error:  # a server or a DAG that does not come up
+        print(f"\nThe demo could not go on: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ KILLED_COMMITTER = 5
 class Faults:
     """What goes wrong on purpose while the runs go on; `step` is called again and again.
 
-    :param committed: the run ids of committed transactions, by txid.
     :param say: prints one line of progress.
     """
 
@@ -35,13 +34,16 @@ class Faults:
         self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
 
     def step(self, committed: dict[int, str]) -> None:
-        """Tell which faults have happened, and clear a run that has committed."""
+        """Tell which faults have happened, and clear a run that has committed.
+
+        :param committed: run ids by txid.
+        """
         for what, armed in self._armed.items():
             if armed.reached and what not in self._told:
                 self._told.add(what)
                 self.say(f"fault: {what}")
         if self.cleared is None and len(committed) >= 2:
-            txid, run_id = sorted(committed.items())[0]
+            txid, run_id = min(committed.items())
             if self.airflow.run(self.dag_id, run_id)["state"] == "success":
                 self.airflow.clear_run(self.dag_id, run_id)
                 self.cleared = run_id

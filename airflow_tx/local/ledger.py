@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from airflow_tx.local.report import Transaction
@@ -10,6 +11,19 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import History, Outcome, decode
 from airflow_tx.testing.airflow import LocalAirflow
+
+
+@contextmanager
+def opened(hosts: str) -> Iterator[Store]:
+    """The ledger's store on a ZooKeeper without login."""
+    from airflow_tx.store.client import ClientConfig, connect, disconnect
+    from airflow_tx.store.zookeeper import ZooKeeperStore
+
+    client = connect(ClientConfig(hosts))
+    try:
+        yield ZooKeeperStore(client, hosts=hosts)
+    finally:
+        disconnect(client)
 
 
 def history(store: Store, paths: Paths) -> list[History]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 Group = tuple[str, str]
@@ -87,13 +88,11 @@ def differences(expected: Totals, found: Totals) -> list[str]:
 def order_violations(transactions: Sequence[Transaction]) -> list[str]:
     """One line for each commit that was not after the one before it."""
     lines = []
-    for before, after in zip(transactions, transactions[1:], strict=False):
+    for before, after in pairwise(transactions):
         if after.txid != before.txid + 1:
             lines.append(f"after transaction {before.txid} comes {after.txid}")
         if after.granted < before.ended:
-            lines.append(
-                f"transaction {after.txid} took the turn at {after.granted}, before {before.txid} ended at {before.ended}"
-            )
+            lines.append(f"{after.txid} took the turn at {after.granted}, before {before.txid} ended at {before.ended}")
     return lines
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
 
+ROOT = "/airflow_tx"
+
 # Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, and no more
 # partitions than the two cores of a small machine can use.
 _SPARK_DEFAULTS = """\
@@ -25,10 +27,10 @@ def database(home: Path) -> Path:
     return home / "state.db"
 
 
-def make_airflow(home: Path, dags: Path, flights: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
+def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
     """An Airflow, not started, whose tasks reach ZooKeeper, the state and Spark.
 
-    :param flights: the folder with the batches.
+    :param home: the folder of everything; `flights/` in it holds the batches.
     :param hosts: of ZooKeeper.
     """
     spark = home / "spark"
@@ -38,8 +40,9 @@ def make_airflow(home: Path, dags: Path, flights: Path, hosts: str, failpoints: 
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
+        "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),
-        "FLIGHTS": str(flights),
+        "AIRFLOW_TX_DATA": str(home),
         "SPARK_CONF_DIR": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         **failpoints.environment,

@@ -81,7 +81,7 @@ class AirflowClient:
         """Wait until a run has ended.
 
         :param state: what it should end as; None: whatever.
-        :raises AssertionError: it ended otherwise, or did not end; with the states of its tasks and their last log lines.
+        :raises AssertionError: it ended otherwise, or not at all; with its tasks and their last log lines.
         """
 
         def ended() -> Json | None:

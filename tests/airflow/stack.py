@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
 from airflow_tx.testing.airflow import LocalAirflow, connection, free_ports
 from airflow_tx.testing.failpoints import Failpoints
@@ -193,7 +193,7 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
         "AIRFLOW__CORE__PARALLELISM": "6",
-        "NUMBERS": str(folder / "numbers"),
+        "AIRFLOW_TX_DATA": str(folder),
         "SPARK_CONF_DIR": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,7 +25,7 @@ class Observed:
 
 
 @pytest.fixture(scope="module")
-def observed(stack: Stack) -> Iterator[Observed]:
+def observed(stack: Stack) -> Observed:
     """Five runs at max_pending 4, the first of them held until the others can go no further."""
     hold = stack.signal()
     airflow, ledger = stack.airflow, stack.ledger(DAG)
@@ -49,7 +48,7 @@ def observed(stack: Stack) -> Iterator[Observed]:
     hold.give()
     for run_id in RUNS:
         airflow.wait_run(DAG, run_id)
-    yield Observed(*seen, ledger.history())
+    return Observed(*seen, ledger.history())
 
 
 def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(observed: Observed) -> None:

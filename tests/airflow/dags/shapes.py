@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, task
@@ -11,8 +9,6 @@ from counting import Numbers, counted, misbehave, state
 
 from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.sources.files import FileSource
-
-APPLICATION = str(Path(__file__).with_name("spark_app.py"))
 
 with DAG("mapped", schedule=None, max_active_runs=16):
     with Transaction(source=Numbers(size=12), max_pending=4) as tx:
@@ -41,7 +37,7 @@ with DAG("mapped", schedule=None, max_active_runs=16):
 
 for dag_id, conn_id in (("sparked", "spark_default"), ("spark_missing", "spark_that_nobody_made")):
     with DAG(dag_id, schedule=None, max_active_runs=16):
-        with Transaction(source=FileSource(f"{os.environ['NUMBERS']}/*.csv", files_per_batch=1), max_pending=4):
-            counts = SparkBatchOperator(task_id="count", application=APPLICATION, conn_id=conn_id)
+        with Transaction(source=FileSource("numbers/*.csv"), max_pending=4):
+            counts = SparkBatchOperator(task_id="count", application="spark_app.py", conn_id=conn_id)
             updates = [persistent_aggregate(counts.output["counts"], state=state(dag_id))]
             CommitOperator(task_id="commit", updates=updates)
