@@ -1,0 +1,51 @@
+"""Stores of values that transactions update. Importing this room is cheap: a name is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_tx.state.aggregators import CombinerAggregator, Count, Sum
+    from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
+    from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
+    from airflow_tx.state.backing.sql import SqlState
+    from airflow_tx.state.values import OpaqueValue, TransactionalValue
+
+_HOME = {
+    "CombinerAggregator": "aggregators",
+    "Count": "aggregators",
+    "FenceRow": "api",
+    "FencedState": "api",
+    "Grant": "api",
+    "MemoryDatabase": "backing.memory",
+    "MemoryState": "backing.memory",
+    "OpaqueValue": "values",
+    "SqlState": "backing.sql",
+    "State": "api",
+    "StateKind": "api",
+    "Sum": "aggregators",
+    "TransactionalValue": "values",
+}
+
+__all__ = [
+    "CombinerAggregator",
+    "Count",
+    "FenceRow",
+    "FencedState",
+    "Grant",
+    "MemoryDatabase",
+    "MemoryState",
+    "OpaqueValue",
+    "SqlState",
+    "State",
+    "StateKind",
+    "Sum",
+    "TransactionalValue",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

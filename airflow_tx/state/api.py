@@ -84,10 +84,12 @@ class FencedState(Protocol):
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
         """
 
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0) -> int:
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the stored values.
 
         :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.
+        :param chunk: the writer's partition; the same chunk may be sent twice, another one may not touch its keys.
+        :param complete: sets `applied`. False for one of several writers; the last call of the grant says True (its rows may be none).
         :return: how many keys were written.
         :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
         """

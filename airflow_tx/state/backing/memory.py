@@ -1,0 +1,179 @@
+"""A fenced state in memory: the rules of SqlState in their shortest form, for tests and for the model explorer.
+
+Guarantee: as SqlState, among the threads of one process. Not promised: anything after the process has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.errors import ChunkConflict
+from airflow_tx.state import fence
+from airflow_tx.state.aggregators import CombinerAggregator
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.columns import Columns, Row, fenced_kind
+from airflow_tx.state.values import OpaqueValue, TransactionalValue
+
+Stored = OpaqueValue[Row] | TransactionalValue[Row]
+Snapshot = tuple[FenceRow | None, frozenset[tuple[Row, Stored]]]
+
+# One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
+_LOCK = threading.RLock()
+
+
+@dataclass
+class MemoryDatabase:
+    """What a store holds of one state: the fence row, and per key tuple the tuple of its column values with their writer."""
+
+    fence: FenceRow | None = None
+    rows: dict[Row, Stored] = field(default_factory=dict)
+
+    def snapshot(self) -> Snapshot:
+        """Everything in it as one hashable value; equal for equal contents, whatever the order of the writes."""
+        return self.fence, frozenset(self.rows.items())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Hold exactly what `snapshot` held."""
+        self.fence, self.rows = snapshot[0], dict(snapshot[1])
+
+
+class MemoryState:
+    """A FencedState over a `MemoryDatabase`.
+
+    :param name: what the topology record knows the state by.
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column.
+    :param kind: "opaque" or "transactional".
+    :param database: two states over one database are two writers of one store; None makes a new one.
+    """
+
+    def __init__(
+        self,
+        name: str = "memory",
+        *,
+        keys: Iterable[str] = ("key",),
+        values: Mapping[str, CombinerAggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        database: MemoryDatabase | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = fenced_kind(kind, state=name)
+        self.columns = Columns(name, tuple(keys), dict(values), {})
+        self.database = database if database is not None else MemoryDatabase()
+
+    def __repr__(self) -> str:
+        return f"MemoryState({self.name!r}, keys={list(self.columns.keys)}, values={dict(self.columns.values)}, kind={self.kind.value!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is."""
+        return {
+            "type": "MemoryState",
+            "name": self.name,
+            "keys": list(self.columns.keys),
+            "values": list(self.columns.values),
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """Check continuity, raise the fence, undo what outranked tokens of this txid wrote: all or nothing.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: and nothing has changed.
+        """
+        with _LOCK:
+            raised = fence.raised(self.database.fence, grant, state=self.name)
+            rows = self._rolled_back(grant)
+            self.database.fence, self.database.rows = raised, rows
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """Check the fence, then add `rows` to the stored values: all or nothing.
+
+        :param chunk: the writer's partition; the same chunk may be sent twice.
+        :param complete: False for one of several writers; the last call of the grant says True (its rows may be none).
+        :return: how many keys were written.
+        :raises FenceOutranked, StateError: and nothing has changed.
+        """
+        checked = self._checked(rows)
+        with _LOCK:
+            fence.check_write(self.database.fence, grant, state=self.name)
+            self._put(self.database.fence, self.database.rows, grant, checked, chunk, complete)
+        return len(checked)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows: all or nothing."""
+        checked = self._checked(rows)
+        with _LOCK:
+            raised = fence.raised(self.database.fence, grant, state=self.name)
+            self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
+        return len(checked)
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        return self.database.fence
+
+    def read(self) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked."""
+        names = (*self.columns.keys, *self.columns.values)
+        with _LOCK:
+            rows = [
+                dict(zip(names, (*key, *stored.value)))
+                for key, stored in self.database.rows.items()
+                if stored.value is not None
+            ]
+        return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])
+
+    def clear(self) -> None:
+        """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
+        with _LOCK:
+            self.database.restore((None, frozenset()))
+
+    def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+        iterator = iter(rows)
+        first = next(iterator, None)
+        if first is None:
+            return []
+        types = self.columns.key_types(first)
+        return list(self.columns.checked(itertools.chain([first], iterator), types, seen=set()))
+
+    def _rolled_back(self, grant: Grant) -> dict[Row, Stored]:
+        rows = dict(self.database.rows)
+        for key, stored in self.database.rows.items():
+            if isinstance(stored, OpaqueValue) and stored.txid == grant.txid and stored.token != grant.token:
+                if stored.prev is None:
+                    del rows[key]
+                else:
+                    rows[key] = stored.rolled_back()
+        return rows
+
+    def _put(
+        self,
+        raised: FenceRow | None,
+        rows: dict[Row, Stored],
+        grant: Grant,
+        checked: list[Row],
+        chunk: int,
+        complete: bool,
+    ) -> None:
+        split, after = len(self.columns.keys), dict(rows)
+        for row in checked:
+            key, deltas = row[:split], row[split:]
+            after[key] = self._updated(after.get(key), key, deltas, grant, chunk)
+        self.database.rows = after
+        self.database.fence = fence.applied(raised) if complete and raised is not None else raised
+
+    def _updated(self, stored: Stored | None, key: Row, deltas: Row, grant: Grant, chunk: int) -> Stored:
+        if stored is None:
+            value = self._combined(None, deltas)
+            if self.kind is StateKind.OPAQUE:
+                return OpaqueValue(grant.txid, value, None, grant.token, chunk)
+            return TransactionalValue(grant.txid, value, grant.token, chunk)
+        if stored.txid == grant.txid and stored.token == grant.token and stored.chunk != chunk:
+            shown = dict(zip(self.columns.keys, key))
+            raise ChunkConflict(state=self.name, key=shown, found=stored.chunk, chunk=chunk, txid=grant.txid)
+        return stored.update(grant.txid, self._combined(stored.get(grant.txid), deltas), grant.token, chunk)
+
+    def _combined(self, base: Row | None, deltas: Row) -> Row:
+        aggregators = self.columns.values.values()
+        return tuple(agg.combine(a, b) for agg, a, b in zip(aggregators, base or [None] * len(deltas), deltas))

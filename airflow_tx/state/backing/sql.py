@@ -1,0 +1,159 @@
+"""A state in a SQL table: one conditional upsert per commit, under a fence. SQLite and PostgreSQL. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state.aggregators import CombinerAggregator
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.columns import Columns, fenced_kind
+
+if TYPE_CHECKING:
+    from airflow_tx.state.backing.sql_store import SqlStore
+
+# Aggregations that an upsert can express.
+PUSHED_DOWN = ("sum", "count")
+
+
+class SqlState:
+    """A table of values per key that transactions add to, each exactly once.
+
+    The table is made by the first update; its key columns get the types of that update's first row, or those in `types`.
+    Key and value columns have your names and can be read with plain SQL; columns of this package begin with `tx_`.
+    The table `airflow_tx_fence` beside it holds the fence.
+
+    Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
+    after a failure they may still change. In the commit phase they are exact.
+
+    :param conn_id: Airflow connection of type sqlite or postgres; looked up when the state is used, never while a DAG is parsed.
+    :param table: "table" or "schema.table".
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column, such as Sum() or Count().
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
+    :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp or timestamptz.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        table: str,
+        keys: Sequence[str],
+        values: Mapping[str, CombinerAggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        if isinstance(keys, str):
+            raise ConfigError(option="SqlState(keys=)", value=keys, remedy=f"Give a list: keys=[{keys!r}].")
+        self.conn_id = conn_id
+        self.table = table
+        self.name = f"{conn_id}.{table}"
+        self.kind = fenced_kind(kind, state=self.name)
+        self.columns = Columns(self.name, tuple(keys), dict(values), dict(types or {}))
+        if unknown := {name: agg for name, agg in values.items() if agg.name not in PUSHED_DOWN}:
+            raise ConfigError(
+                option="SqlState(values=)", value=unknown, remedy=f"A SqlState takes {' and '.join(PUSHED_DOWN)}."
+            )
+        self._url: str | None = None
+        self._opened: SqlStore | None = None
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        table: str,
+        keys: Sequence[str],
+        values: Mapping[str, CombinerAggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        label: str = "url",
+    ) -> SqlState:
+        """A state without Airflow.
+
+        :param url: of SQLAlchemy; it is never shown.
+        :param label: stands for the connection id in the state's name, which is `<label>.<table>`.
+        """
+        state = cls(label, table=table, keys=keys, values=values, kind=kind, types=types)
+        state._url = url
+        return state
+
+    def __repr__(self) -> str:
+        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.values)}"
+        return f"SqlState({self.conn_id!r}, table={self.table!r}, {columns}, kind={self.kind.value!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address."""
+        return {
+            "type": "SqlState",
+            "conn_id": self.conn_id,
+            "table": self.table,
+            "keys": list(self.columns.keys),
+            "values": {name: {"aggregator": agg.name, "type": agg.type} for name, agg in self.columns.values.items()},
+            "kind": self.kind.value,
+            "types": dict(self.columns.types),
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """In one database transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """In one database transaction: check that the fence holds exactly this grant, then add `rows` to the stored values.
+
+        :param rows: one per key: the key columns and the deltas of the value columns.
+        :param chunk: the writer's partition; the same chunk may be sent twice.
+        :param complete: False for one of several writers at once; the last call of the grant says True (its rows may be none).
+        :return: how many keys were written.
+        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.check_write(connection, grant, complete=complete)
+            written = self._store.put(connection, grant, rows, chunk)
+            if complete:
+                self._store.set_applied(connection, grant)
+            return written
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows in one database transaction."""
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+            written = self._store.put(connection, grant, rows, 0)
+            self._store.set_applied(connection, grant)
+            return written
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read_fence(connection)
+
+    def read(self) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read(connection)
+
+    def clear(self) -> None:
+        """Delete the fence and all values. Dangerous: it cannot be undone, and until the ledger is repaired
+        (airflow tx repair) the next commit is refused because the state went back."""
+        with self._store.transaction() as connection:
+            self._store.clear(connection)
+
+    @property
+    def _store(self) -> SqlStore:
+        if self._opened is None:
+            from airflow_tx.state.backing.sql_connection import parsed_url, url_of_connection
+            from airflow_tx.state.backing.sql_store import SqlStore
+
+            url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
+            where = f"connection {self.conn_id}" if self._url is None else f"{url.get_backend_name()} database"
+            self._opened = SqlStore(url, table=self.table, columns=self.columns, kind=self.kind, where=where)
+        return self._opened

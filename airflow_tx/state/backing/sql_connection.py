@@ -1,0 +1,121 @@
+"""Where a SQL state lives: the Airflow connection, as a database URL. Nothing here is shown in a message or a repr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+POSTGRES_EXTRAS = (
+    "sslmode",
+    "sslcert",
+    "sslkey",
+    "sslrootcert",
+    "sslcrl",
+    "application_name",
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "target_session_attrs",
+    "options",
+)
+SQLITE_EXTRAS = ("timeout",)
+
+
+def url_of_connection(conn_id: str) -> URL:
+    """The database URL of an Airflow connection.
+
+    :raises ConfigError: the connection is missing, or of a type without SQL state.
+    """
+    connection = _airflow_connection(conn_id)
+    kind = (connection.conn_type or "").replace("-", "_")
+    if kind == "sqlite":
+        return _sqlite_url(conn_id, connection)
+    if kind in ("postgres", "postgresql"):
+        return _postgres_url(connection)
+    raise ConfigError(
+        option=f"Connection {conn_id!r}, conn_type",
+        value=kind,
+        remedy="A SqlState needs a connection of type sqlite or postgres.",
+    )
+
+
+def parsed_url(url: str) -> URL:
+    """The parsed form of a database URL.
+
+    :raises ConfigError: it is none; the message does not repeat it, because it may hold a password.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            option="SqlState.from_url(url)",
+            value="(hidden)",
+            remedy="Use postgresql://user:password@host/database or sqlite:///file.",
+        ) from None
+
+
+def _airflow_connection(conn_id: str) -> Any:
+    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.sdk.bases.hook import BaseHook
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        pass
+    # In a CLI command a connection kept in Airflow's database is visible through the models only.
+    from airflow.models.connection import Connection
+
+    try:
+        return Connection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigError(
+            option="SqlState(conn_id)",
+            value=conn_id,
+            remedy=f"Define the connection: airflow connections add {conn_id} --conn-type postgres ...",
+        ) from None
+
+
+def _sqlite_url(conn_id: str, connection: Any) -> URL:
+    from sqlalchemy.engine import URL
+
+    # The path in all spellings that Airflow's sqlite hook takes: host alone, or a URI whose path arrives as schema.
+    host, schema = connection.host or "", connection.schema or ""
+    path = f"{host}/{schema}" if schema else host
+    if path in ("", ":memory:"):
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, host",
+            value=path,
+            remedy="Give the path of a file: a state in memory is lost with the task.",
+        )
+    while path.startswith("//"):
+        path = path[1:]
+    return URL.create("sqlite", database=path, query=_extras(connection, SQLITE_EXTRAS))
+
+
+def _postgres_url(connection: Any) -> URL:
+    from sqlalchemy.engine import URL
+
+    return URL.create(
+        "postgresql+psycopg2",
+        username=connection.login,
+        password=connection.password,
+        host=connection.host,
+        port=connection.port,
+        database=connection.schema,
+        query=_extras(connection, POSTGRES_EXTRAS),
+    )
+
+
+def _extras(connection: Any, names: tuple[str, ...]) -> dict[str, str]:
+    extra = connection.extra_dejson
+    return {name: str(extra[name]) for name in names if name in extra}

@@ -1,0 +1,115 @@
+"""The two tables of a SQL state: the fence, one row per state table, and the values with what the protocol keeps beside them.
+
+Key and value columns have the user's names; everything of ours begins with `tx_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state.api import StateKind
+from airflow_tx.state.backing.sql_dialects import Dialect
+from airflow_tx.state.columns import Columns
+
+FENCE_TABLE = "airflow_tx_fence"
+FENCE_FORMAT = 1
+SINGLE_KEY = "tx_key"
+PREV = "tx_prev_"
+# The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
+WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
+LONGEST_NAME = 63
+
+
+def split_name(table: str, columns: Columns) -> tuple[str | None, str]:
+    """Schema, if one is given, and name of the table.
+
+    :raises ConfigError: a name that some database would cut.
+    """
+    schema, _, name = table.rpartition(".")
+    long = [
+        text
+        for text in (name, schema, *columns.keys, *(PREV + value for value in columns.values))
+        if len(text) > LONGEST_NAME
+    ]
+    if not name or "." in schema or long:
+        raise ConfigError(
+            option=f"State {columns.state!r}, table and columns",
+            value=long[0] if long else table,
+            remedy=f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(PREV)} characters.',
+        )
+    return schema or None, name
+
+
+def fence_table(schema: str | None) -> sa.Table:
+    """The fence table that stands beside the state tables of a schema."""
+    return sa.Table(
+        FENCE_TABLE,
+        sa.MetaData(),
+        sa.Column("state", sa.String(255), primary_key=True),
+        sa.Column("format", sa.Integer, nullable=False),
+        sa.Column("incarnation", sa.String(64), nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("txid", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.BigInteger, nullable=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("nonce", sa.String(64), nullable=False),
+        sa.Column("applied", sa.Boolean, nullable=False),
+        sa.Column("batch", sa.Text, nullable=False),
+        schema=schema,
+    )
+
+
+def state_table(
+    schema: str | None, name: str, columns: Columns, key_types: Mapping[str, str], kind: StateKind, dialect: Dialect
+) -> sa.Table:
+    """The table of a state, for the given types of its keys."""
+    types = dialect.types
+    made: list[sa.schema.SchemaItem] = [
+        sa.Column(key, types[key_types[key]], primary_key=True, autoincrement=False) for key in columns.keys
+    ]
+    if not columns.keys:
+        made.append(sa.Column(SINGLE_KEY, sa.BigInteger, primary_key=True, autoincrement=False))
+    for value, aggregator in columns.values.items():
+        column: sa.Column[object] = sa.Column(value, types[aggregator.type])
+        made += [column, *dialect.checks(column, aggregator.type)]
+    made += [sa.Column(writer, sa.BigInteger, nullable=False, index=writer == "tx_txid") for writer in WRITER]
+    if kind is StateKind.OPAQUE:
+        # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
+        made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
+        made += [sa.Column(PREV + value, types[aggregator.type]) for value, aggregator in columns.values.items()]
+    return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
+
+
+def existing_key_types(connection: Connection, table: sa.Table, columns: Columns, dialect: Dialect) -> dict[str, str]:
+    """The key types of the table as it stands in the database.
+
+    :param table: as this state would make it, key types aside.
+    :raises StateError: it is another table.
+    """
+    found, primary = dialect.found(connection, table)
+    expected = {column.name: "bigint" if column.name in (*WRITER, SINGLE_KEY) else "" for column in table.columns}
+    for value, aggregator in columns.values.items():
+        expected[value] = aggregator.type
+        if PREV + value in expected:
+            expected[PREV + value] = aggregator.type
+    if "tx_created" in expected:
+        expected["tx_created"] = "boolean"
+    for key in columns.keys:
+        kind = columns.types.get(key) or found.get(key, "any")
+        expected[key] = kind if kind in dialect.types else " or ".join(dialect.types)
+    if found != expected or set(primary) != {column.name for column in table.primary_key}:
+        raise StateError(
+            state=columns.state,
+            problem=f"table {table.fullname} exists with other columns: expected {_show(expected)} with key "
+            f"{sorted(column.name for column in table.primary_key)}, found {_show(found)} with key {sorted(primary)}",
+            remedy="Give the state another table, or change this one.",
+        )
+    return {key: found[key] for key in columns.keys}
+
+
+def _show(columns: Mapping[str, str]) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items())) + ")"
