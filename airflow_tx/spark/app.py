@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.errors import ConfigError, StagingError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.failed import Failure, write_failure
-from airflow_tx.staging import Descriptor, OutputRef, StagingArea, read_descriptor
+from airflow_tx.staging import Descriptor, OutputRef, StagingArea, read_descriptor, read_manifest
 from airflow_tx.staging.area import dir_of
 
 if TYPE_CHECKING:
@@ -41,11 +41,15 @@ class BatchApp:
     def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
         """Call the function and make its output visible, or say beside it why it failed.
 
-        The manifest is the last thing written: whatever dies before it leaves output that nobody takes for whole.
+        The manifest is the last thing written: whatever dies before it leaves output that nobody takes for whole. If
+        this very try has written it already, the function is not called again.
 
         :return: references to what was emitted, by name.
         """
         where = batch.descriptor
+        with suppress(StagingError):
+            # Some clusters start a driver again that has ended, or has lost its node.
+            return read_manifest(dir_of(StagingArea(where.root), where)).refs()
         try:
             self.function(spark, batch)
             failpoint(

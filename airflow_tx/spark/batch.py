@@ -75,7 +75,8 @@ class Batch:
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
-        df.write.parquet(self._where.files.spark_uri(folder))
+        # The folder is this try's own; what is there is of a driver that a cluster started again.
+        df.write.mode("overwrite").parquet(self._where.files.spark_uri(folder))
         self._outputs[name] = scan_output(self._where, name)
 
     def finish(self, app: str) -> dict[str, OutputRef]:

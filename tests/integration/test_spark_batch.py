@@ -83,7 +83,7 @@ def test_an_application_through_spark_submit_leaves_whole_output(area: StagingAr
     ]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [*submit, FLIGHT_COUNTS, write_descriptor(area, descriptor)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "flight_counts.py, flights 3.2 count: emitted counts (3 rows), overall (1 rows)" in ended.stdout
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
@@ -149,6 +149,27 @@ def test_a_failing_application_says_why_and_leaves_no_manifest(
     assert str(read_failure(where)) == "ZeroDivisionError: nothing to divide by"
     with pytest.raises(StagingError, match="incomplete"):
         read_manifest(where)
+
+
+def test_a_driver_that_a_cluster_starts_again_completes_its_output_once(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
+    calls: list[int] = []
+
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        calls.append(batch.txid)
+        batch.emit("counts", batch.read())
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    descriptor = batch_of(area, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        main.run(spark, Batch(descriptor, spark))
+    refs = main.run(spark, Batch(descriptor, spark))
+    assert main.run(spark, Batch(descriptor, spark)) == refs
+    assert (len(calls), refs["counts"].rows) == (2, 5)
+    assert len(list(read_output(area, refs["counts"]))) == 5
 
 
 def test_a_batch_failed_on_purpose_is_known_as_such(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
