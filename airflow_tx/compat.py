@@ -1,0 +1,202 @@
+"""The only place that knows how this version of Airflow spells what is not its public interface.
+
+Written for Airflow 3.3. Each function has a test that fails when a new version answers otherwise. Nothing of Airflow is
+imported before it is needed, because this module is below every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    Task = BaseOperator | MappedOperator
+
+LIVE_TASK_STATES = frozenset(
+    {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
+)
+_NOT_FOUND = 404
+
+
+# --- questions of a running task ---------------------------------------------------------------------------------
+
+
+def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
+    """The state of a run; None if it was deleted.
+
+    :param ti: the asking task's instance.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return _text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") == _NOT_FOUND:
+            return None
+        raise
+
+
+def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
+    """The states of tasks of the asking task's run; a mapped instance is called `task_<map index>`."""
+    found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
+    return {name: None if state is None else _text(state) for name, state in found.get(ti.run_id, {}).items()}
+
+
+def is_retry(ti: Any, retries: int) -> bool:
+    """Whether Airflow retried this task by itself; False for a first try and after a clear.
+
+    A clear sets max_tries to the tries so far plus the task's retries; a retry leaves it.
+    """
+    return bool(ti.try_number - (ti.max_tries - retries) > 1)
+
+
+def map_index(ti: Any) -> int:
+    """The instance's map index, −1 if it is not mapped."""
+    return -1 if ti.map_index is None else int(ti.map_index)
+
+
+def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
+    """The XCom of one task instance of this run; None if there is none.
+
+    :param index: its map index, −1 if it is not mapped.
+    """
+    return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=None if index < 0 else index)
+
+
+def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
+    """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
+
+    :param operator: a SkipMixin.
+    """
+    operator.skip(ti, tasks)
+    raise AssertionError("SkipMixin.skip returned without raising DownstreamTasksSkipped")
+
+
+def canonical(value: Any) -> Any:
+    """A value as XCom gives it back, in a form that has one JSON text; for values that are not plain JSON."""
+    from airflow.sdk.serde import deserialize, serialize
+
+    # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
+    return serialize(deserialize(serialize(value)))
+
+
+# --- tasks as a DAG file makes them ------------------------------------------------------------------------------
+
+
+def is_mapped(task: Task) -> bool:
+    """Whether the task has instances with map indexes, by its own mapping or by that of a group around it."""
+    return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
+
+
+def add_hooks(
+    task: Task,
+    *,
+    before: Callable[[Any], None],
+    after: Callable[[Any, Any], None],
+    failed: Callable[[Any], None],
+    skipped: Callable[[Any], None],
+    final: tuple[type[BaseException], ...],
+) -> None:
+    """Let functions of ours run around a task, before those that its author gave.
+
+    :param before: called with the context, before the task is executed.
+    :param after: called with the context and the result, before the result becomes an XCom.
+    :param failed: called with the context once the task has failed and is not retried.
+    :param skipped: called with the context once the task has skipped itself.
+    :param final: exceptions after which the task is not retried.
+    """
+    options = _Options(task)
+    options.put("pre_execute", _combined(before, options.get("pre_execute")))
+    options.put("post_execute", _combined(after, options.get("post_execute")))
+    options.put("on_failure_callback", [failed, *_as_list(options.get("on_failure_callback"))])
+    options.put("on_skipped_callback", [skipped, *_as_list(options.get("on_skipped_callback"))])
+    options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+
+
+def has_hook(task: Task, before: Callable[[Any], None]) -> bool:
+    """Whether `add_hooks` gave the task this function to run before it."""
+    found = _Options(task).get("pre_execute")
+    return found is before or (isinstance(found, _Both) and found.first is before)
+
+
+def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
+    """A retry policy: fail at once after one of the exceptions `final`, else as `other` says."""
+    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+    class NoRetryAfter(RetryPolicy):
+        def evaluate(
+            self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
+        ) -> RetryDecision:
+            if isinstance(exception, final):
+                return RetryDecision.fail(str(exception))
+            if other is None:
+                return RetryDecision.default()
+            decision: RetryDecision = other.evaluate(exception, try_number, max_tries, context)
+            return decision
+
+        def serialize(self) -> dict[str, Any]:
+            return {"final": [each.__name__ for each in final]}
+
+        def __repr__(self) -> str:
+            return f"NoRetryAfter({', '.join(each.__name__ for each in final)})"
+
+    return NoRetryAfter()
+
+
+def downstream(task: Task) -> Iterator[str]:
+    """Ids of all tasks that come after `task`."""
+    return iter(sorted(task.get_flat_relative_ids(upstream=False)))
+
+
+def upstream(task: Task) -> frozenset[str]:
+    """Ids of all tasks that come before `task`."""
+    return frozenset(task.get_flat_relative_ids(upstream=True))
+
+
+class _Options:
+    """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
+
+    _ATTRIBUTES: Mapping[str, str] = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def get(self, name: str) -> Any:
+        if self._task.is_mapped:
+            return self._task.partial_kwargs.get(name)
+        return getattr(self._task, self._ATTRIBUTES.get(name, name))
+
+    def put(self, name: str, value: Any) -> None:
+        if self._task.is_mapped:
+            self._task.partial_kwargs[name] = value
+        else:
+            setattr(self._task, self._ATTRIBUTES.get(name, name), value)
+
+
+class _Both:
+    """Two hooks, one after the other. The source text of this class enters the serialized DAG, and is stable."""
+
+    def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
+        self.first = first
+        self.second = second
+
+    def __call__(self, *arguments: Any) -> None:
+        self.first(*arguments)
+        self.second(*arguments)
+
+
+def _combined(first: Callable[..., None], second: Callable[..., None] | None) -> Callable[..., None]:
+    return first if second is None else _Both(first, second)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _text(state: Any) -> str:
+    return str(getattr(state, "value", state))

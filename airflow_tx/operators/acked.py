@@ -1,0 +1,51 @@
+"""What a task acked and what the committer finds must be one and the same. Source: PROTOCOL §9, trace 11."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from airflow_tx.compat import canonical
+from airflow_tx.protocol.records import Ack, digest
+from airflow_tx.staging.output import OutputRef
+
+RETURN_KEY = "return_value"
+_REF = frozenset(field.name for field in fields(OutputRef))
+
+Acks = Mapping[tuple[str, int], Ack]
+
+
+def fingerprint(value: Any) -> str:
+    """Digest of an XCom value; the same for what a task returns and for what XCom gives back."""
+    try:
+        return digest(value)
+    except (TypeError, ValueError):
+        return digest(canonical(value))
+
+
+def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
+    """What a plain task acks: per XCom that its return value becomes, name and fingerprint.
+
+    :param multiple: whether each entry of a returned mapping becomes an XCom of its own, too.
+    """
+    if value is None:
+        return []
+    found = {RETURN_KEY: value, **(value if multiple and isinstance(value, Mapping) else {})}
+    return [{"name": str(name), "digest": fingerprint(item)} for name, item in found.items()]
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a reference to staged output."""
+    return isinstance(value, Mapping) and value.keys() == _REF
+
+
+def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
+    """Per map index (−1: not mapped) the fingerprint of the output called `name` that the instance acked."""
+    return {
+        index: fingerprint(entry) if is_ref(entry) else entry["digest"]
+        for (of, index), ack in sorted(acks.items())
+        if of == task
+        for entry in ack.outputs
+        if entry["name"] == name
+    }

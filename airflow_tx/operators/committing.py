@@ -1,0 +1,214 @@
+"""One pass of a commit: complete, read, acquire, write, mark. Nothing here waits; the operator does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import Enum
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.errors import IncompleteBatch, LedgerBehind, Outranked
+from airflow_tx.failpoints import failpoint
+from airflow_tx.operators.outputs import Rows, output_digest, rows_of, values_of
+from airflow_tx.operators.spec import Payload, TransactionSpec
+from airflow_tx.operators.updates import Update
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.step import AlreadyCommitted, Granted, NotYet, Processed, Restarted
+from airflow_tx.state.api import Grant, StateKind
+
+
+class Completion(Enum):
+    """Whether there is something to commit."""
+
+    READY = "everything has acked"
+    NOT_YET = "a task works again"
+    OVER = "it is committed already"
+
+
+class Commit:
+    """The commit of one attempt, in steps that its caller may repeat as he likes.
+
+    What is read before the turn is kept until the ledger says that it is out of date.
+
+    :param log: of the task.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, payload: Payload, updates: Sequence[Update], ledger: Ledger, ti: Any, log: Any
+    ) -> None:
+        self.spec = spec
+        self.payload = payload
+        self.updates = updates
+        self.ledger = ledger
+        self.ti = ti
+        self.log = log
+        self._processed: Processed | None = None
+        self._rows: list[Rows] | None = None
+
+    def forget(self) -> None:
+        """Something happened to the transaction: ask and read again."""
+        self._processed = self._rows = None
+
+    def complete(self) -> Completion:
+        """Ask whether everything has acked, and note it.
+
+        :raises Refused: it never will, as it is.
+        """
+        if self._processed is None:
+            answer = self._ask()
+            if isinstance(answer, AlreadyCommitted):
+                self._log_already()
+                return Completion.OVER
+            self._processed = answer
+        return Completion.NOT_YET if self._processed is None else Completion.READY
+
+    def prepare(self) -> None:
+        """Read the acked output.
+
+        :raises StateError, StagingError: it cannot be committed.
+        """
+        if self._rows is None:
+            self._rows = [self._read(update) for update in self.updates]
+
+    def commit(self) -> bool:
+        """Take the turn, write and mark; False if the turn is not to be had now.
+
+        :raises Refused, StateError: it cannot be committed as it is.
+        """
+        assert self._processed is not None
+        assert self._rows is not None
+        answer = self._acquire(self._processed, self._rows)
+        if isinstance(answer, AlreadyCommitted):
+            self._log_already()
+        elif isinstance(answer, Granted):
+            self._write_and_mark(answer, self._processed, self._rows)
+        else:
+            if isinstance(answer, Restarted):
+                self.forget()
+            return False
+        return True
+
+    # --- before the turn
+
+    def _ask(self) -> Processed | AlreadyCommitted | None:
+        """What the tasks acked; None if one of them is at work again."""
+        closed = set(self.spec.mapped)
+        try:
+            return self._complete(closed)
+        except IncompleteBatch:
+            states = compat.task_states(self.ti, self.spec.tasks)
+            acked = self._who_acked()
+            skipped = {task for task in self.spec.tasks if states.get(task) == "skipped" and task not in acked}
+            if any(state in compat.LIVE_TASK_STATES for state in states.values()):
+                return None
+            if not skipped:
+                raise
+            return self._complete(closed | skipped)
+
+    def _complete(self, closed: set[str]) -> Processed | AlreadyCommitted:
+        return self.ledger.processed(self.payload.transaction, rows_digest=self.payload.rows_digest, closed=closed)
+
+    def _who_acked(self) -> set[str]:
+        from airflow_tx.protocol.paths import ack_element
+
+        found = self.ledger.store.children(self.spec.paths.acks(self.payload.txid))
+        return {ack_element(name)[0] for name in found.names} if found else set()
+
+    def _read(self, update: Update) -> Rows:
+        def pull(task: str, name: str, index: int) -> Any:
+            return compat.pull(self.ti, task, name, index)
+
+        assert self._processed is not None
+        attempt = self.payload.transaction
+        values = values_of(update, self._processed.acks, attempt, pull)
+        rows = rows_of(update, values, self.spec.staging(), attempt)
+        # Gone through twice: once for the digest, once for the write.
+        return list(rows) if update.state.kind is StateKind.TRANSACTIONAL else rows
+
+    def _acquire(self, processed: Processed, rows: Sequence[Rows]) -> Granted | NotYet | Restarted | AlreadyCommitted:
+        digests = {
+            update.state.name: output_digest(found, update)
+            for update, found in zip(self.updates, rows, strict=True)
+            if update.state.kind is StateKind.TRANSACTIONAL
+        }
+        failpoint("commit.before_acquire", **self._where)
+        request = AcquireRequest(self.payload.transaction, processed.epoch, self.payload.rows_digest, digests)
+        return self.ledger.acquire(request)
+
+    # --- in the turn
+
+    def _write_and_mark(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+        grant = self._grant(granted)
+        with self._announced(grant):
+            self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+            failpoint("commit.after_acquire", **self._where)
+            try:
+                self._write(grant, rows)
+            except LedgerBehind:
+                if self.ledger.holds(grant.token):
+                    raise
+                # Not a broken ledger: a later grant has committed, and more have followed.
+                raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant") from None
+            failpoint("commit.before_mark", **self._where)
+            consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
+            self.ledger.commit(
+                grant.token,
+                states=[update.state.name for update in self.updates],
+                rows=max(consumed, default=None),
+                ack_val=processed.ack_val,
+            )
+        failpoint("commit.after_mark", **self._where)
+        self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
+        self._clean_up()
+
+    def _grant(self, granted: Granted) -> Grant:
+        own = self.payload
+        token = Token(granted.generation, own.txid, own.attempt, granted.epoch, granted.nonce)
+        batch = dumps({"rows": own.rows, "position": own.position, "prev": granted.position_before})
+        return Grant(self.spec.topology, granted.incarnation, token, granted.last, batch)
+
+    def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
+        if len(self.updates) == 1:
+            keys = self.updates[0].state.raise_and_write(grant, rows[0])
+            self.log.info("State %s: %s keys", self.updates[0].state.name, keys)
+            return
+        # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
+        for update in self.updates:
+            update.state.raise_fence(grant)
+        for update, found in zip(self.updates, rows, strict=True):
+            failpoint("commit.before_write", state=update.state.name, **self._where)
+            keys = update.state.write(grant, found)
+            self.log.info("State %s: %s keys", update.state.name, keys)
+
+    @contextmanager
+    def _announced(self, grant: Grant) -> Iterator[None]:
+        """Show in the ledger who holds the turn, where the store can."""
+        announce = getattr(self.ledger.store, "announce", None)
+        with ExitStack() as stack:
+            if announce is not None:
+                text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
+                stack.enter_context(announce(self.spec.paths.owner, text.encode()))
+            yield
+
+    def _log_already(self) -> None:
+        self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
+
+    def _clean_up(self) -> None:
+        """Forget what only this transaction needed. It is committed: what goes wrong here fails nothing."""
+        spec, txid = self.spec, self.payload.txid
+        try:
+            area = spec.staging()
+            area.remove(spec.topology, txid)
+            area.sweep(spec.topology, txid + 1)
+            spec.source.cleanup_before(txid + 1)
+        except Exception as error:  # noqa: BLE001
+            self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+    @property
+    def _where(self) -> Mapping[str, Any]:
+        own = self.payload
+        return {"topology": self.spec.topology, "txid": own.txid, "attempt": own.attempt}

@@ -1,0 +1,300 @@
+"""What happens around a processing task: `start` before it, `ack` after it, `fail` when it will not be tried again.
+
+`Transaction` hangs the functions below on every task that must ack, so plain `@task` code takes part without knowing.
+Source: PROTOCOL §§2, 4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_tx import compat
+from airflow_tx.errors import FailedBatch, IncompleteBatch, Refused, StaleAttempt
+from airflow_tx.failpoints import failpoint
+from airflow_tx.operators.acked import returned
+from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.processing import TaskTry as LedgerTry
+from airflow_tx.protocol.step import AlreadyCommitted
+from airflow_tx.staging.descriptor import TaskTry
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_tx.sources.api import TransactionalSource
+    from airflow_tx.staging import StagingArea
+
+log = logging.getLogger(__name__)
+
+_KEY = "airflow_tx_processing"
+
+
+class Batch:
+    """The batch of the running task's transaction, for Python code."""
+
+    def __init__(self, processing: Processing) -> None:
+        self._processing = processing
+
+    @property
+    def txid(self) -> int:
+        """The transaction: the same however often the batch is replayed."""
+        return self._processing.attempt.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Which attempt of the transaction this is."""
+        return self._processing.attempt
+
+    @property
+    def rows(self) -> Any:
+        """The metadata of the batch: plain JSON that says exactly which rows it has."""
+        return self._processing.rows
+
+    def read(self) -> Iterator[Mapping[str, Any]]:
+        """Exactly this transaction's rows, as dicts; none if the batch is empty.
+
+        :raises SourceError: if the source cannot give exactly these.
+        """
+        if self.rows is None:  # a replay that found no rows
+            return iter(())
+        rows = self._processing.source.emit_batch(self.attempt, self.rows)
+        return iter(cast("Iterable[Mapping[str, Any]]", rows))
+
+
+def current_batch() -> Batch:
+    """The batch of the task that is running.
+
+    :raises AirflowFailException: `begin` of its run has not given it a transaction.
+    """
+    return Batch(Processing.of(get_current_context()))
+
+
+class Processing:
+    """One try of one processing task.
+
+    :param anchored: whether its transaction waits for its ack; a side branch is not waited for.
+    """
+
+    def __init__(self, spec: TransactionSpec, payload: Payload, task: TaskTry, *, anchored: bool) -> None:
+        self.spec = spec
+        self.payload = payload
+        self.task = task
+        self.anchored = anchored
+        self.started = False
+        self.acked = False
+        self._ledger: Ledger | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> Processing:
+        """That of the running task, whether or not it has started."""
+        found = context.get(_KEY)
+        if isinstance(found, cls):
+            return found
+        ti, spec = context["ti"], spec_of(context["dag"])
+        task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
+        made = cls(spec, Payload.of_run(ti, spec), task, anchored=ti.task_id in spec.tasks)
+        context[_KEY] = made  # type: ignore[literal-required]
+        return made
+
+    @classmethod
+    @contextmanager
+    def running(cls, context: Context) -> Iterator[Processing]:
+        """Started within the block, for an operator that acks its output itself.
+
+        :raises AirflowSkipException: its transaction is committed.
+        :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch.
+        """
+        processing = cls.of(context)
+        processing.start()
+        try:
+            yield processing
+        except FailedBatch as error:
+            raise AirflowFailException(str(error)) from error
+
+    @property
+    def topology(self) -> str:
+        """Name of the topology."""
+        return self.spec.topology
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Which attempt of which transaction."""
+        return self.payload.transaction
+
+    @property
+    def rows(self) -> Any:
+        """The metadata of its batch."""
+        return self.payload.rows
+
+    @property
+    def source(self) -> TransactionalSource:
+        """Where the rows come from."""
+        return self.spec.source
+
+    @cached_property
+    def staging(self) -> StagingArea:
+        """Where its output goes."""
+        return self.spec.staging()
+
+    def start(self) -> None:
+        """Tell the ledger that this try works; a second call does nothing.
+
+        :raises AirflowSkipException, AirflowFailException: see `running`.
+        """
+        if not self.anchored or self.started:
+            return
+        with self._connected() as ledger, _final_refusals():
+            answer = ledger.start(self.attempt, self._try)
+        if isinstance(answer, AlreadyCommitted):
+            raise AirflowSkipException(
+                f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."
+            )
+        self.started = True
+        log.info("Transaction %s of %s: %s starts", self.attempt, self.topology, self.task)
+        failpoint("process.after_start", task=self.task.task_id, **self._where)
+
+    def ack(self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None) -> None:
+        """Tell the ledger that this try is done and what its output is; a second call does nothing.
+
+        :param outputs: references to staged output, or what `acked.returned` makes of a return value.
+        :param consumed_rows: rows of the batch that were read, if counted.
+        :raises AirflowFailException: another try or attempt has replaced it.
+        """
+        if not self.anchored or self.acked:
+            return
+        failpoint("process.before_ack", task=self.task.task_id, **self._where)
+        with self._connected() as ledger, _final_refusals():
+            ledger.ack(self.attempt, self._try, rows=consumed_rows, outputs=outputs)
+            self.acked = True
+            self._complete(ledger)
+        failpoint("process.after_ack", task=self.task.task_id, **self._where)
+
+    def fail(self, reason: str) -> None:
+        """Tell the ledger that nobody will try again by itself.
+
+        :raises Refused: it is not for this try to say.
+        """
+        if self.anchored:
+            with self._connected() as ledger:
+                ledger.fail(self.attempt, self._try, reason)
+
+    def _complete(self, ledger: Ledger) -> None:
+        """Note the transaction as PROCESSED if this was the last ack, so that the next committers wait in line for it.
+
+        With mapped tasks only the committer can tell.
+        """
+        if not self.spec.mapped:
+            try:
+                ledger.processed(self.attempt, rows_digest=self.payload.rows_digest)
+            except (IncompleteBatch, StaleAttempt):
+                log.debug("Transaction %s waits for further acks", self.attempt)
+
+    @property
+    def _try(self) -> LedgerTry:
+        return LedgerTry(self.task.task_id, self.task.map_index, self.task.task_try)
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        return {"topology": self.topology, "txid": self.attempt.txid, "attempt": self.attempt.attempt}
+
+    @contextmanager
+    def _connected(self) -> Iterator[Ledger]:
+        """The ledger, connected for one step: between two of them a task may fork, or run for hours."""
+        with self.spec.store() as store:
+            if self._ledger is None:
+                self._ledger = self.spec.ledger(store)
+            # The same ledger object knows what it wrote, and need not read it again.
+            self._ledger.store = store
+            yield self._ledger
+
+
+@contextmanager
+def _final_refusals() -> Iterator[None]:
+    try:
+        yield
+    except Refused as error:
+        raise AirflowFailException(str(error)) from None
+
+
+# --- hooks -------------------------------------------------------------------------------------------------------
+
+
+def before_task(context: Context) -> None:
+    """Runs before a task that must ack."""
+    processing = Processing.of(context)
+    _check_arguments(context["task"], processing)
+    processing.start()
+
+
+def after_task(context: Context, result: Any = None) -> None:
+    """Runs after it, before its result becomes an XCom."""
+    task: Any = context["task"]
+    processing = Processing.of(context)
+    if not processing.acked:
+        processing.ack(returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else [])
+
+
+def task_failed(context: Context) -> None:
+    """Runs when it has failed and is not tried again."""
+    try:
+        Processing.of(context).fail(_reason(context))
+    except Refused as error:
+        log.info("%s", error)
+
+
+def task_skipped(context: Context) -> None:
+    """Runs when it has skipped itself: nothing is missing, there is no output."""
+    processing = Processing.of(context)
+    if not processing.started:
+        return  # its transaction is committed
+    try:
+        processing.ack()
+    except AirflowFailException as error:
+        log.info("%s", error)
+
+
+def hook_up(task: Any) -> None:
+    """Make a task of any operator start, ack and fail its part of the transaction."""
+    compat.add_hooks(
+        task, before=before_task, after=after_task, failed=task_failed, skipped=task_skipped, final=(FailedBatch,)
+    )
+
+
+def _reason(context: Context) -> str:
+    error = context.get("exception")
+    return (
+        f"task {context['ti'].task_id}: {type(error).__name__}: {error}" if error else f"task {context['ti'].task_id}"
+    )
+
+
+def _check_arguments(task: Any, processing: Processing) -> None:
+    """Stop if the task's arguments are of another attempt: they were read before `begin` ran again.
+
+    :raises AirflowFailException: naming both attempts.
+    """
+    for field in task.template_fields:
+        for found in _batches(getattr(task, field, None)):
+            if found != processing.attempt:
+                error = StaleAttempt(
+                    step="start", txid=found.txid, attempt=found.attempt, newest=processing.attempt.attempt
+                )
+                raise AirflowFailException(str(error))
+
+
+def _batches(value: Any) -> Iterator[TransactionAttempt]:
+    if isinstance(value, dict):
+        if {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
+            yield TransactionAttempt(value["txid"], value["attempt"])
+            return
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _batches(item)

@@ -1,0 +1,78 @@
+"""The rows that a committer writes: exactly the acked output of this attempt, one row a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import StagingError
+from airflow_tx.operators.acked import RETURN_KEY, Acks, acked, fingerprint, is_ref
+from airflow_tx.operators.updates import Update, combined
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import digest
+
+if TYPE_CHECKING:
+    from airflow_tx.staging import StagingArea
+
+Rows = Iterable[Mapping[str, Any]]
+Pull = Callable[[str, str, int], Any]
+
+
+def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull) -> list[Any]:
+    """The output of every task instance that has one, read anew and compared with what the instance acked.
+
+    :param pull: asked for (task id, name, map index).
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there.
+    """
+    task, name = update.input.operator.task_id, update.input.key
+    found = {index: pull(task, name, index) for index in acked(acks, task, name)}
+    wrong = [index for index, expected in acked(acks, task, name).items() if fingerprint(found[index]) != expected]
+    emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
+    if wrong:
+        problem, remedy = "its XCom is not what the task acked", f"Clear task {task}."
+    elif not found and (emitted or name != RETURN_KEY) and any(of == task for of, _ in acks):
+        problem = f"the task gave {', '.join(map(repr, emitted)) or 'nothing'}"
+        remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
+    else:
+        return list(found.values())
+    raise StagingError(
+        output=name, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+    )
+
+
+def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
+    """The rows of an update, one per key.
+
+    The output of a single application is already aggregated (the state refuses it otherwise) and is streamed; anything
+    else is combined in memory.
+
+    :raises StagingError: a reference whose files are not there whole.
+    :raises StateError: rows that do not fit the state.
+    """
+    if len(values) == 1 and is_ref(values[0]):
+        return _read(values[0], update, area, attempt)
+    return combined(chain.from_iterable(_rows(value, update, area, attempt) for value in values), update.state)
+
+
+def output_digest(rows: Rows, update: Update) -> str:
+    """Digest of keys and deltas, whatever their order: a transactional state needs the same on every replay."""
+    columns = update.state.columns
+    names = [*columns.keys, *columns.values]
+    return digest(sorted(repr([row.get(name) for name in names]) for row in rows))
+
+
+def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
+    if is_ref(value):
+        yield from _read(value, update, area, attempt)
+    elif isinstance(value, Mapping):
+        yield value
+    else:
+        yield from value or ()
+
+
+def _read(ref: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
+    from airflow_tx.staging import read_output
+
+    columns = update.state.columns
+    return read_output(area, ref, columns=[*columns.keys, *columns.values], attempt=attempt)

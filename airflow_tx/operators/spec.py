@@ -1,0 +1,153 @@
+"""What the tasks of a transaction know of it: made when the DAG file is parsed, found again through `begin`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.compat import pull
+from airflow_tx.config import Settings
+from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.sources.api import TransactionalSource
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from airflow_tx.staging import StagingArea
+    from airflow_tx.store.zookeeper import ZooKeeperStore
+
+
+@dataclass(frozen=True)
+class TransactionSpec:
+    """One `Transaction` block.
+
+    :param max_pending: None: `[tx] max_pending`; likewise `message_timeout`, `zookeeper_conn_id` and `root`.
+    :param begin: task id of the first task.
+    :param tasks: ids of the tasks that must ack: upstream of the committer.
+    :param mapped: those of them that have map indexes.
+    :param inside: ids of all tasks of the block but `begin`.
+    """
+
+    topology: str
+    dag_id: str
+    source: TransactionalSource
+    max_pending: int | None = None
+    message_timeout: float | None = None
+    zookeeper_conn_id: str | None = None
+    root: str | None = None
+    begin: str = "begin"
+    tasks: tuple[str, ...] = ()
+    mapped: frozenset[str] = frozenset()
+    inside: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> Paths:
+        """Where its records lie."""
+        return Paths(self.root or Settings.load().root, self.topology)
+
+    @property
+    def window(self) -> int:
+        """How many of its transactions may be open at once."""
+        return self.max_pending or Settings.load().max_pending
+
+    @property
+    def conn_id(self) -> str:
+        """The connection of its ledger."""
+        return self.zookeeper_conn_id or Settings.load().zookeeper_conn_id
+
+    @contextmanager
+    def store(self) -> Iterator[ZooKeeperStore]:
+        """The store of its ledger, connected as long as the block.
+
+        :raises ConfigError, StoreUnavailable: there is none.
+        """
+        from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+        with ZooKeeperHook(self.conn_id).store() as store:
+            yield store
+
+    def ledger(self, store: ZooKeeperStore) -> Ledger:
+        """Its ledger on a store."""
+        options = LedgerOptions(history=Settings.load().history)
+        return Ledger(store, self.paths, clock=_Clock(), ids=_Ids(), options=options)
+
+    def staging(self) -> StagingArea:
+        """Where the output of its tasks lies between processing and commit."""
+        from airflow_tx.staging import StagingArea
+
+        home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
+        return StagingArea(Settings.load().staging or os.path.join(home, "tx_staging"))
+
+
+def spec_of(dag: DAG) -> TransactionSpec:
+    """The transaction of a DAG.
+
+    :raises TransactionDefinitionError: it has none.
+    """
+    from airflow_tx.operators.begin import BeginTransactionOperator
+
+    for task in dag.tasks:
+        if isinstance(task, BeginTransactionOperator):
+            return task.transaction
+    raise TransactionDefinitionError(
+        topology=dag.dag_id,
+        problem="the DAG has no `begin`",
+        remedy="Make its tasks inside `with Transaction(source=...):`",
+    )
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What `begin` tells the tasks of its run; an XCom of plain JSON."""
+
+    topology: str
+    txid: int
+    attempt: int
+    rows: Any
+    position: Any
+    rows_digest: str
+    replay: bool
+
+    @classmethod
+    def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:
+        """What `begin` of this run said.
+
+        :raises AirflowFailException: it said nothing: it did not run, or its run has no transaction.
+        """
+        value = pull(ti, spec.begin)
+        if not isinstance(value, dict):
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException(
+                f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
+            )
+        return cls(**value)
+
+    @property
+    def transaction(self) -> TransactionAttempt:
+        """Which attempt of which transaction."""
+        return TransactionAttempt(self.txid, self.attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of all fields."""
+        return asdict(self)
+
+
+class _Clock:
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+
+class _Ids:
+    def nonce(self) -> str:
+        return os.urandom(16).hex()
+
+    def message_id(self) -> int:
+        return int.from_bytes(os.urandom(8), "big") or 1

@@ -1,0 +1,202 @@
+"""What a `Transaction` block must look like; checked when its file is parsed, without I/O. Source: DESIGN §§3, 7."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow.sdk import DAG
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+from airflow_tx import compat
+from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.commit import CommitOperator
+from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.operators.updates import KeyedState, Update
+from airflow_tx.sources.api import SourceKind, TransactionalSource
+from airflow_tx.state.api import StateKind
+
+_EXACTLY_ONCE = {
+    (SourceKind.TRANSACTIONAL, StateKind.TRANSACTIONAL),
+    (SourceKind.TRANSACTIONAL, StateKind.OPAQUE),
+    (SourceKind.OPAQUE, StateKind.OPAQUE),
+}
+_SERIAL = ("depends_on_past", "wait_for_downstream", "max_active_tis_per_dag")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block as it stands in the DAG file.
+
+    :param tasks: all of its tasks but `begin`.
+    :param window: its max_pending.
+    """
+
+    spec: TransactionSpec
+    dag: DAG
+    begin: BeginTransactionOperator
+    tasks: tuple[Any, ...]
+    at_least_once: bool
+    window: int
+
+    @cached_property
+    def committers(self) -> tuple[Any, ...]:
+        """Its CommitOperators, mapped ones included."""
+        return tuple(task for task in self.tasks if issubclass(_operator(task), CommitOperator))
+
+    @property
+    def committer(self) -> CommitOperator:
+        """The one."""
+        found: CommitOperator = self.committers[0]
+        return found
+
+    @cached_property
+    def upstream_of_committer(self) -> frozenset[str]:
+        """Ids of the tasks that must ack."""
+        return compat.upstream(self.committer)
+
+
+def refuse(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
+    """The error that becomes the import error of the DAG file."""
+    return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
+
+
+def check(block: Block) -> None:
+    """Refuse a block that cannot work.
+
+    :raises TransactionDefinitionError: the first thing that is wrong.
+    """
+    for rule in (_source, _window, _committer, _after_committer, _serial, _updates, _states, _kinds):
+        rule(block)
+
+
+def _source(block: Block) -> None:
+    if not isinstance(block.spec.source, TransactionalSource):
+        raise refuse(
+            block.spec,
+            f"source = {type(block.spec.source).__name__} is no source",
+            "Pass a TransactionalSource, such as FileSource.",
+        )
+
+
+def _window(block: Block) -> None:
+    if not isinstance(block.window, int) or block.window < 1:
+        raise refuse(block.spec, f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
+    runs = block.dag.max_active_runs
+    if runs <= block.window:
+        raise refuse(
+            block.spec,
+            f"max_active_runs = {runs} is not larger than max_pending = {block.window}: "
+            "waiting runs could take the run slot that a cleared one needs",
+            f"Set DAG(max_active_runs={block.window + 1}) or more, or a smaller max_pending.",
+        )
+
+
+def _committer(block: Block) -> None:
+    if not block.committers:
+        raise refuse(block.spec, "it has no committer", "End the block with CommitOperator(...).")
+    if len(block.committers) > 1:
+        names = ", ".join(sorted(task.task_id for task in block.committers))
+        raise refuse(
+            block.spec,
+            f"it has {len(block.committers)} committers ({names})",
+            "Give one CommitOperator all updates: CommitOperator(updates=[...]).",
+        )
+    committer = block.committer
+    if compat.is_mapped(committer):
+        raise refuse(block.spec, f"{committer.task_id} is mapped", "A transaction is committed by one task.")
+    if committer.trigger_rule != "all_success":
+        raise refuse(
+            block.spec,
+            f"{committer.task_id} has trigger_rule = {str(committer.trigger_rule)!r}",
+            "Leave it at all_success: what is committed must be complete.",
+        )
+
+
+def _after_committer(block: Block) -> None:
+    inside = {task.task_id for task in block.tasks}
+    after = [task for task in compat.downstream(block.committer) if task in inside]
+    if after:
+        raise refuse(
+            block.spec,
+            f"{', '.join(after)} comes after {block.committer.task_id}",
+            "Put the task after the block: dedent it, and keep `commit >> task`.",
+        )
+
+
+def _serial(block: Block) -> None:
+    for task in (block.begin, *block.tasks):
+        if not _is_ours(_operator(task)):
+            continue
+        for option in _SERIAL:
+            if value := getattr(task, option):
+                raise refuse(
+                    block.spec,
+                    f"{task.task_id} has {option} = {value!r}",
+                    "Remove it (from default_args, too): commits are in order without it, and it stops replays.",
+                )
+
+
+def _updates(block: Block) -> None:
+    inside = {task.task_id for task in block.tasks}
+    for update in block.committer.updates:
+        if not isinstance(update, Update):
+            raise refuse(
+                block.spec,
+                f"{block.committer.task_id} has an update of type {type(update).__name__}",
+                "Pass persistent_aggregate(...).",
+            )
+        if not isinstance(update.input, PlainXComArg):
+            raise refuse(
+                block.spec,
+                f"the input of {update!r} is no output of a task",
+                'Pass partial.output["name"] of a processing task, or what calling a @task function gives.',
+            )
+        task = update.input.operator.task_id
+        if task not in inside:
+            raise refuse(block.spec, f"the input of {update!r} is of task {task}", "Move that task into the block.")
+
+
+def _states(block: Block) -> None:
+    for update in block.committer.updates:
+        if not isinstance(update.state, KeyedState):
+            raise refuse(
+                block.spec,
+                f"state = {type(update.state).__name__} is no state with a fence",
+                "Pass a state such as SqlState.",
+            )
+    for name, times in Counter(update.state.name for update in block.committer.updates).items():
+        if times > 1:
+            raise refuse(
+                block.spec,
+                f"state {name!r} is updated {times} times",
+                "One state takes one update a transaction: combine the outputs in a task, or use another table.",
+            )
+
+
+def _kinds(block: Block) -> None:
+    source = block.spec.source.kind
+    for update in block.committer.updates:
+        kind = update.state.kind
+        if (source, kind) in _EXACTLY_ONCE or block.at_least_once:
+            continue
+        raise refuse(
+            block.spec,
+            f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
+            "cannot give exactly once",
+            'Use kind="opaque", or, if rows may be counted more than once: Transaction(at_least_once=True).'
+            if source is not SourceKind.NON_TRANSACTIONAL
+            else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
+        )
+
+
+def _operator(task: Any) -> type:
+    found: type = task.operator_class if task.is_mapped else type(task)
+    return found
+
+
+def _is_ours(operator: type) -> bool:
+    return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)

@@ -1,0 +1,137 @@
+"""`Transaction`: the block in a DAG file that makes its tasks one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+from airflow_tx import compat
+from airflow_tx.config import Settings
+from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.lifecycle import hook_up
+from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.sources.api import TransactionalSource
+from airflow_tx.topology.rules import Block, check, refuse
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.xcom_arg import XComArg
+    from typing_extensions import Self
+
+
+class Transaction:
+    """Makes the tasks of a block one transaction per DAG run.
+
+        with DAG("flights", schedule=None, max_active_runs=8):
+            with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4) as tx:
+                CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=totals)])
+
+    The block creates the task `begin` and puts it before every task of the block that has nothing else of the block
+    before it. Tasks upstream of the CommitOperator must succeed for the transaction to commit; side branches need not.
+
+    :param source: where the batches come from.
+    :param topology: name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Two DAGs cannot
+        share one.
+    :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
+    :param message_timeout: seconds from begin until all tasks have acked, after which the transaction counts as failed
+        and may be replayed; default: `[tx] message_timeout`. It is acted upon by whoever replays, never by the tasks.
+    :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
+    :param root: znode below which the topology lies; default: `[tx] root`.
+    :param at_least_once: allow a source and a state that cannot give exactly once together.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: TransactionalSource,
+        topology: str | None = None,
+        max_pending: int | None = None,
+        message_timeout: float | None = None,
+        zookeeper_conn_id: str | None = None,
+        root: str | None = None,
+        at_least_once: bool = False,
+    ) -> None:
+        self._dag = _current_dag(topology)
+        self._at_least_once = at_least_once
+        self._spec = TransactionSpec(
+            topology=topology or self._dag.dag_id,
+            dag_id=self._dag.dag_id,
+            source=source,
+            max_pending=max_pending,
+            message_timeout=message_timeout,
+            zookeeper_conn_id=zookeeper_conn_id,
+            root=root,
+        )
+        self._before: frozenset[str] = frozenset()
+        self._begin: BeginTransactionOperator | None = None
+
+    @property
+    def topology(self) -> str:
+        """Name of the topology."""
+        return self._spec.topology
+
+    @property
+    def begin(self) -> BeginTransactionOperator:
+        """The first task; it exists inside the block and after it."""
+        if self._begin is None:
+            raise refuse(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
+        return self._begin
+
+    @property
+    def batch(self) -> XComArg:
+        """The batch as plain JSON, for arguments of `@task` functions: topology, txid, attempt, rows and more."""
+        return self.begin.output
+
+    def __enter__(self) -> Self:
+        if any(isinstance(task, BeginTransactionOperator) for task in self._dag.tasks):
+            raise refuse(self._spec, f"DAG {self._dag.dag_id} has one already", "One DAG run is one transaction.")
+        self._before = frozenset(self._dag.task_ids)
+        self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            return
+        begin = self.begin
+        tasks = [task for task in self._dag.tasks if task.task_id not in self._before and task is not begin]
+        inside = {task.task_id for task in tasks}
+        for task in tasks:
+            if not task.upstream_task_ids & (inside | {begin.task_id}):
+                begin.set_downstream(task)
+        block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec))
+        check(block)
+        self._bind(block)
+
+    def _bind(self, block: Block) -> None:
+        """Tell `begin` what must ack, and let it."""
+        acking = [task for task in block.tasks if task.task_id in block.upstream_of_committer]
+        for task in acking:
+            hook_up(task)
+        block.begin.transaction = replace(
+            self._spec,
+            begin=block.begin.task_id,
+            tasks=tuple(sorted(task.task_id for task in acking)),
+            mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
+            inside=tuple(sorted(task.task_id for task in block.tasks)),
+        )
+
+
+def _window(spec: TransactionSpec) -> int:
+    return Settings.load().max_pending if spec.max_pending is None else spec.max_pending
+
+
+def _current_dag(topology: str | None) -> DAG:
+    dag: Any = DagContext.get_current()
+    if dag is None:
+        from airflow_tx.errors import TransactionDefinitionError
+
+        raise TransactionDefinitionError(
+            topology=topology or "?", problem="it stands outside of a DAG", remedy="Write it inside `with DAG(...):`"
+        )
+    found: DAG = dag
+    return found

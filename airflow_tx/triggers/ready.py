@@ -1,0 +1,57 @@
+"""Wakes `begin` when the window of a topology has room."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter
+from airflow_tx.triggers.shared import POLL, until
+
+
+class ReadyTrigger(BaseTrigger):
+    """Fires once when another transaction may be allocated; several waiters may be woken for one place.
+
+    :param hold: seconds that it waits at least.
+    :param poll: seconds between two looks.
+    """
+
+    def __init__(
+        self, zookeeper_conn_id: str, root: str, topology: str, max_pending: int, hold: float, poll: float = POLL
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.root = root
+        self.topology = topology
+        self.max_pending = max_pending
+        self.hold = hold
+        self.poll = poll
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments: plain, without passwords."""
+        return (
+            "airflow_tx.triggers.ready.ReadyTrigger",
+            {
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "root": self.root,
+                "topology": self.topology,
+                "max_pending": self.max_pending,
+                "hold": self.hold,
+                "poll": self.poll,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, then yield one event."""
+        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    def _look(self, store: Store) -> dict[str, int] | None:
+        paths, read = Paths(self.root, self.topology), Reader(store)
+        current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+        return {"current": current} if allocated + 1 < current + self.max_pending else None

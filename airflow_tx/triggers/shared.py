@@ -1,0 +1,56 @@
+"""What the triggers share: one ZooKeeper client per process, a few threads of their own, and the shortest deferral.
+
+Airflow fails a deferred task that is woken before the scheduler has seen the end of its first leg, so a trigger holds
+it for a while whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from airflow_tx.errors import StoreError
+from airflow_tx.protocol.api import Store
+
+T = TypeVar("T")
+
+# Between two looks; a look is a few reads on a client that all triggers share.
+POLL = 1.0
+# Threads of our own: the default executor of the event loop serves the triggers of everybody.
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="airflow_tx-trigger")
+
+log = logging.getLogger(__name__)
+
+
+async def until(look: Callable[[Store], T | None], conn_id: str, *, hold: float, poll: float = POLL) -> T:
+    """Ask `look` in a thread, again and again, until it answers; not before `hold` seconds have passed.
+
+    A ledger that cannot be reached is no answer: the task would only fail for it.
+
+    :param look: reads the ledger; blocking.
+    """
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(hold)
+    told = False
+    while True:
+        try:
+            answer = await loop.run_in_executor(_threads, partial(_ask, look, conn_id))
+            told = False
+        except StoreError as error:
+            answer = None
+            if not told:
+                log.warning("%s This task goes on waiting.", error)
+            told = True
+        if answer is not None:
+            return answer
+        await asyncio.sleep(poll)
+
+
+def _ask(look: Callable[[Store], T | None], conn_id: str) -> T | None:
+    from airflow_tx.hooks.zookeeper import shared_store
+
+    return look(shared_store(conn_id))

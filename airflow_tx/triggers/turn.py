@@ -1,0 +1,78 @@
+"""Wakes a committer when its turn is near, or when something happened to its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_tx.operators.turn import Wait, decide, look
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.triggers.shared import POLL, until
+
+
+class TurnTrigger(BaseTrigger):
+    """Fires once: near the turn with all earlier transactions on their way, or when the own record changed or vanished.
+
+    :param op: that of the own record when the task deferred itself.
+    :param hold: seconds that it waits at least.
+    :param poll: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        zookeeper_conn_id: str,
+        root: str,
+        topology: str,
+        txid: int,
+        op: str | None,
+        hold: float,
+        poll: float = POLL,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.root = root
+        self.topology = topology
+        self.txid = txid
+        self.op = op
+        self.hold = hold
+        self.poll = poll
+        self._told: tuple[Any, ...] = ()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments: plain, without passwords."""
+        return (
+            "airflow_tx.triggers.turn.TurnTrigger",
+            {
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "root": self.root,
+                "topology": self.topology,
+                "txid": self.txid,
+                "op": self.op,
+                "hold": self.hold,
+                "poll": self.poll,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, then yield one event."""
+        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    def _look(self, store: Store) -> dict[str, Any] | None:
+        line = look(store, Paths(self.root, self.topology), self.txid)
+        if line.op != self.op:
+            return {"reason": "its record changed"}
+        wait = decide(line)
+        if wait is not Wait.DEFERRED:
+            return {"reason": "its turn is near", "current": line.current}
+        first = line.earlier.get(line.current)
+        told = (line.current, first and first.phase)
+        if first is not None and told != self._told:
+            self._told = told
+            self.log.info(
+                "Waiting for transaction %s (run %s), which is %s", first.txid, first.run_id, first.phase.value
+            )
+        return None
