@@ -27,7 +27,9 @@ def server() -> Iterator[LocalZooKeeper]:
 @pytest.fixture
 def client(server: LocalZooKeeper, zookeeper_root: str) -> Iterator[KazooClient]:
     server.start()
-    kazoo = KazooClient(server.hosts, timeout=5)
+    # On a busy machine a restart takes seconds, and kazoo's own back-off grows beyond a short session.
+    retry = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
+    kazoo = KazooClient(server.hosts, timeout=60, connection_retry=retry)
     kazoo.start(timeout=10)
     kazoo.ensure_path(zookeeper_root)
     kazoo.chroot = zookeeper_root
@@ -72,7 +74,7 @@ def test_a_crash_keeps_data_and_sessions(server: LocalZooKeeper, client: KazooCl
     assert not server.running
     server.start()
 
-    assert eventually(lambda: client.get("/kept")[0], 10, "the client reads again") == b"value"
+    assert eventually(lambda: client.get("/kept")[0], 30, "the client reads again") == b"value"
     assert client.client_id[0] == session
 
 
