@@ -1,6 +1,7 @@
 """How the deltas of a batch go into stored values: Trident's combiner aggregators, with a name that stores push down.
 
-NULL follows SQL: it is no number, it changes nothing, and a sum of nothing but NULL is NULL. Source: trident-state seed.
+NULL follows SQL: it is no number, it changes nothing, and a sum of nothing but NULL is NULL.
+Source: trident-state seed.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Grant:
     :param incarnation: uuid of this life of the ledger.
     :param token: outranks every earlier grant.
     :param last: per state name, the last txid that became final in it; a state without entry is new to this ledger.
-    :param batch: the transaction's {"rows", "position", "prev"} as compact JSON text, kept beside the fence so that a lost ledger can be
-        rebuilt from the state.
+    :param batch: the transaction's {"rows", "position", "prev"} as compact JSON text, kept beside the
+        fence so that a lost ledger can be rebuilt from the state.
     """
 
     topology: str
@@ -85,11 +85,12 @@ class FencedState(Protocol):
         """
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the stored values.
+        """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the values.
 
         :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.
         :param chunk: the writer's partition; the same chunk may be sent twice, another one may not touch its keys.
-        :param complete: sets `applied`. False for one of several writers; the last call of the grant says True (its rows may be none).
+        :param complete: sets `applied`. False for one of several writers; the last call of the grant says True
+            (its rows may be none).
         :return: how many keys were written.
         :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
         """

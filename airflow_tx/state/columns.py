@@ -5,103 +5,22 @@ A delta is checked before the store sees it, so that each store refuses the same
 
 from __future__ import annotations
 
-import datetime as dt
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from operator import index, itemgetter
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import StateKind
+from airflow_tx.state.column_types import CONVERT, converted, type_of
 
 RESERVED = "tx_"
-_BIGINT = 2**63
 _NULL_KEY = "Filter such rows, or give them a key of their own."
+_TWICE = "Aggregate by key before writing."
 Row = tuple[Any, ...]
-
-
-def _bigint(value: Any) -> int:
-    if type(value) is not int:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError("is not an integer")
-        value = index(value)
-    if not -_BIGINT <= value < _BIGINT:
-        raise ValueError("does not fit into 64 bits")
-    return int(value)
-
-
-def _double(value: Any) -> float:
-    if isinstance(value, (str, bool, Decimal)) or not hasattr(value, "__float__"):
-        raise TypeError("is not a float")
-    value = float(value)
-    if not math.isfinite(value):
-        raise ValueError("is not finite (a missing value is None)")
-    return float(value)
-
-
-def _numeric(value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-        raise TypeError("is not a Decimal")
-    number = Decimal(value)
-    if not number.is_finite():
-        raise ValueError("is not finite (a missing value is None)")
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("is not a text")
-    if "\x00" in value:
-        raise ValueError("holds a NUL character")
-    return str(value)
-
-
-def _exactly(kind: type) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(f"is not a {kind.__name__}")
-        return value
-
-    return check
-
-
-def _timestamp(value: Any) -> dt.datetime:
-    if not isinstance(value, dt.datetime) or value.tzinfo is not None:
-        raise TypeError("is not a datetime without time zone")
-    return value
-
-
-def _timestamptz(value: Any) -> dt.datetime:
-    if not isinstance(value, dt.datetime) or value.tzinfo is None:
-        raise TypeError("is not a datetime with time zone")
-    return value.astimezone(dt.timezone.utc)
-
-
-CONVERT: Mapping[str, Callable[[Any], Any]] = {
-    "bigint": _bigint,
-    "double": _double,
-    "numeric": _numeric,
-    "text": _text,
-    "boolean": _exactly(bool),
-    "date": _exactly(dt.date),
-    "timestamp": _timestamp,
-    "timestamptz": _timestamptz,
-}
-
-
-def type_of(value: Any) -> str | None:
-    """The column type that fits a key value; None if there is none."""
-    if isinstance(value, dt.datetime):
-        return "timestamp" if value.tzinfo is None else "timestamptz"
-    for kind, name in ((bool, "boolean"), (str, "text"), (Decimal, "numeric"), (dt.date, "date"), (float, "double")):
-        if isinstance(value, kind):
-            return name
-    return "bigint" if hasattr(value, "__index__") else None
+Rows = list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -151,39 +70,52 @@ class Columns:
             found[key] = kind
         return found
 
-    def checked(
-        self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, seen: set[Row]
-    ) -> Iterator[Row]:
-        """Each row as a tuple, keys first, then deltas, converted to the types of the columns.
+    def portions(
+        self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, size: int
+    ) -> Iterator[list[Sequence[Any]]]:
+        """The rows in portions, each as columns: keys first, then deltas, converted to the types of the columns.
 
-        :param seen: keys of earlier rows of this update; grows.
-        :raises StateError: a row that does not fit; it names the row.
+        :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
         """
+        iterator, seen, start = iter(rows), set[Row](), 0
+        kinds = [*(key_types[key] for key in self.keys), *(value.type for value in self.values.values())]
+        while portion := list(islice(iterator, size)):
+            columns = self._columns(portion, kinds, start)
+            if self.keys:
+                self._check_once(portion, list(zip(*columns[: len(self.keys)], strict=True)), seen, start)
+            elif start or len(portion) > 1:
+                raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
+            yield columns
+            start += len(portion)
+
+    def _columns(self, portion: Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
         names = (*self.keys, *self.values)
-        convert = [CONVERT[key_types[key]] for key in self.keys] + [
-            CONVERT[value.type] for value in self.values.values()
-        ]
-        absent: Sequence[Any] = [0 if agg.name == "count" else None for agg in self.values.values()]
-        width, split = len(names), len(self.keys)
-        pick: Callable[[Mapping[str, Any]], Row] = itemgetter(*names) if width > 1 else lambda row: (row[names[0]],)
-        for number, row in enumerate(rows):
-            if len(row) != width or not all(name in row for name in names):
+        if set(map(len, portion)) != {len(names)} or not all(map(set(names).issubset, portion)):
+            for number, row in enumerate(portion, start):
                 self._check_names(row, number)
-            picked = pick(row)
+        columns: list[Sequence[Any]] = []
+        for name, kind in zip(names, kinds, strict=True):
+            values = list(map(itemgetter(name), portion))
             try:
-                key = tuple([fit(value) for fit, value in zip(convert[:split], picked[:split])])
-                deltas = [
-                    none if value is None else fit(value)
-                    for fit, value, none in zip(convert[split:], picked[split:], absent)
-                ]
+                values = list(converted(kind, values))
             except (ValueError, TypeError, OverflowError):
-                raise self._misfit(number, row, picked, convert, names) from None
+                raise self._misfit(portion, name, kind, start) from None
+            if name in self.keys and None in values:
+                number = values.index(None)
+                raise self._refusal(start + number, portion[number], f"key {name!r} is NULL", _NULL_KEY)
+            if name in self.values and self.values[name].name == "count":
+                values = [0 if value is None else value for value in values]
+            columns.append(values)
+        return columns
+
+    def _check_once(self, portion: Rows, keys: list[Row], seen: set[Row], start: int) -> None:
+        if len(set(keys)) == len(keys) and seen.isdisjoint(keys):
+            seen.update(keys)
+            return
+        for number, key in enumerate(keys):
             if key in seen:
-                raise self._refusal(
-                    number, row, f"key {self._show(key)} comes twice", "Aggregate by key before writing."
-                )
+                raise self._refusal(start + number, portion[number], "its key comes twice", _TWICE)
             seen.add(key)
-            yield (*key, *deltas)
 
     def _check_names(self, row: Mapping[str, Any], number: int) -> None:
         expected = [*self.keys, *self.values]
@@ -196,32 +128,20 @@ class Columns:
                 remedy="Select exactly these columns before writing.",
             )
 
-    def _misfit(
-        self, number: int, row: Mapping[str, Any], picked: Row, convert: Sequence[Callable[[Any], Any]], names: Row
-    ) -> StateError:
-        for position, (name, value, fit) in enumerate(zip(names, picked, convert)):
-            if value is None and position >= len(self.keys):
-                continue
-            if value is None:
-                return self._refusal(number, row, f"key {name!r} is NULL", _NULL_KEY)
+    def _misfit(self, portion: Rows, name: str, kind: str, start: int) -> StateError:
+        remedy = f"The column is a {kind}."
+        if name in self.values:
+            remedy += " Another type: Sum(type=...) with a new table."
+        for number, row in enumerate(portion):
             try:
-                fit(value)
+                converted(kind, [row[name]])
             except (ValueError, TypeError, OverflowError) as error:
-                remedy = f"The column is a {self._type(name, fit)}."
-                if name in self.values:
-                    remedy += " Another type: Sum(type=...) with a new table."
-                return self._refusal(number, row, f"{name} = {value!r} {error}", remedy)
-        return self._refusal(number, row, "it does not fit", "Compare it with the columns of the state.")
-
-    def _type(self, name: str, fit: Callable[[Any], Any]) -> str:
-        return next((kind for kind, convert in CONVERT.items() if convert is fit), name)
+                return self._refusal(start + number, row, f"{name} = {row[name]!r} {error}", remedy)
+        return self._refusal(start, portion[0], f"{name} does not fit", remedy)
 
     def _refusal(self, number: int, row: Mapping[str, Any], problem: str, remedy: str) -> StateError:
         shown = {name: row[name] for name in self.keys}
         return StateError(state=self.state, problem=f"row {number} {shown}: {problem}", remedy=remedy)
-
-    def _show(self, key: Row) -> str:
-        return str(dict(zip(self.keys, key)))
 
 
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:

@@ -19,9 +19,7 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
     last = grant.last.get(state)
     if stored is None:
         if last is not None:
-            raise StateBehind(
-                state=state, topology=grant.topology, expected=last, found="nothing"
-            )
+            raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
         return FenceRow(grant.incarnation, grant.token, False, grant.batch)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
@@ -42,11 +40,7 @@ def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
 
     :raises FenceOutranked: it holds another one.
     """
-    if (
-        stored is None
-        or stored.incarnation != grant.incarnation
-        or stored.token != grant.token
-    ):
+    if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
 
@@ -60,15 +54,11 @@ def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
     found, mine = stored.token, grant.token
     if found.generation == mine.generation and found.txid > mine.txid:
         return  # the continuity check words this better: the ledger is behind, or the writer is
-    if found.rank > mine.rank or (
-        found.rank == mine.rank and found.nonce != mine.nonce
-    ):
+    if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
-def _check_continuity(
-    stored: FenceRow, grant: Grant, last: int | None, *, state: str
-) -> None:
+def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
     found = stored.token.txid
     if found == grant.txid or found == last:
         return

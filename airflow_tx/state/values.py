@@ -51,7 +51,9 @@ class TransactionalValue(Generic[T]):
 
 @dataclass(frozen=True)
 class OpaqueValue(Generic[T]):
-    """A value, the last transaction in it and the value before that one: exact even when a replay has other rows (Trident's OpaqueValue).
+    """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
+
+    Exact even when a replay has other rows.
 
     :param prev: the value before `txid`; None: there was none.
     :param token: the grant that wrote it; a value outside a fenced state has none.

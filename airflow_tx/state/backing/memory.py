@@ -6,6 +6,7 @@ Guarantee: as SqlState, among the threads of one process. Not promised: anything
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ _LOCK = threading.RLock()
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state: the fence row, and per key tuple the tuple of its column values with their writer."""
+    """What a store holds of one state: the fence row, and per key the tuple of its values with their writer."""
 
     fence: FenceRow | None = None
     rows: dict[Row, Stored] = field(default_factory=dict)
@@ -66,7 +67,8 @@ class MemoryState:
         self.database = database if database is not None else MemoryDatabase()
 
     def __repr__(self) -> str:
-        return f"MemoryState({self.name!r}, keys={list(self.columns.keys)}, values={dict(self.columns.values)}, kind={self.kind.value!r})"
+        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.values)}"
+        return f"MemoryState({self.name!r}, {columns}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is."""
@@ -118,7 +120,7 @@ class MemoryState:
         names = (*self.columns.keys, *self.columns.values)
         with _LOCK:
             rows = [
-                dict(zip(names, (*key, *stored.value)))
+                dict(zip(names, (*key, *stored.value), strict=True))
                 for key, stored in self.database.rows.items()
                 if stored.value is not None
             ]
@@ -135,7 +137,8 @@ class MemoryState:
         if first is None:
             return []
         types = self.columns.key_types(first)
-        return list(self.columns.checked(itertools.chain([first], iterator), types, seen=set()))
+        whole = self.columns.portions(itertools.chain([first], iterator), types, size=sys.maxsize)
+        return [row for columns in whole for row in zip(*columns, strict=True)]
 
     def _rolled_back(self, grant: Grant) -> dict[Row, Stored]:
         rows = dict(self.database.rows)
@@ -170,10 +173,12 @@ class MemoryState:
                 return OpaqueValue(grant.txid, value, None, grant.token, chunk)
             return TransactionalValue(grant.txid, value, grant.token, chunk)
         if stored.txid == grant.txid and stored.token == grant.token and stored.chunk != chunk:
-            shown = dict(zip(self.columns.keys, key))
+            shown = dict(zip(self.columns.keys, key, strict=True))
             raise ChunkConflict(state=self.name, key=shown, found=stored.chunk, chunk=chunk, txid=grant.txid)
         return stored.update(grant.txid, self._combined(stored.get(grant.txid), deltas), grant.token, chunk)
 
     def _combined(self, base: Row | None, deltas: Row) -> Row:
         aggregators = self.columns.values.values()
-        return tuple(agg.combine(a, b) for agg, a, b in zip(aggregators, base or [None] * len(deltas), deltas))
+        return tuple(
+            agg.combine(a, b) for agg, a, b in zip(aggregators, base or [None] * len(deltas), deltas, strict=True)
+        )

@@ -1,4 +1,4 @@
-"""A state in a SQL table: one conditional upsert per commit, under a fence. SQLite and PostgreSQL. Source: PROTOCOL §7."""
+"""A state in a table of SQLite or PostgreSQL: one conditional upsert per commit, under a fence. Source: PROTOCOL §7."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ PUSHED_DOWN = ("sum", "count")
 class SqlState:
     """A table of values per key that transactions add to, each exactly once.
 
-    The table is made by the first update; its key columns get the types of that update's first row, or those in `types`.
+    The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
     Key and value columns have your names and can be read with plain SQL; columns of this package begin with `tx_`.
     The table `airflow_tx_fence` beside it holds the fence.
 
     Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
     after a failure they may still change. In the commit phase they are exact.
 
-    :param conn_id: Airflow connection of type sqlite or postgres; looked up when the state is used, never while a DAG is parsed.
+    :param conn_id: Airflow connection of type sqlite or postgres; looked up when the state is used, not
+        when a DAG is parsed.
     :param table: "table" or "schema.table".
     :param keys: key columns; [] keeps one row for everything.
     :param values: aggregator per value column, such as Sum() or Count().
@@ -100,7 +101,7 @@ class SqlState:
         }
 
     def raise_fence(self, grant: Grant) -> None:
-        """In one database transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
+        """In one database transaction: check continuity, raise the fence, undo what outranked tokens of it wrote.
 
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
         """
@@ -108,11 +109,12 @@ class SqlState:
             self._store.raise_fence(connection, grant)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """In one database transaction: check that the fence holds exactly this grant, then add `rows` to the stored values.
+        """In one database transaction: check that the fence holds exactly this grant, then add `rows` to the values.
 
         :param rows: one per key: the key columns and the deltas of the value columns.
         :param chunk: the writer's partition; the same chunk may be sent twice.
-        :param complete: False for one of several writers at once; the last call of the grant says True (its rows may be none).
+        :param complete: False for one of several writers at once; the last call of the grant says True
+            (its rows may be none).
         :return: how many keys were written.
         :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
         """

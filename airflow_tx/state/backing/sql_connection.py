@@ -65,8 +65,8 @@ def parsed_url(url: str) -> URL:
 
 
 def _airflow_connection(conn_id: str) -> Any:
-    from airflow.sdk.exceptions import AirflowNotFoundException
     from airflow.sdk.bases.hook import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
         return BaseHook.get_connection(conn_id)

@@ -1,4 +1,4 @@
-"""The two tables of a SQL state: the fence, one row per state table, and the values with what the protocol keeps beside them.
+"""The tables of a SQL state: the fence, one row per state table, and the values with what the protocol keeps of them.
 
 Key and value columns have the user's names; everything of ours begins with `tx_`.
 """

@@ -1,10 +1,10 @@
-"""One state in one database: its transactions, its fence row, its roll-back and its bulk upsert. Source: PROTOCOL §7."""
+"""One state in one database: transactions, fence row, roll-back and bulk upsert. Source: PROTOCOL §7."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from airflow_tx.state.backing.sql_schema import (
     FENCE_FORMAT,
     PREV,
     SINGLE_KEY,
+    WRITER,
     existing_key_types,
     fence_table,
     split_name,
@@ -135,14 +136,16 @@ class SqlStore:
         keys, values = self._key_columns(table), [table.c[value] for value in self.columns.values]
         kinds = [key_types.get(key.name, "bigint") for key in keys] + [agg.type for agg in self.columns.values.values()]
         statement = self._upsert(table, [*keys, *values], grant.token, chunk)
-        seen: set[Row] = set()
-        checked = self.columns.checked(chain([first], iterator), key_types, seen=seen)
-        if not self.columns.keys:
-            checked = ((0, *row) for row in checked)
-        while portion := list(islice(checked, ROWS_AT_ONCE)):
-            if self._dialect.execute_rows(connection, statement, kinds, portion) != len(portion):
-                raise self._conflict(connection, table, {row[: len(keys)] for row in portion}, grant.token, chunk)
-        return len(seen)
+        written = 0
+        for portion in self.columns.portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
+            # A state without keys has one row, with a key of ours.
+            arrays = portion if self.columns.keys else [[0], *portion]
+            size = len(arrays[0])
+            if self._dialect.execute_rows(connection, statement, kinds, arrays) != size:
+                touched = set(zip(*arrays[: len(keys)], strict=True))
+                raise self._conflict(connection, table, touched, grant.token, chunk)
+            written += size
+        return written
 
     def read(self, connection: Connection) -> list[dict[str, Any]]:
         """The current values, in the order of the keys."""
@@ -152,7 +155,7 @@ class SqlStore:
         table = found[0]
         names = (*self.columns.keys, *self.columns.values)
         query = sa.select(*[table.c[name] for name in names]).order_by(*table.primary_key.columns)
-        return [dict(row) for row in connection.execute(query).mappings()]
+        return [dict(zip(names, row, strict=True)) for row in connection.execute(query).all()]
 
     def clear(self, connection: Connection) -> None:
         """Delete the fence row and all values."""
@@ -163,15 +166,13 @@ class SqlStore:
             connection.execute(found[0].delete())
 
     def _upsert(self, table: sa.Table, columns: list[sa.Column[Any]], token: Token, chunk: int) -> Any:
-        """The conditional upsert: same txid, from the previous value; a row that it must not touch is left, and missed in the count."""
-        constants: dict[str, Any] = {
-            name: sa.literal_column(str(value)) for name, value in _writer(token, chunk).items()
-        }
-        opaque, same = self.kind is StateKind.OPAQUE, table.c.tx_txid == sa.literal_column(str(token.txid))
+        """The conditional upsert: same txid, from the previous value; a row it must not touch stays, and is not counted."""
+        writer, opaque = _writer(token, chunk), self.kind is StateKind.OPAQUE
+        constants, same = dict(writer), table.c.tx_txid == writer["tx_txid"]
         if opaque:
             constants["tx_created"] = sa.true()
         insert = self._dialect.insert_rows(table, columns, constants)
-        updated: dict[str, Any] = {name: insert.excluded[name] for name in _writer(token, chunk)}
+        updated: dict[str, Any] = {name: insert.excluded[name] for name in writer}
         for value, aggregator in self.columns.values.items():
             stored, delta = table.c[value], insert.excluded[value]
             base = sa.case((same, table.c[PREV + value]), else_=stored) if opaque else stored
@@ -182,7 +183,7 @@ class SqlStore:
         if opaque:
             updated["tx_created"] = sa.case((same, table.c.tx_created), else_=sa.false())
         return insert.on_conflict_do_update(
-            index_elements=list(table.primary_key.columns), set_=updated, where=_may_update(table, token, chunk)
+            index_elements=list(table.primary_key.columns), set_=updated, where=_may_update(table, writer)
         ).execution_options(preserve_rowcount=True)
 
     def _roll_back(self, connection: Connection, token: Token) -> None:
@@ -190,7 +191,7 @@ class SqlStore:
         if found is None:
             return
         table = found[0]
-        outranked = sa.and_(table.c.tx_txid == token.txid, _of_another(table, token))
+        outranked = sa.and_(table.c.tx_txid == token.txid, _of_another(table, _writer(token, 0)))
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
         connection.execute(table.update().where(outranked).values(restored))
@@ -199,14 +200,16 @@ class SqlStore:
         self, connection: Connection, table: sa.Table, keys: set[Row], token: Token, chunk: int
     ) -> StateError:
         columns = self._key_columns(table)
-        query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(sa.not_(_may_update(table, token, chunk)))
+        query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(
+            sa.not_(_may_update(table, _writer(token, chunk)))
+        )
         for row in connection.execute(query):
             *key, txid, found = row
             if tuple(key) not in keys:
                 continue
             if txid > token.txid:
                 return TxidBehind(txid=token.txid, stored=txid)
-            shown = dict(zip(self.columns.keys, key))
+            shown = dict(zip(self.columns.keys, key, strict=True))
             return ChunkConflict(state=self.columns.state, key=shown, found=found, chunk=chunk, txid=token.txid)
         return self._refused("it did not take all rows of the update")
 
@@ -261,24 +264,17 @@ class SqlStore:
         )
 
 
-def _writer(token: Token, chunk: int) -> dict[str, int]:
-    return {
-        "tx_txid": token.txid,
-        "tx_generation": token.generation,
-        "tx_attempt": token.attempt,
-        "tx_epoch": token.epoch,
-        "tx_chunk": chunk,
-    }
+def _writer(token: Token, chunk: int) -> dict[str, Any]:
+    """The columns that say who wrote a row, as constants of the statement: they are the same for all its rows."""
+    values = (token.txid, token.generation, token.attempt, token.epoch, chunk)
+    return {name: sa.literal_column(str(int(value))) for name, value in zip(WRITER, values, strict=True)}
 
 
-def _of_another(table: sa.Table, token: Token) -> Any:
-    columns = table.c
-    return sa.or_(
-        columns.tx_generation != token.generation, columns.tx_attempt != token.attempt, columns.tx_epoch != token.epoch
-    )
+def _of_another(table: sa.Table, writer: dict[str, Any]) -> Any:
+    return sa.or_(*[table.c[name] != writer[name] for name in ("tx_generation", "tx_attempt", "tx_epoch")])
 
 
-def _may_update(table: sa.Table, token: Token, chunk: int) -> Any:
+def _may_update(table: sa.Table, writer: dict[str, Any]) -> Any:
     """Rows of an earlier transaction, of another attempt of this one, or of this very writer."""
-    same = sa.and_(table.c.tx_txid == token.txid, sa.or_(_of_another(table, token), table.c.tx_chunk == chunk))
-    return sa.or_(table.c.tx_txid < token.txid, same)
+    mine = sa.or_(_of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
+    return sa.or_(table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine))
