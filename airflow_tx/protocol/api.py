@@ -46,9 +46,7 @@ class Store(Protocol):
     def children(self, path: str) -> Children | None:
         """The names below `path`; None if `path` does not exist."""
 
-    def multi(
-        self, requirements: Sequence[Requirement], writes: Sequence[Write]
-    ) -> None:
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
         """Apply all `writes` in order, if all `requirements` hold; else nothing.
 
         :raises RequirementFailed: it did not happen.

@@ -161,18 +161,12 @@ def begin(
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
         return _final(read, paths, binding.txid)
-    return _replay(
-        read, stamp, paths, request, proposal, run_states, binding.txid, record
-    )
+    return _replay(read, stamp, paths, request, proposal, run_states, binding.txid, record)
 
 
-def _check_claim(
-    topology: TopologyRecord, paths: Paths, request: TopologyRequest
-) -> None:
+def _check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
     if topology.dag_id != request.dag_id:
-        raise TopologyClaimed(
-            topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id
-        )
+        raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
 
 
 def position_before(read: Reader, paths: Paths, txid: int) -> Any:
@@ -220,9 +214,7 @@ def _allocate(
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(txid), b""),
     )
-    result = Begun(
-        TransactionAttempt(txid, 1), rows, after, record.rows_digest, replay=False
-    )
+    result = Begun(TransactionAttempt(txid, 1), rows, after, record.rows_digest, replay=False)
     return Decision(writes, result, paths.transaction(txid))
 
 
@@ -231,9 +223,7 @@ def _final(read: Reader, paths: Paths, txid: int) -> Result:
         return AlreadyCommitted(txid)
     if read.peek_if_any(Metadata, paths.skipped(txid)) is not None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
-    raise UnknownTransaction(
-        what=f"record of transaction {txid}", path=paths.transaction(txid)
-    )
+    raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
 
 
 def _replay(
@@ -295,9 +285,7 @@ def _continue(
         tasks=dict(request.tasks),
         op=stamp.op,
     )
-    return Decision(
-        (Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid)
-    )
+    return Decision((Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid))
 
 
 def _next_attempt(

@@ -57,9 +57,7 @@ class AcquireRequest:
     outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
 
 
-def acquire(
-    read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str
-) -> Decision | Result:
+def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str) -> Decision | Result:
     """Take the turn to commit, outranking whoever held it for this transaction.
 
     :param nonce: random, of this grant alone.
@@ -102,9 +100,7 @@ def acquire(
         granted_at=stamp.now,
         op=stamp.op,
     )
-    result = Granted(
-        topology.generation, topology.incarnation, epoch, nonce, topology.states, before
-    )
+    result = Granted(topology.generation, topology.incarnation, epoch, nonce, topology.states, before)
     return Decision(
         (Put(paths.transaction(attempt.txid), encode(taken)),),
         result,
@@ -127,9 +123,7 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
             raise OutputChanged(state=state, txid=txid, digest=output, found=found)
 
 
-def holds(
-    record: TransactionRecord | None, topology: TopologyRecord, token: Token
-) -> bool:
+def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
     """Whether `token` is still the grant that the ledger knows."""
     if record is None or record.phase is not Phase.COMMITTING:
         return False
@@ -153,9 +147,7 @@ class CommitRequest:
     history: int
 
 
-def commit(
-    read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest
-) -> Decision | Result:
+def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) -> Decision | Result:
     """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
     :raises Outranked: the token is not the one the ledger holds.
@@ -194,10 +186,7 @@ def commit(
         Put(paths.current, encode(Counter(txid + 1))),
         Create(paths.history(txid), encode(history)),
         Delete(paths.transaction(txid)),
-        *(
-            Delete(f"{paths.acks(txid)}/{name}")
-            for name in read.names(paths.acks(txid))
-        ),
+        *(Delete(f"{paths.acks(txid)}/{name}") for name in read.names(paths.acks(txid))),
         Delete(paths.acks(txid)),
         *_rotation(read, paths, txid, request.history),
     ]

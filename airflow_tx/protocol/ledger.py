@@ -14,7 +14,10 @@ from airflow_tx.errors import (
     OutcomeUnknown,
     Refused,
     RequirementFailed,
+    StoreUnavailable,
     TooMuchContention,
+    TxError,
+    UnreadableRecord,
 )
 from airflow_tx.protocol import beginning, committing, processing
 from airflow_tx.protocol.api import Clock, Ids, Node, Store
@@ -23,7 +26,7 @@ from airflow_tx.protocol.beginning import BeginRequest, Proposal
 from airflow_tx.protocol.committing import AcquireRequest, CommitRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.reading import Memory, Reader
+from airflow_tx.protocol.reading import PRESENT, Memory, Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
 from airflow_tx.protocol.requirement import Create, Put
 from airflow_tx.protocol.step import (
@@ -109,9 +112,7 @@ class Ledger:
             if isinstance(result, NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
-                proposal = Proposal(
-                    result.txid, result.base, decide(result.txid, result.position)
-                )
+                proposal = Proposal(result.txid, result.base, decide(result.txid, result.position))
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             else:
@@ -133,14 +134,10 @@ class Ledger:
             )
         )
 
-    def start(
-        self, attempt: TransactionAttempt, task: TaskTry
-    ) -> Started | AlreadyCommitted:
+    def start(self, attempt: TransactionAttempt, task: TaskTry) -> Started | AlreadyCommitted:
         """Step `start`; see `processing.start`."""
         # A first try has no entry yet: assume so, and read only if the multi says otherwise.
-        self._known.nodes.setdefault(
-            self.paths.ack(attempt.txid, task.task, task.map_index), None
-        )
+        self._known.nodes.setdefault(self.paths.ack(attempt.txid, task.task, task.map_index), None)
         step = partial(
             processing.start,
             paths=self.paths,
@@ -201,9 +198,7 @@ class Ledger:
         )
         return cast("Processed | AlreadyCommitted", self._run(step))
 
-    def acquire(
-        self, request: AcquireRequest
-    ) -> Granted | NotYet | Restarted | AlreadyCommitted:
+    def acquire(self, request: AcquireRequest) -> Granted | NotYet | Restarted | AlreadyCommitted:
         """Step `acquire`; see `committing.acquire`."""
         step = partial(
             committing.acquire,
@@ -222,9 +217,10 @@ class Ledger:
         ack_val: int = 0,
     ) -> Committed:
         """Step `commit`; see `committing.commit`."""
-        request = CommitRequest(
-            token, tuple(states), rows, ack_val, self.options.history
-        )
+        request = CommitRequest(token, tuple(states), rows, ack_val, self.options.history)
+        # The history of so many commits ago is there: assume so, and read only if the multi says otherwise.
+        if token.txid > self.options.history:
+            self._known.nodes.setdefault(self.paths.history(token.txid - self.options.history), PRESENT)
         return cast(
             Committed,
             self._run(partial(committing.commit, paths=self.paths, request=request)),
@@ -235,21 +231,21 @@ class Ledger:
         self.store.sync()
         read = Reader(self.store)
         record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))
-        return committing.holds(
-            record, read.peek(TopologyRecord, self.paths.record), token
-        )
+        return committing.holds(record, read.peek(TopologyRecord, self.paths.record), token)
+
+    def run(self, step: Step | partial[Decision | Result]) -> Result:
+        """A step that has no method here, such as a repair."""
+        return self._run(step)
 
     def _run(self, step: Step | partial[Decision | Result]) -> Result:
         synced = False
         for _ in range(PASSES):
             read = Reader(self.store, self._known)
-            stamp = Stamp(
-                self.clock.now().isoformat(timespec="milliseconds"), self.ids.nonce()
-            )
-            refusal: Refused | None = None
+            stamp = Stamp(self.clock.now().isoformat(timespec="milliseconds"), self.ids.nonce())
+            refusal: TxError | None = None
             try:
                 outcome = step(read, stamp)
-            except Refused as error:
+            except (Refused, UnreadableRecord) as error:
                 refusal, outcome = error, Done()
             if isinstance(outcome, Decision):
                 if self._send(read, outcome, stamp):
@@ -258,7 +254,7 @@ class Ledger:
                 # The multi that follows the answer checks what led to the question.
                 self._known = read.seen
                 return outcome
-            elif synced and not read.guessed:
+            elif synced and not read.guessed and self._confirmed(read):
                 if refusal is not None:
                     raise refusal
                 return outcome
@@ -267,22 +263,32 @@ class Ledger:
                 self.store.sync()
                 synced = True
             self._known.clear()
-        raise TooMuchContention(
-            step=_name(step), subject=self.paths.topology, times=PASSES
-        )
+        raise TooMuchContention(step=_name(step), subject=self.paths.topology, times=PASSES)
+
+    def _confirmed(self, read: Reader) -> bool:
+        """Whether all that was read held at one moment: an answer must not come from records of different times."""
+        requirements = read.requirements(frozenset())
+        try:
+            if requirements:
+                self.store.multi(requirements, ())
+        except (RequirementFailed, OutcomeUnknown):
+            return False
+        return True
 
     def _send(self, read: Reader, decision: Decision, stamp: Stamp) -> bool:
-        created = frozenset(
-            write.path for write in decision.writes if isinstance(write, Create)
-        )
+        created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:
             return False
-        except OutcomeUnknown:
+        except OutcomeUnknown as unknown:
             self._known.clear()
-            self.store.sync()
-            found = self.store.get(decision.proof)
+            try:
+                self.store.sync()
+                found = self.store.get(decision.proof)
+            except StoreUnavailable:
+                # Not that one: it says that nothing was written.
+                raise unknown from None
             return found is not None and f'"op":"{stamp.op}"'.encode() in found.data
         self._known = _after(self._known, read, decision)
         return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from urllib.parse import quote, unquote
 
 
+@lru_cache(maxsize=4096)
 def encode(name: str) -> str:
     """A name as one path element; never empty, never `.` or `..`."""
     return quote(name, safe="").replace(".", "%2E") or "%"
@@ -27,7 +29,7 @@ class Paths:
     root: str
     topology: str
 
-    @property
+    @cached_property
     def base(self) -> str:
         return f"{self.root.rstrip('/')}/{encode(self.topology)}"
 
@@ -104,6 +106,20 @@ class Paths:
     def skipped(self, txid: int) -> str:
         """Rows of a skipped batch."""
         return f"{self.all_skipped}/{txid}"
+
+    @property
+    def sources(self) -> str:
+        """Metadata per partition, for partitioned sources."""
+        return f"{self.base}/source"
+
+    @property
+    def repairs(self) -> str:
+        """What people did to this ledger; made by the first repair."""
+        return f"{self.base}/repairs"
+
+    def repair(self, number: int) -> str:
+        """One repair: who, when, why."""
+        return f"{self.repairs}/{number}"
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -44,9 +44,7 @@ class TaskTry:
     task_try: str
 
 
-def newest(
-    read: Reader, paths: Paths, attempt: TransactionAttempt, step: str
-) -> TransactionRecord | AlreadyCommitted:
+def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -> TransactionRecord | AlreadyCommitted:
     """The record of a transaction whose newest attempt is `attempt`.
 
     :raises StaleAttempt: a newer attempt exists.
@@ -61,9 +59,7 @@ def newest(
             path=paths.transaction(attempt.txid),
         )
     if record.attempt != attempt.attempt:
-        raise StaleAttempt(
-            step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
-        )
+        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     return record
 
 
@@ -138,12 +134,8 @@ def ack(
             reason=record.error or record.phase.value,
         )
     acked = record.tasks[task.task] if _by_begin(record, task) else found.emitted
-    entry = replace(
-        found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=outputs
-    )
-    return Decision(
-        (Put(path, encode(entry)), Put(paths.acks(attempt.txid), b"")), Done(), path
-    )
+    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=outputs)
+    return Decision((Put(path, encode(entry)), Put(paths.acks(attempt.txid), b"")), Done(), path)
 
 
 def fail(
@@ -165,9 +157,7 @@ def fail(
         Phase.PROCESSED,
     ):
         return Done()
-    _own(
-        read, paths.ack(attempt.txid, task.task, task.map_index), attempt, task, "fail"
-    )
+    _own(read, paths.ack(attempt.txid, task.task, task.map_index), attempt, task, "fail")
     failed = replace(
         record,
         phase=Phase.FAILED,
@@ -210,7 +200,7 @@ def processed(
             found=record.rows_digest,
         )
     acks = _acks(read, paths, attempt.txid)
-    missing = _missing(record, acks, closed)
+    missing = missing_acks(record, acks, closed)
     value = ack_val(record, acks, closed)
     if missing or value:
         tasks = ", ".join(missing) or f"unknown tasks (ack val {value:016x})"
@@ -237,46 +227,34 @@ def ack_val(
     return value
 
 
-def _missing(
+def missing_acks(
     record: TransactionRecord,
     acks: Mapping[tuple[str, int], Ack],
     closed: Collection[str],
 ) -> list[str]:
-    never = [
-        task for task in record.tasks if task not in closed and (task, -1) not in acks
-    ]
-    undone = [
-        task if index < 0 else f"{task}[{index}]"
-        for (task, index), entry in acks.items()
-        if not entry.done
-    ]
+    """The tasks, `task` or `task[index]`, that have not acked yet."""
+    never = [task for task in record.tasks if task not in closed and (task, -1) not in acks]
+    undone = [task if index < 0 else f"{task}[{index}]" for (task, index), entry in acks.items() if not entry.done]
     return sorted(never + undone)
 
 
 def _acks(read: Reader, paths: Paths, txid: int) -> dict[tuple[str, int], Ack]:
     folder = paths.acks(txid)
-    return {
-        ack_element(name): read.get(Ack, f"{folder}/{name}")
-        for name in read.names(folder)
-    }
+    return {ack_element(name): read.get(Ack, f"{folder}/{name}") for name in read.names(folder)}
 
 
 def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:
     return task.map_index < 0 and task.task in record.tasks
 
 
-def _own(
-    read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str
-) -> Ack:
+def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str) -> Ack:
     found = read.find(Ack, path)
     if found is None or found.task_try != task.task_try:
         raise _stale_try(step, attempt, task, found)
     return found
 
 
-def _stale_try(
-    step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None
-) -> StaleTry:
+def _stale_try(step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None) -> StaleTry:
     return StaleTry(
         step=step,
         task=task.task,

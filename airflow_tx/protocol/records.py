@@ -159,6 +159,25 @@ class History:
     failures: int = 0
 
 
+@dataclass(frozen=True)
+class RepairRecord:
+    """`repairs/<number>`: what somebody did to the ledger.
+
+    :param what: `state-lost`, `ledger-lost` or `reset`.
+    :param told: what was found and what was made of it, in words.
+    :param generation: of the ledger after it.
+    """
+
+    number: int
+    what: str
+    who: str
+    when: str
+    why: str
+    told: str
+    generation: int
+    op: str
+
+
 def encode(record: Any) -> bytes:
     """A record as compact, sorted JSON with its format version."""
     return dumps({"format": FORMAT, **asdict(record)}).encode()
@@ -173,26 +192,17 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         value = json.loads(data)
         found = value.pop("format")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UnreadableRecord(
-            path=path, reason=f"it is not a record ({data[:40]!r})"
-        ) from error
+        raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
     if found != FORMAT:
         raise UnreadableRecord(
             path=path,
             reason=f"it has format {found!r}, this version reads format {FORMAT}",
         )
     try:
-        return cls(
-            **{
-                name: _ENUMS[name](item) if name in _ENUMS else item
-                for name, item in value.items()
-            }
-        )
+        return cls(**{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()})
     except (TypeError, ValueError) as error:
         known = ", ".join(f.name for f in fields(cls))
-        raise UnreadableRecord(
-            path=path, reason=f"its fields are not those of {cls.__name__} ({known})"
-        ) from error
+        raise UnreadableRecord(path=path, reason=f"its fields are not those of {cls.__name__} ({known})") from error
 
 
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}

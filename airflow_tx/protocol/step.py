@@ -155,6 +155,18 @@ class Committed:
     here: bool
 
 
+@dataclass(frozen=True)
+class Repaired:
+    """The ledger was repaired.
+
+    :param told: what was found and what was made of it, in words.
+    """
+
+    generation: int
+    current: int
+    told: str
+
+
 Result = (
     Begun
     | NoData
@@ -170,6 +182,7 @@ Result = (
     | Restarted
     | Granted
     | Committed
+    | Repaired
 )
 Step = Callable[[Reader, Stamp], Decision | Result]
 
@@ -177,6 +190,4 @@ Step = Callable[[Reader, Stamp], Decision | Result]
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
     """Whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
     current = read.peek(Counter, paths.current)
-    return (
-        txid < current.txid and read.peek_if_any(Metadata, paths.skipped(txid)) is None
-    )
+    return txid < current.txid and read.peek_if_any(Metadata, paths.skipped(txid)) is None

@@ -1,0 +1,315 @@
+"""Repairs by a person: a state went back, the ledger went back, or everything begins again. Source: PROTOCOL §§1, 7.
+
+Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset alone
+takes several: it keeps the topology unusable until its last one, and can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed, UnreadableRecord
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    Metadata,
+    RepairRecord,
+    TopologyRecord,
+    dumps,
+    encode,
+)
+from airflow_tx.protocol.requirement import Create, Delete, Put, Write
+from airflow_tx.protocol.step import Decision, Repaired, Stamp
+
+STATE_LOST = "state-lost"
+LEDGER_LOST = "ledger-lost"
+RESET = "reset"
+_TOGETHER = 100  # deletions in one multi
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Who repairs, and why."""
+
+    who: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the fence of a state says.
+
+    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
+    :param applied: whether all updates of the token's transaction are in the state.
+    :param batch: {"rows", "position", "prev"} of that transaction.
+    """
+
+    state: str
+    undoable: bool
+    incarnation: str
+    token: Token
+    applied: bool
+    batch: Any = field(hash=False)
+
+    @classmethod
+    def of(cls, state: str, *, undoable: bool, fence: Any) -> Held:
+        """From a fence row as the state gives it.
+
+        :raises UnreadableRecord: the batch kept beside the fence is not one.
+        """
+        try:
+            batch = json.loads(fence.batch)
+            complete = {"rows", "position", "prev"} <= batch.keys()
+        except (ValueError, AttributeError):
+            complete = False
+        if not complete:
+            raise UnreadableRecord(
+                path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
+            )
+        return cls(state, undoable, fence.incarnation, fence.token, fence.applied, batch)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Where the ledger goes on, as the states say.
+
+    :param last: per state, the last txid that is final in it.
+    :param meta: metadata of transaction `current` − 1; None if there is none.
+    """
+
+    incarnation: str
+    generation: int
+    current: int
+    meta: Metadata | None
+    last: dict[str, int]
+    told: str
+
+
+# --- --state-lost ------------------------------------------------------------------------------------------------
+
+
+def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: Audit) -> Decision:
+    """Accept what a state holds, though it is less than the ledger committed to it.
+
+    :raises RepairRefused: the ledger never committed to a state of this name.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current)
+    if state not in topology.states:
+        known = ", ".join(sorted(topology.states)) or "none"
+        raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
+    left = {name: txid for name, txid in topology.states.items() if name != state}
+    after = replace(topology, generation=topology.generation + 1, states=left, op=stamp.op)
+    told = f"state {state} was at transaction {topology.states[state]}; what it holds now is accepted"
+    return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
+
+
+# --- --ledger-lost -----------------------------------------------------------------------------------------------
+
+
+def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
+    """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
+    greatest txid was begun by all; it is complete only if it is applied in all.
+
+    :raises RepairRefused: there is no fence, or the states do not fit together.
+    """
+    _check_one_life(paths, held)
+    newest = max(held, key=lambda each: each.token.rank)
+    txid = newest.token.txid
+    generation = max(each.token.generation for each in held) + 1
+    if all(each.token.txid == txid and each.applied for each in held):
+        meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
+        last = {each.state: txid for each in held}
+        told = f"transaction {txid} is complete in every state; {txid + 1} is next"
+        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, told)
+    _check_open(paths, held, txid)
+    before = txid - 1
+    prev = Metadata(1, None, newest.batch["prev"]) if before else None
+    last = {each.state: before for each in held} if before else {}
+    told = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
+    return Rebuilt(newest.incarnation, generation, txid, prev, last, told)
+
+
+def ledger_lost(
+    read: Reader, stamp: Stamp, *, paths: Paths, request: TopologyRequest, plan: Rebuilt, audit: Audit
+) -> Decision:
+    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
+
+    :param request: what the DAG says of its topology, for a ledger that is lost altogether.
+    :raises RepairRefused: the ledger is further than the states: it is they who went back.
+    """
+    found = read.find(TopologyRecord, paths.record)
+    current = read.find(Counter, paths.current)
+    if found is not None and found.incarnation != plan.incarnation:
+        raise _refuse(
+            paths,
+            LEDGER_LOST,
+            f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}",
+            f"If this one was made by mistake after the loss, delete {paths.base} in ZooKeeper and repeat; "
+            "if the states hold something else, --reset begins anew.",
+        )
+    if current is not None and current.txid > plan.current:
+        behind = ", ".join(sorted(plan.last)) or "its states"
+        raise _refuse(
+            paths,
+            LEDGER_LOST,
+            f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
+            f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
+        )
+    generation = max(plan.generation, 0 if found is None else found.generation + 1)
+    after = replace(
+        found or TopologyRecord(plan.incarnation, request.dag_id, request.source_kind, request.max_pending),
+        generation=generation,
+        states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
+        op=stamp.op,
+    )
+    writes = [*_folders(read, paths), *_emptied(read, paths, plan.current)]
+    writes.append(_put(read, paths.record, encode(after)))
+    writes.append(_put(read, paths.current, encode(Counter(plan.current))))
+    writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
+    if plan.meta is not None:
+        writes.append(Create(paths.meta(plan.current - 1), encode(plan.meta)))
+    return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.told)
+
+
+def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:
+    if not held:
+        raise _refuse(
+            paths, LEDGER_LOST, "no state of the DAG has a fence", "Nothing was ever committed to them: use --reset."
+        )
+    lives = {each.incarnation: each.state for each in held}
+    if len(lives) > 1:
+        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
+        raise _refuse(
+            paths, LEDGER_LOST, f"its states belong to different ledgers ({of})", "One state serves one topology."
+        )
+
+
+def _check_open(paths: Paths, held: Sequence[Held], txid: int) -> None:
+    for each in held:
+        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
+        if behind:
+            raise _refuse(
+                paths,
+                LEDGER_LOST,
+                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
+                "It went back: restore it to the same moment as the others, or --reset begins anew.",
+            )
+        if each.token.txid == txid and each.applied and not each.undoable:
+            raise _refuse(
+                paths,
+                LEDGER_LOST,
+                f"transaction {txid} is complete in state {each.state!r}, which cannot undo it, but not in all others",
+                'Restore the states to one moment; kind="opaque" states can undo it.',
+            )
+
+
+def _folders(read: Reader, paths: Paths) -> list[Write]:
+    return [Create(path, b"") for path in paths.folders if not read.exists(path)]
+
+
+def _emptied(read: Reader, paths: Paths, current: int) -> list[Write]:
+    """What an older ledger holds of transactions that the states know better, or that begin anew."""
+    writes: list[Write] = []
+    for folder in (paths.transactions, paths.metas):
+        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
+    for txid in _names(read, paths.all_acks):
+        folder = f"{paths.all_acks}/{txid}"
+        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder)]
+        writes.append(Delete(folder))
+    for name in _names(read, paths.runs):
+        path = f"{paths.runs}/{name}"
+        # Without a check: there is one binding for every run that ever was, and they never change.
+        if read.peek(Binding, path).txid >= current:
+            writes.append(Delete(path))
+    for name in _names(read, paths.histories):
+        if int(name) >= current:
+            writes.append(Delete(f"{paths.histories}/{name}"))
+    return writes
+
+
+# --- --reset -----------------------------------------------------------------------------------------------------
+
+
+def close_for_reset(read: Reader, stamp: Stamp, *, paths: Paths) -> Decision:
+    """First half: nobody can use the topology until `reset` is done, and whoever tries is told so."""
+    told = f"being reset: airflow tx repair {paths.topology} --reset"
+    mark = dumps({"format": told, "op": stamp.op}).encode()
+    return Decision((*_folders(read, paths), _put(read, paths.record, mark)), Repaired(0, 0, told), paths.record)
+
+
+def empty(store: Store, paths: Paths) -> None:
+    """Delete every record below the folders of a topology, the notes of repairs aside."""
+    for path in (*paths.folders, paths.sources):
+        if path not in (paths.base, paths.coordinator):
+            _delete_below(store, path)
+
+
+def _delete_below(store: Store, path: str) -> None:
+    while children := store.children(path):
+        below = [f"{path}/{name}" for name in children.names[:_TOGETHER]]
+        if not below:
+            return
+        for each in below:
+            _delete_below(store, each)
+        try:
+            store.multi([], [Delete(each) for each in below])
+        except (RequirementFailed, OutcomeUnknown):
+            store.sync()  # somebody else deletes too, or the reply was lost: look again
+
+
+def reset(
+    read: Reader, stamp: Stamp, *, paths: Paths, request: TopologyRequest, incarnation: str, audit: Audit
+) -> Decision:
+    """Second half, once everything below the folders is deleted and the states are empty: a new ledger."""
+    after = TopologyRecord(incarnation, request.dag_id, request.source_kind, request.max_pending, op=stamp.op)
+    writes = [
+        _put(read, paths.record, encode(after)),
+        _put(read, paths.current, encode(Counter(1))),
+        _put(read, paths.allocated, encode(Counter(0))),
+    ]
+    told = "the ledger and its states were emptied; transaction 1 is next"
+    return _decide(read, stamp, paths, writes, RESET, audit, after, 1, told)
+
+
+# --- shared ------------------------------------------------------------------------------------------------------
+
+
+def _decide(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    writes: list[Write],
+    what: str,
+    audit: Audit,
+    after: TopologyRecord,
+    current: int,
+    told: str,
+) -> Decision:
+    """The writes, and the note of who made them."""
+    there = read.exists(paths.repairs)
+    number = max((int(name) for name in _names(read, paths.repairs)), default=0) + 1 if there else 1
+    note = RepairRecord(number, what, audit.who, stamp.now, audit.why, told, after.generation, stamp.op)
+    folder = [] if there else [Create(paths.repairs, b"")]
+    every = (*writes, *folder, Create(paths.repair(number), encode(note)))
+    return Decision(every, Repaired(after.generation, current, told), paths.repair(number))
+
+
+def _names(read: Reader, path: str) -> tuple[str, ...]:
+    return read.names(path) if read.exists(path) else ()
+
+
+def _put(read: Reader, path: str, data: bytes) -> Write:
+    return Put(path, data) if read.exists(path) else Create(path, data)
+
+
+def _refuse(paths: Paths, what: str, problem: str, remedy: str) -> RepairRefused:
+    return RepairRefused(what=what, topology=paths.topology, problem=problem, remedy=remedy)

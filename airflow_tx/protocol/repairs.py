@@ -1,0 +1,56 @@
+"""Runs the repairs of `repair.py` on a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+from airflow_tx.protocol import repair
+from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.repair import Audit, Held
+from airflow_tx.protocol.step import Repaired
+
+
+class Repairs:
+    """What a person may do to a ledger that, or whose states, went back in time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def state_lost(self, state: str, audit: Audit) -> Repaired:
+        """Accept what `state` holds, though it is less than was committed to it. What is missing stays missing.
+
+        :raises RepairRefused: see `repair.state_lost`.
+        :raises UnreadableRecord: there is no such topology.
+        """
+        step = partial(repair.state_lost, paths=self._ledger.paths, state=state, audit=audit)
+        return cast(Repaired, self._ledger.run(step))
+
+    def ledger_lost(self, held: Sequence[Held], request: TopologyRequest, audit: Audit) -> Repaired:
+        """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
+
+        :param held: what the fence of every state says that has one.
+        :raises RepairRefused: see `repair.rebuilt` and `repair.ledger_lost`.
+        """
+        paths = self._ledger.paths
+        plan = repair.rebuilt(paths, held)
+        self._ledger.store.ensure(paths.root)
+        step = partial(repair.ledger_lost, paths=paths, request=request, plan=plan, audit=audit)
+        return cast(Repaired, self._ledger.run(step))
+
+    def reset(self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]) -> Repaired:
+        """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
+
+        Not covered: a committer that still lives. End the topology's runs first.
+
+        :param clear: empties the states, their fences included; called while nobody can use the topology.
+        """
+        ledger, paths = self._ledger, self._ledger.paths
+        ledger.store.ensure(paths.root)
+        ledger.run(partial(repair.close_for_reset, paths=paths))
+        repair.empty(ledger.store, paths)
+        clear()
+        step = partial(repair.reset, paths=paths, request=request, incarnation=ledger.ids.nonce(), audit=audit)
+        return cast(Repaired, ledger.run(step))

@@ -1,0 +1,137 @@
+"""What the tasks of a run do, on the real ledger, fence and values; thin as the operators are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.step import AlreadyCommitted, Begun, Granted, NotYet, Restarted
+from airflow_tx.state.api import Grant
+
+PATHS = Paths("/tx", "model")
+TASK = "p"
+KEYS = ("even", "odd")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is explored.
+
+    :param states: 1: both keys in one state; 2: one key in each.
+    """
+
+    source: str
+    states: int
+    runs: int
+    budget: int
+    clears_only: bool = False
+
+    @property
+    def staggered(self) -> bool:
+        """Whether the runs begin one after another; where few things happen, they begin all at once."""
+        return self.runs > 2 or self.budget > 1
+
+    def __str__(self) -> str:
+        what = "clears" if self.clears_only else "disruptions"
+        return f"{self.source}, {self.states} state(s), {self.runs} transactions x {self.budget} {what}"
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What `begin` hands to the other tasks."""
+
+    txid: int
+    attempt: int
+    rows: tuple[int, int] | None
+    position: int
+    rows_digest: str
+
+    @property
+    def of(self) -> TransactionAttempt:
+        return TransactionAttempt(self.txid, self.attempt)
+
+
+def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: int) -> Any:
+    """The first task: `size` rows from where the last transaction ended."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    request = BeginRequest(
+        TopologyRequest("model", shape.source, shape.runs + 1),
+        f"r{run}",
+        f"r{run}",
+        task_try,
+        retry,
+        {TASK: f"{run:016x}"},
+    )
+
+    def decide(txid: int, position: int | None) -> tuple[list[int], int]:
+        start = position or 0
+        return [start, start + size], start + size
+
+    result = ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+    if isinstance(result, Begun):
+        rows = None if result.rows is None else (result.rows[0], result.rows[1])
+        return Handed(result.attempt.txid, result.attempt.attempt, rows, result.position, result.rows_digest)
+    return result
+
+
+def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
+    """The processing task: counts even and odd rows; its output travels in the ack."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    task = TaskTry(TASK, -1, task_try)
+    if isinstance(ledger.start(handed.of, task), AlreadyCommitted):
+        return "skipped"
+    if fails:
+        ledger.fail(handed.of, task, "on purpose")
+        return "failed"
+    low, high = handed.rows or (0, 0)
+    counts = [sum(1 for row in range(low, high) if row % 2 == parity) for parity in (0, 1)]
+    ledger.ack(handed.of, task, rows=high - low, outputs=counts)
+    return "acked"
+
+
+def commit(env: Any, shape: Shape, handed: Handed) -> Any:
+    """The committer: gate, every fence, every key in a store transaction of its own, mark."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    while True:
+        done = ledger.processed(handed.of, rows_digest=handed.rows_digest)
+        if isinstance(done, AlreadyCommitted):
+            return "committed"
+        granted = ledger.acquire(AcquireRequest(handed.of, done.epoch, handed.rows_digest))
+        if isinstance(granted, AlreadyCommitted):
+            return "committed"
+        if isinstance(granted, NotYet):
+            env.ask("turn", handed.txid)
+        elif isinstance(granted, Granted):
+            break
+        else:
+            assert isinstance(granted, Restarted)
+    token = Token(granted.generation, handed.txid, handed.attempt, granted.epoch, granted.nonce)
+    grant = Grant("model", granted.incarnation, token, HashableDict(granted.last))
+    counts = done.acks[(TASK, -1)].outputs
+    _write(env, shape, grant, counts)
+    ledger.commit(token, states=[f"s{index}" for index in range(shape.states)], rows=sum(counts))
+    return "committed"
+
+
+def _write(env: Any, shape: Shape, grant: Grant, counts: list[int]) -> None:
+    for state in range(shape.states):
+        env.ask("raise", state, grant)
+    for parity, key in enumerate(KEYS):
+        if counts[parity]:
+            env.ask("write", parity if shape.states == 2 else 0, grant, key, counts[parity])
+
+
+class HashableDict(dict[str, int]):
+    """The ledger's last txids, usable in a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+PROGRAMS = {"begin": begin, "process": process, "commit": commit}

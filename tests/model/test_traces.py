@@ -1,0 +1,257 @@
+"""The traces that broke earlier drafts of the protocol, on the real code (PROTOCOL §9: 1, 4, 8, 10, 11, 14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_tx.errors import (
+    FenceOutranked,
+    OutputChanged,
+    Outranked,
+    RowsChanged,
+    StaleAttempt,
+    StaleBatch,
+    StaleBegin,
+    StaleTry,
+)
+from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.step import AlreadyCommitted, NotYet, Restarted
+from tests.model.driver import Run, Topology
+
+
+class TestTrace1:
+    """A granted attempt wrote, and the next one is smaller."""
+
+    def test_keys_that_only_the_outranked_attempt_touched_are_rolled_back(self, topology: Topology) -> None:
+        first, second = Run(topology, "r1"), Run(topology, "r2")
+        first.begin(2)
+        first.process({"a": 1, "b": 1})
+        dead = first.committer()
+        dead.acquire()
+        dead.raise_fences()
+        dead.write()
+        first.begin(1)
+        first.process({"a": 1})
+        first.commit()
+        second.begin(2)
+        second.process({"b": 2})
+        second.commit()
+        assert topology.totals() == {"a": 1, "b": 2}
+
+    def test_one_processing_task_cleared_after_the_write_counts_its_new_output_alone(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        dead = run.committer()
+        dead.acquire()
+        dead.raise_fences()
+        dead.write()
+        run.process({"a": 2})
+        with pytest.raises(Outranked):
+            dead.mark()
+        run.commit()
+        assert topology.totals() == {"a": 2}
+
+
+class TestTrace4:
+    """What an older attempt handed over is worth nothing."""
+
+    def test_a_task_with_metadata_of_an_older_attempt_stops(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        old = run.begin(2)
+        run.begin(1)
+        stale = Run(topology, "r1")
+        stale.begun = old
+        with pytest.raises(StaleAttempt, match="attempt 2 is the newest. Clear `begin`"):
+            stale.start()
+
+    def test_a_committer_whose_rows_are_not_those_of_the_attempt_is_refused(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        old = run.begin(2)
+        new = run.begin(1)
+        run.process({"a": 1})
+        mixed = Run(topology, "r1")
+        mixed.begun = type(new)(new.attempt, old.rows, old.position, old.rows_digest, True)
+        with pytest.raises(RowsChanged):
+            mixed.committer().processed()
+
+    def test_a_batch_from_a_position_that_moved_is_refused_and_a_replay_takes_the_rows_from_there(
+        self, topology: Topology
+    ) -> None:
+        first, second = Run(topology, "r1"), Run(topology, "r2")
+        first.begin(2)
+        second.begin(2)
+        second.process({"a": 1, "b": 1})
+        first.begin(1)
+        first.process({"a": 1})
+        first.commit()
+        with pytest.raises(StaleBatch, match="Clear the run"):
+            second.commit()
+        assert second.begin(2).rows == [1, 3]
+
+
+class TestTrace8:
+    """Two states: an attempt that wrote both is followed by one that writes the first alone."""
+
+    def test_every_fence_is_raised_so_the_second_state_forgets_the_old_attempt(self, two_states: Topology) -> None:
+        first, second = Run(two_states, "r1"), Run(two_states, "r2")
+        first.begin(2)
+        first.process({"a": 1, "b": 1})
+        zombie = first.committer()
+        zombie.acquire()
+        zombie.raise_fences()
+        zombie.write()
+        first.begin(1)
+        first.process({"a": 1})
+        first.commit()
+        with pytest.raises(FenceOutranked):
+            zombie.write(state=1)
+        second.begin(1)
+        second.process({"b": 1})
+        second.commit()
+        assert two_states.totals() == {"a": 1, "b": 1}
+
+    def test_a_crash_between_the_first_state_and_the_second_counts_once_in_both(self, two_states: Topology) -> None:
+        run = Run(two_states, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        dead = run.committer()
+        dead.acquire()
+        dead.raise_fences()
+        dead.write(state=0)
+        run.commit()
+        assert two_states.totals() == {"a": 1, "b": 1}
+
+    def test_a_crash_between_two_fences_is_healed_by_the_next_grant(self, two_states: Topology) -> None:
+        run = Run(two_states, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        dead = run.committer()
+        grant = dead.acquire()
+        assert grant is not None
+        two_states.states[0].raise_fence(grant)
+        run.commit()
+        assert two_states.totals() == {"a": 1, "b": 1}
+
+
+class TestTrace10:
+    """A transactional state needs the same output for a txid."""
+
+    def test_another_output_on_replay_is_an_error_that_names_the_remedy(self, transactional: Topology) -> None:
+        run = Run(transactional, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        dead = run.committer()
+        dead.acquire()
+        dead.raise_fences()
+        dead.write()
+        run.process({"a": 2})
+        with pytest.raises(OutputChanged, match='use kind="opaque"'):
+            run.commit()
+        assert transactional.totals() == {"a": 1, "b": 1}
+
+    def test_the_same_output_on_replay_counts_once(self, transactional: Topology) -> None:
+        run = Run(transactional, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        dead = run.committer()
+        dead.acquire()
+        dead.raise_fences()
+        dead.write()
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        run.commit()
+        assert transactional.totals() == {"a": 1, "b": 1}
+
+
+class TestTrace11:
+    """A processing task starts again while a committer waits, or while its own older try lives on."""
+
+    def test_a_committer_never_takes_the_turn_with_output_that_is_written_again(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        run.process({"a": 1, "b": 1})
+        waiting = run.committer()
+        waiting.processed()
+        again = run.start()
+        assert waiting.ask() == Restarted()
+        again.ack({"a": 2})
+        assert waiting.ask() == Restarted()
+        waiting.acquire()
+        assert waiting.output == {"a": 2}
+
+    def test_a_zombie_try_can_neither_ack_nor_fail_once_the_new_one_has_started(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        zombie = run.start()
+        living = run.start()
+        with pytest.raises(StaleTry):
+            zombie.ack({"a": 99})
+        with pytest.raises(StaleTry):
+            zombie.fail("killed")
+        living.ack({"a": 1, "b": 1})
+        run.commit()
+        assert topology.totals() == {"a": 1, "b": 1}
+
+    def test_a_failed_task_alone_can_start_again_within_its_attempt(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(1)
+        run.start().fail("disk full")
+        assert topology.phase(1) is Phase.FAILED
+        run.process({"a": 1})
+        run.commit()
+        assert run.attempt.attempt == 1
+        assert topology.totals() == {"a": 1}
+
+
+class TestTrace12:
+    """Clears, in an open and in a committed transaction."""
+
+    def test_a_begin_that_lived_through_the_clear_of_its_run_allocates_nothing(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        old = topology.ids.task_try()
+        run.begin(2)
+        with pytest.raises(StaleBegin):
+            run.begin(2, task_try=old)
+
+    def test_a_retried_begin_of_which_nothing_has_run_goes_on_with_its_attempt(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        assert run.begin(2, retry=True).attempt.attempt == 1
+
+    def test_a_cleared_begin_makes_the_next_attempt(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        assert run.begin(2).attempt.attempt == 2
+
+    def test_a_run_that_is_cleared_after_its_commit_changes_nothing(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(1)
+        run.process({"a": 1})
+        run.commit()
+        assert run.begin(1) == AlreadyCommitted(1)
+        assert run.start().started == AlreadyCommitted(1)
+        assert run.committer().processed() == AlreadyCommitted(1)
+        assert topology.totals() == {"a": 1}
+
+    def test_an_opaque_replay_that_finds_no_rows_commits_an_empty_batch(self, topology: Topology) -> None:
+        first, second = Run(topology, "r1"), Run(topology, "r2")
+        first.begin(1)
+        first.begin(0)
+        first.process({})
+        first.commit()
+        assert second.begin(1).rows == [0, 1]
+
+
+def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> None:
+    first, second = Run(topology, "r1"), Run(topology, "r2")
+    first.begin(1)
+    second.begin(1)
+    second.process({"b": 1})
+    committer = second.committer()
+    committer.processed()
+    assert committer.ask() == NotYet(1)
+    first.process({"a": 1})
+    first.commit()
+    second.commit()
+    assert topology.totals() == {"a": 1, "b": 1}

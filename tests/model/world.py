@@ -1,0 +1,322 @@
+"""The world around the actors: one store, the states, and an Airflow that retries, clears and forgets dead processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from airflow_tx.errors import OutcomeUnknown, Refused, TxError
+from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.records import Counter, decode
+from airflow_tx.state import Sum
+from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
+from airflow_tx.store.memory import MemoryStore
+from tests.model.machine import EPOCH, Machine, Place, Reply
+from tests.model.programs import KEYS, PATHS, PROGRAMS, Handed, Shape
+
+ENOUGH = 12
+
+
+class Violation(AssertionError):
+    """The protocol broke a promise; `trail` is how."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.trail: list[str] = []
+
+
+@dataclass(frozen=True)
+class Run:
+    """One DAG run, as Airflow sees it."""
+
+    number: int
+    stage: str = "new"
+    live: int | None = None
+    tries: int = 0
+    handed: Handed | None = None
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A process: the live one of its run's stage, or a zombie."""
+
+    ident: int
+    run: int
+    stage: str
+    place: Place
+
+
+class ModelStore(MemoryStore):
+    """The in-memory store, swapped in and out of worlds. Its dictionary is replaced, never changed."""
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, nodes: dict[str, Any]) -> None:
+        self._nodes = nodes
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything there is at one moment."""
+
+    nodes: dict[str, Any]
+    store_key: int
+    states: tuple[Any, ...]
+    raised: tuple[Any, ...]
+    runs: tuple[Run, ...]
+    actors: tuple[Actor, ...]
+    budget: int
+    spawned: int
+
+    @cached_property
+    def key(self) -> int:
+        places = tuple((a.run, a.stage, a.place.ident, a.ident == self.runs[a.run].live) for a in self.actors)
+        runs = tuple((r.stage, r.tries, r.handed) for r in self.runs)
+        return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, self.budget))
+
+    @cached_property
+    def current(self) -> int:
+        return decode(Counter, PATHS.current, self.nodes[PATHS.current].data).txid
+
+
+Step = tuple[str, World]
+
+
+class Rules:
+    """What can happen next in a world, and what it leads to."""
+
+    def __init__(self, shape: Shape, *, eager: bool = True) -> None:
+        self.shape = shape
+        self.eager = eager
+        self.machine = Machine(PROGRAMS)
+        self.store = ModelStore()
+
+    def first(self) -> World:
+        from tests.model.machine import Env
+
+        ids = Env("first", ())
+        ledger = Ledger(self.store, PATHS, clock=ids, ids=ids)
+        ledger.open(TopologyRequest("model", self.shape.source, self.shape.runs + 1))
+        states = tuple(MemoryDatabase().snapshot() for _ in range(self.shape.states))
+        runs = tuple(Run(number) for number in range(self.shape.runs))
+        world = World(
+            self.store.nodes,
+            _store_key(self.store.nodes),
+            states,
+            (None,) * len(states),
+            runs,
+            (),
+            self.shape.budget,
+            0,
+        )
+        # Of three runs that all begin at once, each two do in the smaller shapes; here they begin one after another.
+        for run in range(1 if self.shape.staggered else self.shape.runs):
+            world = self.begin(world, run, retry=False)
+        return world
+
+    # --- Airflow ----------------------------------------------------------------------------------------------
+
+    def begin(self, world: World, run: int, *, retry: bool) -> World:
+        tries = world.runs[run].tries
+        # A replay of an opaque source finds one row less than the first attempt.
+        size = 2 if tries == 0 or self.shape.source == "transactional" else 1
+        return self._spawn(world, run, "begin", (self.shape, run, f"{tries:04d}", retry, size))
+
+    def process(self, world: World, run: int, *, fails: bool = False) -> World:
+        handed = world.runs[run].handed
+        return self._spawn(world, run, "process", (handed, f"{world.runs[run].tries:04d}", fails))
+
+    def commit(self, world: World, run: int) -> World:
+        return self._spawn(world, run, "commit", (self.shape, world.runs[run].handed))
+
+    def _spawn(self, world: World, number: int, stage: str, arguments: tuple[Any, ...]) -> World:
+        run = world.runs[number]
+        if run.tries > ENOUGH:
+            raise Violation(f"run {number} is started over and over")
+        place = self._read_on(world, self.machine.spawn((stage, f"{number}{stage[0]}{run.tries}", *arguments)))
+        actor = Actor(world.spawned, number, stage, place)
+        changed = replace(run, stage=stage, live=actor.ident, tries=run.tries + 1)
+        after = replace(
+            world, runs=_put(world.runs, number, changed), actors=(*world.actors, actor), spawned=world.spawned + 1
+        )
+        return self._ended(after, actor) if place.outcome is not None else after
+
+    def _ended(self, world: World, actor: Actor) -> World:
+        """A process has ended: what Airflow does next."""
+        outcome = actor.place.outcome
+        assert outcome is not None
+        world = replace(world, actors=tuple(other for other in world.actors if other.ident != actor.ident))
+        run = world.runs[actor.run]
+        if run.live != actor.ident:
+            return world
+        if outcome.error is not None:
+            return self._died(world, actor, outcome.error)
+        if isinstance(outcome.result, Handed):
+            handed = replace(run, handed=outcome.result)
+            world = self._next_run(replace(world, runs=_put(world.runs, actor.run, handed)), actor.run + 1)
+            return self.process(world, actor.run)
+        if outcome.result == "acked":
+            return self.commit(world, actor.run)
+        if outcome.result == "failed":
+            return self.process(world, actor.run)  # somebody clears the failed task
+        return replace(world, runs=_put(world.runs, actor.run, replace(run, stage="green", live=None)))
+
+    def _next_run(self, world: World, run: int) -> World:
+        if run < len(world.runs) and world.runs[run].stage == "new":
+            return self.begin(world, run, retry=False)
+        return world
+
+    def _died(self, world: World, actor: Actor, error: type[TxError]) -> World:
+        if issubclass(error, Refused) and error.__name__ != "Outranked":
+            return self.begin(world, actor.run, retry=False)  # somebody clears the failed run
+        if actor.stage == "commit":
+            return self.commit(world, actor.run)  # Airflow retries
+        return self.begin(world, actor.run, retry=False)
+
+    # --- what a process does ----------------------------------------------------------------------------------
+
+    def enabled(self, world: World, actor: Actor) -> bool:
+        call = actor.place.call
+        assert call is not None
+        return call[0] != "turn" or world.current >= call[1]
+
+    def act(self, world: World, actor: Actor, *, lost: str = "") -> World:
+        """The actor's next call and its reply. `lost`: "done" or "not done", without an answer."""
+        call = actor.place.call
+        assert call is not None
+        if lost != "not done":
+            world, reply = self._call(world, call)
+        if lost:
+            paths = ", ".join(sorted(write.path for write in call[2]))
+            reply = Reply.of_error(OutcomeUnknown(paths=paths, reason="lost"))
+        place = self._read_on(world, self.machine.resume(actor.place, reply))
+        moved = replace(actor, place=place)
+        world = replace(world, actors=tuple(moved if a.ident == actor.ident else a for a in world.actors))
+        return self._ended(world, moved) if place.outcome is not None else world
+
+    def _read_on(self, world: World, place: Place) -> Place:
+        """With `eager`, a process reads as soon as it can; see the explorer for why nothing is lost."""
+        while self.eager and place.call is not None and _only_reads(place.call):
+            place = self.machine.resume(place, self._call(world, place.call)[1])
+        return place
+
+    def _call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
+        kind = call[0]
+        if kind == "get":
+            return world, Reply(world.nodes.get(call[1]))
+        if kind == "turn":
+            return world, Reply()
+        if kind in ("raise", "write"):
+            return self._state_call(world, call)
+        self.store.nodes = world.nodes
+        if kind == "children":
+            return world, Reply(self.store.children(call[1]))
+        try:
+            self.store.multi(call[1], call[2])
+        except TxError as error:
+            return world, Reply.of_error(error)
+        after = replace(world, nodes=self.store.nodes, store_key=_store_key(self.store.nodes))
+        if after.current not in (world.current, world.current + 1):
+            raise Violation(f"current went from {world.current} to {after.current}")
+        return after, Reply()
+
+    def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
+        kind, index, grant = call[:3]
+        database = MemoryDatabase()
+        database.restore(world.states[index])
+        state = MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, database=database)
+        raised = world.raised
+        try:
+            if kind == "raise":
+                state.raise_fence(grant)
+                raised = _put(raised, index, max(raised[index] or grant.token.rank, grant.token.rank))
+            else:
+                state.write(grant, [{"key": call[3], "n": call[4]}])
+        except TxError as error:
+            return world, Reply.of_error(error)
+        if kind == "write" and raised[index] is not None and grant.token.rank < raised[index]:
+            raise Violation(f"token {grant.token} wrote to s{index}, which had seen {raised[index]}")
+        return replace(world, states=_put(world.states, index, database.snapshot()), raised=raised), Reply()
+
+    # --- disruptions ------------------------------------------------------------------------------------------
+
+    def disruptions(self, world: World, run: int) -> Iterator[Step]:
+        """What people and machines may do to a run now, each for one of the budget."""
+        if not world.budget:
+            return
+        spent = replace(world, budget=world.budget - 1)
+        state = world.runs[run]
+        if state.stage == "new":
+            return
+        yield f"run {run}: clear the run", self.begin(spent, run, retry=False)
+        if state.handed is not None and state.stage in ("process", "commit", "green"):
+            yield f"run {run}: clear p", self.process(spent, run)
+        if state.handed is not None and state.stage == "green":
+            yield f"run {run}: clear commit", self.commit(spent, run)
+        if self.shape.clears_only or state.live is None:
+            return
+        yield from self._crashes(spent, run, next(a for a in world.actors if a.ident == state.live))
+
+    def _crashes(self, spent: World, run: int, actor: Actor) -> Iterator[Step]:
+        if actor.stage == "begin":
+            yield f"run {run}: begin is retried", self.begin(spent, run, retry=True)
+        elif actor.stage == "process":
+            yield f"run {run}: p is retried", self.process(spent, run)
+            without = replace(spent, actors=tuple(a for a in spent.actors if a.ident != actor.ident))
+            yield f"run {run}: p fails", self.process(without, run, fails=True)
+        else:
+            yield f"run {run}: commit is retried", self.commit(spent, run)
+        call = actor.place.call
+        if call is not None and call[0] == "multi":
+            yield f"run {run}: {actor.stage} loses a reply", self.act(spent, actor, lost="done")
+            yield f"run {run}: {actor.stage} loses a request", self.act(spent, actor, lost="not done")
+
+    # --- promises ---------------------------------------------------------------------------------------------
+
+    def check(self, world: World) -> None:
+        """Whatever must hold in every world in which all runs are final, zombies about or not.
+
+        :raises Violation: it does not.
+        """
+        if any(run.stage != "green" for run in world.runs):
+            return
+        last = world.current - 1
+        if last != len(world.runs):
+            raise Violation(f"{len(world.runs)} runs are final and {last} transactions")
+        end = _position(world, last)
+        found = dict.fromkeys(KEYS, 0)
+        for index, snapshot in enumerate(world.states):
+            database = MemoryDatabase()
+            database.restore(snapshot)
+            for row in MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, database=database).read():
+                found[row["key"]] += row["n"]
+        expected = {"even": (end + 1) // 2, "odd": end // 2}
+        if found != expected:
+            raise Violation(f"{end} rows were committed: expected {expected}, found {found}")
+
+
+def _only_reads(call: tuple[Any, ...]) -> bool:
+    return call[0] in ("get", "children") or (call[0] == "multi" and not call[2])
+
+
+def _position(world: World, txid: int) -> int:
+    from airflow_tx.protocol.records import Metadata
+
+    return int(decode(Metadata, PATHS.meta(txid), world.nodes[PATHS.meta(txid)].data).position)
+
+
+def _put(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:index], item, *items[index + 1 :])
+
+
+def _store_key(nodes: dict[str, Any]) -> int:
+    return hash(frozenset(nodes.items()))
+
+
+__all__ = ["EPOCH", "Actor", "Rules", "Run", "Step", "Violation", "World"]
