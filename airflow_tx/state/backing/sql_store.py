@@ -166,7 +166,7 @@ class SqlStore:
             connection.execute(found[0].delete())
 
     def _upsert(self, table: sa.Table, columns: list[sa.Column[Any]], token: Token, chunk: int) -> Any:
-        """The conditional upsert: same txid, from the previous value; a row it must not touch stays, and is not counted."""
+        """The conditional upsert: same txid, from the previous value; others stay and are not counted."""
         writer, opaque = _writer(token, chunk), self.kind is StateKind.OPAQUE
         constants, same = dict(writer), table.c.tx_txid == writer["tx_txid"]
         if opaque:

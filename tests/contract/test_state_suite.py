@@ -1,0 +1,49 @@
+"""The state suite on every fenced state we have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.state import MemoryDatabase, MemoryState, SqlState, Sum
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.state_suite import MakeState, ReadableState, StateSuite
+
+
+class TestMemoryState(StateSuite):
+    @pytest.fixture
+    def make_state(self) -> MakeState:
+        databases: dict[str, MemoryDatabase] = {}
+
+        def make(kind: str, name: str = "first") -> ReadableState:
+            database = databases.setdefault(name, MemoryDatabase())
+            return MemoryState(name, keys=["key"], values={"n": Sum()}, kind=kind, database=database)
+
+        return make
+
+
+def _tables(url: str) -> MakeState:
+    def make(kind: str, name: str = "first") -> ReadableState:
+        return SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, kind=kind)
+
+    return make
+
+
+class TestSqlStateOnSqlite(StateSuite):
+    @pytest.fixture
+    def make_state(self, tmp_path: Path) -> MakeState:
+        return _tables(f"sqlite:///{tmp_path / 'state.db'}")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as server:
+        yield server
+
+
+class TestSqlStateOnPostgres(StateSuite):
+    @pytest.fixture
+    def make_state(self, postgres: LocalPostgres) -> MakeState:
+        return _tables(postgres.url(postgres.new_database()))
