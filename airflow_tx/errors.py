@@ -225,6 +225,12 @@ class UnknownTransaction(Refused):
     template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
 
 
+class RepairRefused(Refused):
+    """A repair that does not fit what the ledger and the states say."""
+
+    template = "Repair --{what} of topology {topology!r} refused: {problem}. Nothing was changed. {remedy}"
+
+
 # --- source ------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,134 @@
+"""A topology without Airflow: each transaction adds one row of a numbered source to its states."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.step import Begun, Granted, Processed
+from airflow_tx.state.api import FencedState, Grant
+
+
+class Clock:
+    """A second later at every look."""
+
+    def __init__(self) -> None:
+        self._seconds = itertools.count()
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=next(self._seconds))
+
+
+class Ids:
+    """Random ids."""
+
+    def nonce(self) -> str:
+        return os.urandom(16).hex()
+
+    def message_id(self) -> int:
+        return int.from_bytes(os.urandom(8), "big") or 1
+
+
+class Pipeline:
+    """Runs transactions step by step, each step as another process would: with a ledger object of its own.
+
+    :param tasks: how many processing tasks a run has.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        states: Sequence[FencedState] = (),
+        *,
+        topology: str = "flights",
+        kind: str = "opaque",
+        tasks: int = 1,
+        history: int = 1000,
+    ) -> None:
+        self.store = store
+        self.paths = Paths(root, topology)
+        self.states = states
+        self.request = TopologyRequest("dag", kind, 8)
+        self.tasks = [f"task{number}" for number in range(tasks)]
+        self.history = history
+        self._tries = itertools.count()
+        self._clock = Clock()
+
+    @property
+    def ledger(self) -> Ledger:
+        """A new one: nothing is remembered."""
+        return Ledger(self.store, self.paths, clock=self._clock, ids=Ids(), options=LedgerOptions(self.history))
+
+    def begin(self, run: str) -> Begun:
+        """Allocate the run's transaction, or replay it. The source counts: row n is n."""
+        request = BeginRequest(
+            self.request, run, run, f"{next(self._tries):06}", False, dict.fromkeys(self.tasks, "00000000000000aa")
+        )
+        begun = self.ledger.begin(
+            request, decide=lambda txid, position: (row := (position or 0) + 1, row), run_state=lambda run_id: "failed"
+        )
+        assert isinstance(begun, Begun), begun
+        return begun
+
+    def process(self, begun: Begun) -> Processed:
+        """Every task starts and acks; the transaction is PROCESSED."""
+        for task in self.tasks:
+            own = TaskTry(task, -1, f"{next(self._tries):06}")
+            ledger = self.ledger
+            ledger.start(begun.attempt, own)
+            ledger.ack(begun.attempt, own, rows=1)
+        processed = self.ledger.processed(begun.attempt, rows_digest=begun.rows_digest)
+        assert isinstance(processed, Processed), processed
+        return processed
+
+    def acquire(self, begun: Begun, processed: Processed) -> Grant:
+        """Take the turn."""
+        granted = self.ledger.acquire(AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest))
+        assert isinstance(granted, Granted), granted
+        return grant_of(self.paths.topology, begun.attempt, granted, begun.rows, begun.position)
+
+    def write(self, grant: Grant, rows: Any) -> None:
+        """Add the row to every state, as a committer does."""
+        update = [{"key": "total", "n": rows}]
+        if len(self.states) == 1:
+            self.states[0].raise_and_write(grant, update)
+            return
+        for state in self.states:
+            state.raise_fence(grant)
+        for state in self.states:
+            state.write(grant, update)
+
+    def mark(self, grant: Grant) -> None:
+        """Make the transaction final."""
+        self.ledger.commit(grant.token, states=[state.name for state in self.states], rows=1)
+
+    def run(self, run: str) -> int:
+        """A whole run; its txid."""
+        begun = self.begin(run)
+        grant = self.acquire(begun, self.process(begun))
+        self.write(grant, begun.rows)
+        self.mark(grant)
+        return begun.attempt.txid
+
+    def totals(self) -> list[Any]:
+        """Per state, the sum of the rows it holds."""
+        return [sum(row["n"] for row in state.read()) for state in self.states]  # type: ignore[attr-defined]
+
+
+def grant_of(topology: str, attempt: TransactionAttempt, granted: Granted, rows: Any, position: Any) -> Grant:
+    """What the committer shows to the states."""
+    token = Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
+    batch = dumps({"rows": rows, "position": position, "prev": granted.position_before})
+    return Grant(topology, granted.incarnation, token, granted.last, batch)

@@ -1,0 +1,452 @@
+"""Trace 7: a state, or ZooKeeper, goes back in time. Refused with the right error, repaired by the command it names.
+
+On a real ZooKeeper with real snapshots, and on SQLite files that are copied and put back.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.errors import (
+    FenceForeign,
+    FenceOutranked,
+    LedgerBehind,
+    Outranked,
+    RepairRefused,
+    StateBehind,
+    TxError,
+    UnknownTransaction,
+    UnreadableRecord,
+)
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.repair import Audit, Held
+from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.view import repairs, topology_view
+from airflow_tx.state import Sum
+from airflow_tx.state.api import FenceRow, StateKind
+from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+
+AUDIT = Audit(who="tester", why="trace 7")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalZooKeeper]:
+    """Its own, because it is stopped and put back."""
+    with LocalZooKeeper(fsync=False) as server:
+        yield server
+
+
+@pytest.fixture
+def new_store(server: LocalZooKeeper) -> Iterator[Callable[[], ZooKeeperStore]]:
+    """Makes a store on a client of its own: a server that went back serves no client from the future."""
+    clients = []
+
+    def make() -> ZooKeeperStore:
+        while clients:
+            disconnect(clients.pop())
+        clients.append(connect(ClientConfig(server.hosts)))
+        return ZooKeeperStore(clients[-1])
+
+    yield make
+    disconnect(clients.pop())
+
+
+@pytest.fixture
+def store(new_store: Callable[[], ZooKeeperStore]) -> ZooKeeperStore:
+    return new_store()
+
+
+class Databases:
+    """SQLite files with one state each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def state(self, name: str, kind: str = "opaque") -> SqlState:
+        url = f"sqlite:///{self._folder / name}.db"
+        return SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}, kind=kind, label=name)
+
+    def back_up(self, name: str) -> None:
+        shutil.copy(self._folder / f"{name}.db", self._folder / f"{name}.backup")
+
+    def put_back(self, name: str) -> None:
+        shutil.copy(self._folder / f"{name}.backup", self._folder / f"{name}.db")
+
+
+@pytest.fixture
+def databases(tmp_path: Path) -> Databases:
+    return Databases(tmp_path)
+
+
+def repair_named_by(error: TxError, pipeline: Pipeline) -> None:
+    """Run exactly the command that the error names."""
+    command = re.search(r"airflow tx repair (\S+) --(state-lost|ledger-lost)(?: (\S+))?", str(error))
+    assert command is not None, error
+    assert command[1] == pipeline.paths.topology
+    fixes = Repairs(pipeline.ledger)
+    if command[2] == "state-lost":
+        fixes.state_lost(command[3], AUDIT)
+    else:
+        fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+
+
+def held_by(pipeline: Pipeline) -> list[Held]:
+    fences = [(state, state.fence()) for state in pipeline.states]
+    return [
+        Held.of(state.name, undoable=state.kind is StateKind.OPAQUE, fence=fence)
+        for state, fence in fences
+        if fence is not None
+    ]
+
+
+def snapshot(server: LocalZooKeeper, store: ZooKeeperStore, path: Path) -> None:
+    store.sync()
+    server.snapshot_to(path)
+
+
+# --- a state went back -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_state_restored_to_an_older_backup_is_refused_and_repaired(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases, kind: str
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a", kind), databases.state("b", kind)])
+    pipeline.run("r1")
+    databases.back_up("a")
+    pipeline.run("r2")
+    databases.put_back("a")
+    with pytest.raises(StateBehind, match=r"committed transaction 2 to it, its fence says 1") as refusal:
+        pipeline.run("r3")
+    assert pipeline.totals() == [1, 3]
+    repair_named_by(refusal.value, pipeline)
+    pipeline.run("r3")
+    pipeline.run("r4")
+    assert pipeline.totals() == [1 + 3 + 4, 1 + 2 + 3 + 4]
+
+
+def test_a_state_that_was_emptied_is_refused_and_repaired(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    with pytest.raises(StateBehind, match="its fence says nothing") as refusal:
+        pipeline.run("r2")
+    repair_named_by(refusal.value, pipeline)
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [2]
+
+
+def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    begun = pipeline.begin("r2")
+    old = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    Repairs(pipeline.ledger).state_lost(pipeline.states[0].name, AUDIT)
+    with pytest.raises(StateBehind):
+        pipeline.write(old, begun.rows)
+    with pytest.raises(Outranked):
+        pipeline.mark(old)
+    pipeline.run("r2")
+    assert pipeline.totals() == [2]
+
+
+def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    with pytest.raises(RepairRefused, match=r"nothing to 'nosuch'\. .*It knows: a\.totals"):
+        Repairs(pipeline.ledger).state_lost("nosuch", AUDIT)
+
+
+# --- ZooKeeper went back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "states"), [("opaque", "a"), ("transactional", "ab")])
+@pytest.mark.parametrize("moment", ["before begin", "after begin", "after the grant"])
+def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+    kind: str,
+    states: str,
+    moment: str,
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state(name, kind) for name in states], kind=kind)
+    pipeline.run("r1")
+    if moment == "before begin":
+        snapshot(server, store, tmp_path / "snapshot")
+        pipeline.run("r2")
+    else:
+        begun = pipeline.begin("r2")
+        processed = pipeline.process(begun)
+        if moment == "after begin":
+            snapshot(server, store, tmp_path / "snapshot")
+            grant = pipeline.acquire(begun, processed)
+        else:
+            grant = pipeline.acquire(begun, processed)
+            snapshot(server, store, tmp_path / "snapshot")
+        pipeline.write(grant, begun.rows)
+        pipeline.mark(grant)
+    pipeline.run("r3")
+    server.restore_from(tmp_path / "snapshot")
+    store = pipeline.store = new_store()
+
+    with pytest.raises(LedgerBehind, match="its fence says transaction 3") as refusal:
+        pipeline.run("r2")
+    assert pipeline.totals() == [6] * len(states)
+    repair_named_by(refusal.value, pipeline)
+
+    view = topology_view(store, pipeline.paths)
+    assert (view.current, view.allocated, view.transactions[0].txid) == (4, 3, 1)
+    assert pipeline.run("r4") == 4
+    assert pipeline.run("r5") == 5
+    assert pipeline.totals() == [1 + 2 + 3 + 4 + 5] * len(states)
+
+
+def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    snapshot(server, store, tmp_path / "snapshot")
+    pipeline.run("r2")
+    begun = pipeline.begin("zombie")
+    zombie = pipeline.acquire(begun, pipeline.process(begun))
+    server.restore_from(tmp_path / "snapshot")
+    pipeline.store = new_store()
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    pipeline.run("r3")
+    with pytest.raises(FenceOutranked):
+        pipeline.write(zombie, 100)
+    assert pipeline.totals() == [1 + 2 + 3]
+
+
+def test_a_run_that_was_open_in_the_old_snapshot_begins_anew_and_a_committed_one_stays_committed(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    for run in ("r2", "r3", "r4"):
+        pipeline.begin(run)
+    snapshot(server, store, tmp_path / "snapshot")
+    pipeline.run("r2")
+    pipeline.run("r3")
+    server.restore_from(tmp_path / "snapshot")
+    pipeline.store = new_store()
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    with pytest.raises(AssertionError, match="AlreadyCommitted"):
+        pipeline.run("r3")
+    assert pipeline.run("r4") == 4
+    assert pipeline.totals() == [1 + 2 + 3 + 4]
+
+
+def test_a_ledger_that_is_gone_is_rebuilt_from_the_states(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
+    for run in ("r1", "r2", "r3"):
+        lost.run(run)
+    before = topology_view(store, lost.paths).record
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    after = topology_view(store, pipeline.paths).record
+    assert (after.incarnation, after.generation) == (before.incarnation, before.generation + 1)
+    assert after.states == before.states == {"a.totals": 3, "b.totals": 3}
+    assert pipeline.run("r4") == 4
+    assert pipeline.totals() == [10, 10]
+
+
+def test_a_ledger_made_anew_without_repair_is_refused_by_the_states(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
+    lost.run("r1")
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    with pytest.raises(FenceForeign, match="airflow tx repair flights --ledger-lost"):
+        pipeline.run("r1")
+    # The new one is somebody's work too: it is not thrown away without a word.
+    with pytest.raises(RepairRefused, match=f"delete {pipeline.paths.base} in ZooKeeper"):
+        Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+
+
+@pytest.mark.parametrize(("raised", "written"), [(1, 0), (2, 0), (2, 1)])
+def test_a_transaction_that_died_between_two_states_is_open_again(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases, raised: int, written: int
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
+    lost.run("r1")
+    begun = lost.begin("r2")
+    grant = lost.acquire(begun, lost.process(begun))
+    for state in lost.states[:raised]:
+        state.raise_fence(grant)
+    for state in lost.states[:written]:
+        state.write(grant, [{"key": "total", "n": begun.rows}])
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    repaired = Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    assert (repaired.current, repaired.generation) == (2, 2)
+    assert pipeline.run("r2") == 2
+    assert pipeline.run("r3") == 3
+    assert pipeline.totals() == [6, 6]
+
+
+def test_the_very_first_transaction_may_be_the_one_that_died(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
+    begun = lost.begin("r1")
+    grant = lost.acquire(begun, lost.process(begun))
+    lost.states[0].raise_fence(grant)
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    assert pipeline.run("r1") == 1
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [3, 3]
+
+
+def test_a_half_written_transaction_that_cannot_be_undone_is_refused(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    states = [databases.state("a", "transactional"), databases.state("b", "transactional")]
+    lost = Pipeline(store, f"{zookeeper_root}/lost", states, kind="transactional")
+    begun = lost.begin("r1")
+    grant = lost.acquire(begun, lost.process(begun))
+    for state in states:
+        state.raise_fence(grant)
+    states[0].write(grant, [{"key": "total", "n": 1}])
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", states, kind="transactional")
+    with pytest.raises(RepairRefused, match=r"complete in state 'a\.totals', which cannot undo it"):
+        Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+
+
+def test_states_that_do_not_fit_together_are_refused(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
+    pipeline.run("r1")
+    databases.back_up("a")
+    pipeline.run("r2")
+    pipeline.run("r3")
+    fixes = Repairs(pipeline.ledger)
+    databases.put_back("a")
+    with pytest.raises(RepairRefused, match=r"state 'a\.totals' is at transaction 1, another one at 3"):
+        fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    with pytest.raises(RepairRefused, match="the ledger is at transaction 4, and the states say that 2 is next"):
+        fixes.ledger_lost(held_by(pipeline)[:1], pipeline.request, AUDIT)
+    with pytest.raises(RepairRefused, match="no state of the DAG has a fence"):
+        fixes.ledger_lost([], pipeline.request, AUDIT)
+    foreign = Held("c.totals", True, "other", Token(1, 3, 1, 1, "n"), True, {})
+    with pytest.raises(RepairRefused, match="different ledgers"):
+        fixes.ledger_lost([*held_by(pipeline), foreign], pipeline.request, AUDIT)
+
+
+@pytest.mark.parametrize("batch", ["null", "", "[]", '{"rows":1}'])
+def test_a_fence_without_a_batch_is_never_taken_for_the_beginning(batch: str) -> None:
+    fence = FenceRow("i", Token(1, 3, 1, 1, "n"), True, batch)
+    with pytest.raises(UnreadableRecord, match=r"the fence of state 'a\.totals'"):
+        Held.of("a.totals", undoable=True, fence=fence)
+
+
+# --- everything anew ---------------------------------------------------------------------------------------------
+
+
+def test_a_reset_begins_again_from_nothing(store: ZooKeeperStore, zookeeper_root: str, databases: Databases) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
+    pipeline.run("r1")
+    pipeline.run("r2")
+    pipeline.process(pipeline.begin("r3"))
+    before = topology_view(store, pipeline.paths).record.incarnation
+
+    def clear() -> None:
+        for state in pipeline.states:
+            state.clear()  # type: ignore[attr-defined]
+
+    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=clear)
+    view = topology_view(store, pipeline.paths)
+    assert (view.current, view.allocated, view.transactions, view.record.states) == (1, 0, (), {})
+    assert view.record.incarnation != before
+    assert [pipeline.run("r1"), pipeline.run("r2")] == [1, 2]
+    assert pipeline.totals() == [3, 3]
+
+
+def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    fixes = Repairs(pipeline.ledger)
+    with pytest.raises(RuntimeError):
+        fixes.reset(pipeline.request, AUDIT, clear=_unreachable)
+    for step in (lambda: pipeline.begin("r2"), lambda: topology_view(store, pipeline.paths)):
+        with pytest.raises(UnreadableRecord, match="being reset: airflow tx repair flights --reset"):
+            step()
+    fixes.reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    assert pipeline.run("r1") == 1
+
+
+def test_a_reset_of_a_ledger_that_is_gone_makes_one(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
+    lost.run("r1")
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    assert pipeline.run("r1") == 1
+    assert pipeline.totals() == [1]
+
+
+def _unreachable() -> None:
+    raise RuntimeError("a state cannot be reached")
+
+
+def test_every_repair_is_noted_with_who_when_and_why(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    fixes = Repairs(pipeline.ledger)
+    fixes.state_lost("a.totals", Audit("ada", "the disk died"))
+    fixes.ledger_lost(held_by(pipeline), pipeline.request, Audit("bob", ""))
+    fixes.reset(pipeline.request, Audit("eve", "start over"), clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    noted = repairs(store, pipeline.paths)
+    assert [(each.number, each.what, each.who, each.why, each.generation) for each in noted] == [
+        (1, "state-lost", "ada", "the disk died", 2),
+        (2, "ledger-lost", "bob", "", 3),
+        (3, "reset", "eve", "start over", 1),
+    ]
+    assert all(each.when and each.told for each in noted)
+
+
+def test_a_topology_that_does_not_exist_cannot_be_repaired(store: ZooKeeperStore, zookeeper_root: str) -> None:
+    pipeline = Pipeline(store, zookeeper_root)
+    with pytest.raises(UnreadableRecord, match="missing"):
+        Repairs(pipeline.ledger).state_lost("a", AUDIT)
+    with pytest.raises(UnknownTransaction, match="topology 'flights'"):
+        topology_view(store, pipeline.paths)
