@@ -12,7 +12,7 @@ from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
 from airflow_tx.sources.fileset import Position, fingerprint, list_files, split_glob
-from airflow_tx.sources.records import read_rows
+from airflow_tx.sources.records import csv_schema, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,8 +125,9 @@ class FileSource(TransactionalSource):
         if spark is None:
             return self._rows(paths, options)
         reader = spark.read.format(self.format).options(**options)
-        if self.schema:
-            reader = reader.schema(self.schema)
+        schema = self.schema or (csv_schema(paths[0], options) if self.format == "csv" else None)
+        if schema:
+            reader = reader.schema(schema)
         return reader.load([spark_path(path) for path in paths])
 
     def _rows(self, paths: list[Path], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

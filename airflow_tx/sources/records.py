@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # What changes nothing for rows that are read strictly and typed by a schema only.
 _NEUTRAL = {"mode", "enforceschema"}
@@ -60,17 +60,41 @@ def read_rows(path: Path, file_format: str, options: Mapping[str, Any], schema: 
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
+def csv_schema(path: Path, options: Mapping[str, Any]) -> str | None:
+    """The schema that Spark would find for a csv file, strings by the names in its header; without a job of its own.
+
+    :return: Spark DDL; None if only Spark can tell.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    if set(given) - _CSV or not _header(given):
+        return None
+    with path.open(newline="", encoding=_encoding(given)) as file:
+        names: list[str] = next(_reader(file, given), [])
+    plain = all(re.fullmatch(r"\w+", name) for name in names)
+    return ", ".join(f"`{name}` STRING" for name in names) if plain and len(set(names)) == len(names) else None
+
+
+def _header(given: Mapping[str, Any]) -> bool:
+    return str(given.get("header", "false")).lower() == "true"
+
+
+def _encoding(given: Mapping[str, Any]) -> str:
+    return str(given.get("encoding", given.get("charset", "utf-8")))
+
+
+def _reader(file: TextIO, given: Mapping[str, Any]) -> Any:
+    return csv.reader(file, delimiter=given.get("sep", given.get("delimiter", ",")), quotechar=given.get("quote", '"'))
+
+
 def _read_csv(path: Path, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
     given = {key.lower(): value for key, value in options.items()}
     if unknown := sorted(set(given) - _CSV):
         raise ValueError(f"option {unknown[0]!r} is only known to Spark")
     columns = parse_schema(schema) if schema else {}
-    separator = given.get("sep", given.get("delimiter", ","))
-    encoding = given.get("encoding", given.get("charset", "utf-8"))
     null = given.get("nullvalue", "")
-    with path.open(newline="", encoding=encoding) as file:
-        reader = csv.reader(file, delimiter=separator, quotechar=given.get("quote", '"'))
-        names = next(reader, []) if str(given.get("header", "false")).lower() == "true" else list(columns)
+    with path.open(newline="", encoding=_encoding(given)) as file:
+        reader = _reader(file, given)
+        names = next(reader, []) if _header(given) else list(columns)
         if columns and names and names != list(columns):
             raise ValueError(f"header {','.join(names)} is not that of the schema, {','.join(columns)}")
         for fields in reader:
