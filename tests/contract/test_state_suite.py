@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +26,11 @@ class TestMemoryState(StateSuite):
 
 
 def _tables(url: str) -> MakeState:
+    # Tables of its own for every test: a database each would take PostgreSQL seconds.
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+
     def make(kind: str, name: str = "first") -> ReadableState:
-        return SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, kind=kind)
+        return SqlState.from_url(url, table=f"{prefix}_{name}", keys=["key"], values={"n": Sum()}, kind=kind)
 
     return make
 
@@ -46,4 +50,4 @@ def postgres() -> Iterator[LocalPostgres]:
 class TestSqlStateOnPostgres(StateSuite):
     @pytest.fixture
     def make_state(self, postgres: LocalPostgres) -> MakeState:
-        return _tables(postgres.url(postgres.new_database()))
+        return _tables(postgres.url())
