@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import Refused, SourceError, TxError
+from airflow_tx.errors import Refused
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec
-from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
-from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
-from airflow_tx.sources.api import as_batch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_tx.protocol.step import Begun, WindowFull
 
 
 class BeginTransactionOperator(BaseOperator, SkipMixin):
@@ -56,14 +53,12 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
+        from airflow_tx.operators.beginning import ask
+        from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
+
         spec, ti = self.transaction, context["ti"]
         try:
-            with spec.store() as store:
-                answer = spec.ledger(store).begin(
-                    self._request(ti),
-                    decide=self._decide,
-                    run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
-                )
+            answer = ask(spec, ti, retry=compat.is_retry(ti, self.retries or 0))
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if isinstance(answer, Begun):
@@ -72,53 +67,17 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             self._wait(answer)
         if isinstance(answer, AlreadyCommitted):
             self._skip_all(ti, answer.txid)
-        assert isinstance(answer, NoData)
-        raise AirflowSkipException(
-            f"The source of topology {spec.topology!r} has no rows for a transaction {answer.txid} now."
-        )
+        raise AirflowSkipException(f"The source of topology {spec.topology!r} has no rows for another transaction now.")
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Called when there may be room in the window."""
         return self.execute(context)
 
-    def _request(self, ti: Any) -> BeginRequest:
-        spec = self.transaction
-        return BeginRequest(
-            topology=TopologyRequest(spec.dag_id, spec.source.kind.value, spec.window),
-            key=ti.run_id,
-            run_id=ti.run_id,
-            task_try=str(ti.id),
-            retry=compat.is_retry(ti, self.retries or 0),
-            tasks={task: f"{secrets.randbits(64) or 1:016x}" for task in spec.tasks},
-        )
-
-    def _decide(self, txid: int, position: Any) -> tuple[Any, Any] | None:
-        """Ask the source, and let whatever goes wrong there be one line: nothing is allocated yet."""
-        source = self.transaction.source
-        try:
-            batch = as_batch(source.initialize_transaction(txid, position)) if source.is_ready() else None
-            if batch is not None:
-                dumps([batch.rows, batch.position])
-        except TxError:
-            raise
-        except Exception as error:
-            raise SourceError(
-                source=type(source).__name__,
-                problem=f"transaction {txid} after position {dumps(position)[:200]}: {type(error).__name__}: {error}",
-                remedy="Nothing was allocated; correct the source, then clear this task.",
-            ) from error
-        return None if batch is None else (batch.rows, batch.position)
-
     def _begun(self, begun: Begun) -> dict[str, Any]:
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
-        self.log.info(
-            "Transaction %s of %s (%s): rows %s",
-            attempt,
-            spec.topology,
-            "replay" if begun.replay else "new",
-            dumps(begun.rows)[:2000],
-        )
+        kind = "replay" if begun.replay else "new"
+        self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.rows)
         return Payload(
             topology=spec.topology,
             txid=attempt.txid,
@@ -135,7 +94,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         spec = self.transaction
         self.log.info(
             "Waiting for room: transactions %s to %s of %s are open, and max_pending is %s. "
-            "The next one begins when %s is committed or skipped.",
+            "The next one begins when transaction %s is committed or skipped.",
             full.current,
             full.allocated,
             spec.topology,

@@ -16,21 +16,18 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, IncompleteBatch, Refused, StaleAttempt
+from airflow_tx.errors import FailedBatch, Refused, StaleAttempt
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.acked import returned
 from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.processing import TaskTry as LedgerTry
-from airflow_tx.protocol.step import AlreadyCommitted
-from airflow_tx.staging.descriptor import TaskTry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.processing import TaskTry as LedgerTry
     from airflow_tx.sources.api import TransactionalSource
-    from airflow_tx.staging import StagingArea
+    from airflow_tx.staging import StagingArea, TaskTry
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +95,8 @@ class Processing:
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
+        from airflow_tx.staging.descriptor import TaskTry
+
         ti, spec = context["ti"], spec_of(context["dag"])
         task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
         made = cls(spec, Payload.of_run(ti, spec), task, anchored=ti.task_id in spec.tasks)
@@ -151,6 +150,8 @@ class Processing:
         """
         if not self.anchored or self.started:
             return
+        from airflow_tx.protocol.step import AlreadyCommitted
+
         with self._connected() as ledger, _final_refusals():
             answer = ledger.start(self.attempt, self._try)
         if isinstance(answer, AlreadyCommitted):
@@ -173,8 +174,7 @@ class Processing:
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         with self._connected() as ledger, _final_refusals():
             ledger.ack(self.attempt, self._try, rows=consumed_rows, outputs=outputs)
-            self.acked = True
-            self._complete(ledger)
+        self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
     def fail(self, reason: str) -> None:
@@ -186,19 +186,10 @@ class Processing:
             with self._connected() as ledger:
                 ledger.fail(self.attempt, self._try, reason)
 
-    def _complete(self, ledger: Ledger) -> None:
-        """Note the transaction as PROCESSED if this was the last ack, so that the next committers wait in line for it.
-
-        With mapped tasks only the committer can tell.
-        """
-        if not self.spec.mapped:
-            try:
-                ledger.processed(self.attempt, rows_digest=self.payload.rows_digest)
-            except (IncompleteBatch, StaleAttempt):
-                log.debug("Transaction %s waits for further acks", self.attempt)
-
     @property
     def _try(self) -> LedgerTry:
+        from airflow_tx.protocol.processing import TaskTry as LedgerTry
+
         return LedgerTry(self.task.task_id, self.task.map_index, self.task.task_try)
 
     @property
@@ -236,6 +227,8 @@ def before_task(context: Context) -> None:
 
 def after_task(context: Context, result: Any = None) -> None:
     """Runs after it, before its result becomes an XCom."""
+    from airflow_tx.operators.acked import returned
+
     task: Any = context["task"]
     processing = Processing.of(context)
     if not processing.acked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,13 @@ from airflow_tx.compat import pull
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.ledger import Ledger, LedgerOptions
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import TransactionalSource
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+    from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -75,6 +75,8 @@ class TransactionSpec:
 
     def ledger(self, store: ZooKeeperStore) -> Ledger:
         """Its ledger on a store."""
+        from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+
         options = LedgerOptions(history=Settings.load().history)
         return Ledger(store, self.paths, clock=_Clock(), ids=_Ids(), options=options)
 
@@ -128,7 +130,7 @@ class Payload:
             raise AirflowFailException(
                 f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
             )
-        return cls(**value)
+        return cls(**{each.name: value[each.name] for each in fields(cls)})
 
     @property
     def transaction(self) -> TransactionAttempt:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.paths import Paths, ack_element
+from airflow_tx.protocol.processing import missing_acks
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter, Phase, TransactionRecord
+from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
 
 # How many in line wait in their worker.
 WARM_PLACES = 2
@@ -26,11 +27,15 @@ class Wait(str, Enum):
 
 @dataclass(frozen=True)
 class Earlier:
-    """An open transaction before this one."""
+    """An open transaction before this one.
+
+    :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed.
+    """
 
     txid: int
     run_id: str
     phase: Phase
+    ready: bool
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,14 @@ def decide(line: Line) -> Wait:
         return Wait.NOT
     if line.txid - line.current > WARM_PLACES:
         return Wait.DEFERRED
-    ready = all(each.phase in _ON_THEIR_WAY for each in line.earlier.values())
-    return Wait.WARM if ready else Wait.DEFERRED
+    return Wait.WARM if all(each.ready for each in line.earlier.values()) else Wait.DEFERRED
 
 
-def look(store: Store, paths: Paths, txid: int) -> Line:
-    """Read the line; what is far away is not read."""
+def look(store: Store, paths: Paths, txid: int, mapped: Collection[str]) -> Line:
+    """Read the line; what is far away is not read.
+
+    :param mapped: the tasks with map indexes: how many instances they will have is not known here.
+    """
     read = Reader(store)
     current = read.peek(Counter, paths.current).txid
     if current >= txid:
@@ -72,10 +79,25 @@ def look(store: Store, paths: Paths, txid: int) -> Line:
     for each in range(current, min(txid, current + WARM_PLACES)):
         record = read.peek_if_any(TransactionRecord, paths.transaction(each))
         if record is not None:  # else it became final in between
-            earlier[each] = Earlier(each, record.run_id, record.phase)
+            ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
+            earlier[each] = Earlier(each, record.run_id, record.phase, ready)
     return Line(txid, current, own.op if own else None, own.phase if own else None, earlier)
 
 
 def watched(paths: Paths, line: Line) -> tuple[str, ...]:
-    """The records whose change may change the decision."""
-    return (paths.current, paths.transaction(line.txid), *(paths.transaction(each) for each in line.earlier))
+    """The records whose change may change the decision; every ack touches the one that holds the acks."""
+    return (
+        paths.current,
+        paths.acks(line.txid),
+        *(paths.transaction(each) for each in (*line.earlier, line.txid)),
+    )
+
+
+def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
+    folder = paths.acks(txid)
+    children = store.children(folder)
+    if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
+        return children is None
+    read = Reader(store)
+    found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in children.names}
+    return not missing_acks(record, {key: ack for key, ack in found.items() if ack is not None}, mapped)

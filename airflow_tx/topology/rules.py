@@ -111,7 +111,7 @@ def _committer(block: Block) -> None:
     if committer.trigger_rule != "all_success":
         raise refuse(
             block.spec,
-            f"{committer.task_id} has trigger_rule = {str(committer.trigger_rule)!r}",
+            f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
             "Leave it at all_success: what is committed must be complete.",
         )
 

@@ -17,6 +17,7 @@ class TurnTrigger(BaseTrigger):
     """Fires once: near the turn with all earlier transactions on their way, or when the own record changed or vanished.
 
     :param op: that of the own record when the task deferred itself.
+    :param mapped: ids of the tasks that have map indexes.
     :param hold: seconds that it waits at least.
     :param poll: seconds between two looks.
     """
@@ -28,6 +29,7 @@ class TurnTrigger(BaseTrigger):
         topology: str,
         txid: int,
         op: str | None,
+        mapped: list[str],
         hold: float,
         poll: float = POLL,
     ) -> None:
@@ -37,6 +39,7 @@ class TurnTrigger(BaseTrigger):
         self.topology = topology
         self.txid = txid
         self.op = op
+        self.mapped = mapped
         self.hold = hold
         self.poll = poll
         self._told: tuple[Any, ...] = ()
@@ -51,6 +54,7 @@ class TurnTrigger(BaseTrigger):
                 "topology": self.topology,
                 "txid": self.txid,
                 "op": self.op,
+                "mapped": self.mapped,
                 "hold": self.hold,
                 "poll": self.poll,
             },
@@ -62,7 +66,7 @@ class TurnTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
-        line = look(store, Paths(self.root, self.topology), self.txid)
+        line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
         if line.op != self.op:
             return {"reason": "its record changed"}
         wait = decide(line)

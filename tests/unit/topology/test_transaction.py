@@ -1,0 +1,272 @@
+"""Each way in which a `Transaction` block cannot work is one clear line when the file is parsed; real DAGs, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, TaskGroup, task
+
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
+from airflow_tx.state import Count, MemoryState
+
+
+class Numbers(TransactionalSource):
+    def __init__(self, kind: SourceKind = SourceKind.TRANSACTIONAL) -> None:
+        self.kind = kind  # type: ignore[misc]
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "Numbers", {}
+
+    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
+        return None
+
+    def emit_batch(self, attempt: Any, metadata: Json, spark: Any = None) -> Iterator[Mapping[str, Any]]:
+        return iter(())
+
+
+def state(name: str = "totals", kind: str = "opaque") -> MemoryState:
+    return MemoryState(name, keys=["word"], values={"count": Count()}, kind=kind)
+
+
+def dag(**options: Any) -> DAG:
+    return DAG("words", **{"schedule": None, "max_active_runs": 8, **options})
+
+
+def block(**options: Any) -> Transaction:
+    return Transaction(**{"source": Numbers(), "max_pending": 4, **options})
+
+
+@task
+def count(batch: Any) -> list[dict[str, Any]]:
+    return []
+
+
+def commit(*inputs: Any, task_id: str = "commit", **options: Any) -> CommitOperator:
+    updates = [persistent_aggregate(each, state=state(f"totals{n}")) for n, each in enumerate(inputs)]
+    return CommitOperator(task_id=task_id, updates=updates, **options)
+
+
+def refused(match: str) -> Any:
+    return pytest.raises(TransactionDefinitionError, match=match)
+
+
+def test_begin_comes_before_every_task_that_has_nothing_of_the_block_before_it() -> None:
+    with dag() as made:
+        with block() as tx:
+            first = count.override(task_id="first")(tx.batch)
+            second = count.override(task_id="second")(first)
+            count.override(task_id="alone")(1)
+            commit(second)
+    upstream = {each.task_id: each.upstream_task_ids for each in made.tasks}
+    assert upstream == {
+        "begin": set(),
+        "first": {"begin"},
+        "second": {"first"},
+        "alone": {"begin"},
+        "commit": {"second"},
+    }
+
+
+def test_the_tasks_upstream_of_the_committer_must_ack_and_a_side_branch_need_not() -> None:
+    with dag():
+        with block() as tx:
+            counted = count.override(task_id="counted")(tx.batch)
+            count.override(task_id="aside")(counted)
+            count.partial().expand(batch=[1, 2]) >> commit(counted)
+    spec = tx.begin.transaction
+    assert spec.tasks == ("count", "counted")
+    assert spec.mapped == {"count"}
+    assert spec.inside == ("aside", "commit", "count", "counted")
+
+
+def test_tasks_of_groups_take_part_and_those_of_a_mapped_group_count_as_mapped() -> None:
+    from airflow.sdk import task_group
+
+    @task_group
+    def part(number: int) -> Any:
+        return count(number)
+
+    with dag():
+        with block() as tx:
+            with TaskGroup("plain"):
+                plain = count(tx.batch)
+            mapped = part.expand(number=[1, 2])
+            commit(plain, mapped)
+    assert tx.begin.transaction.tasks == ("part.count", "plain.count")
+    assert tx.begin.transaction.mapped == {"part.count"}
+
+
+def test_a_task_after_the_block_may_follow_the_committer() -> None:
+    with dag() as made:
+        with block() as tx:
+            committer = commit(count(tx.batch))
+        committer >> count.override(task_id="report")(1)
+    assert made.get_task("report").upstream_task_ids == {"commit"}
+    assert "report" not in tx.begin.transaction.inside
+
+
+def test_a_task_from_before_the_block_is_left_alone() -> None:
+    with dag() as made:
+        before = count.override(task_id="before")(1)
+        with block() as tx:
+            work = count(tx.batch)
+            before >> work
+            commit(work)
+    assert made.get_task("before").upstream_task_ids == set()
+    assert made.get_task("count").upstream_task_ids == {"before", "begin"}
+    assert tx.begin.transaction.tasks == ("count",)
+
+
+def test_retries_that_the_user_gives_win() -> None:
+    with dag(default_args={"retries": 7}) as made:
+        with block() as tx:
+            commit(count(tx.batch), retries=1)
+    assert made.get_task("begin").retries == 7
+    assert made.get_task("commit").retries == 1
+    with dag() as made:
+        with block() as tx:
+            commit(count(tx.batch))
+    assert made.get_task("begin").retries == made.get_task("commit").retries == 3
+
+
+def test_a_block_outside_of_a_dag_is_refused() -> None:
+    with refused("stands outside of a DAG"):
+        block()
+
+
+def test_a_second_block_in_a_dag_is_refused() -> None:
+    with dag():
+        with block() as tx:
+            commit(count(tx.batch))
+        with refused("has one already"), block():
+            pass
+
+
+def test_a_source_that_is_none_is_refused() -> None:
+    with dag(), refused("source = str is no source"), block(source="flights.csv") as tx:
+        commit(count(tx.batch))
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_max_pending_is_a_whole_number_from_1_on(number: Any) -> None:
+    with dag(), refused(f"max_pending = {number}"), block(max_pending=number) as tx:
+        commit(count(tx.batch))
+
+
+def test_max_active_runs_is_larger_than_max_pending() -> None:
+    with dag(max_active_runs=4), refused(r"max_active_runs = 4 is not larger .*Set DAG\(max_active_runs=5\)"):
+        with block() as tx:
+            commit(count(tx.batch))
+
+
+def test_a_block_without_a_committer_is_refused() -> None:
+    with dag(), refused("it has no committer"), block() as tx:
+        count(tx.batch)
+
+
+def test_a_block_with_several_committers_is_refused() -> None:
+    with dag(), refused(r"2 committers \(first, second\)"), block() as tx:
+        counted = count(tx.batch)
+        commit(counted, task_id="first")
+        commit(counted, task_id="second")
+
+
+def test_a_mapped_committer_is_refused() -> None:
+    with dag(), refused("commit is mapped"), block():
+        CommitOperator.partial(task_id="commit").expand(updates=[[], []])
+
+
+def test_a_committer_that_runs_after_failures_is_refused() -> None:
+    with dag(), refused("commit has trigger_rule = 'all_done'"), block() as tx:
+        commit(count(tx.batch), trigger_rule="all_done")
+
+
+def test_a_task_after_the_committer_inside_the_block_is_refused() -> None:
+    with dag(), refused("report comes after commit. Put the task after the block"), block() as tx:
+        commit(count(tx.batch)) >> count.override(task_id="report")(1)
+
+
+@pytest.mark.parametrize("option", ["depends_on_past", "wait_for_downstream"])
+def test_our_tasks_do_not_wait_for_their_last_run(option: str) -> None:
+    with dag(), refused(f"commit has depends_on_past|commit has {option}"), block() as tx:
+        commit(count(tx.batch), **{option: True})
+
+
+def test_our_tasks_do_not_wait_for_their_last_run_by_default_args_either() -> None:
+    with dag(default_args={"depends_on_past": True}), refused("begin has depends_on_past"), block() as tx:
+        commit(count(tx.batch))
+
+
+def test_our_tasks_are_not_limited_per_dag() -> None:
+    with dag(), refused("commit has max_active_tis_per_dag = 1"), block() as tx:
+        commit(count(tx.batch), max_active_tis_per_dag=1)
+
+
+def test_plain_tasks_of_the_block_may_be_limited() -> None:
+    with dag(), block() as tx:
+        commit(count.override(max_active_tis_per_dag=1)(tx.batch))
+
+
+def test_an_update_is_made_by_persistent_aggregate() -> None:
+    with dag(), refused("an update of type str"), block() as tx:
+        CommitOperator(task_id="commit", updates=["totals"])  # type: ignore[list-item]
+        count(tx.batch)
+
+
+def test_the_input_of_an_update_is_the_output_of_a_task() -> None:
+    with dag(), refused("is no output of a task"), block() as tx:
+        commit(count(tx.batch).map(lambda row: row))
+
+
+def test_the_input_of_an_update_comes_from_inside_the_block() -> None:
+    with dag(), refused("is of task before. Move that task into the block"):
+        before = count.override(task_id="before")(1)
+        with block():
+            commit(before)
+
+
+def test_a_state_has_a_fence() -> None:
+    with dag(), refused("state = dict is no state with a fence"), block() as tx:
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state={})])
+
+
+def test_one_state_takes_one_update() -> None:
+    with dag(), refused("state 'totals' is updated 2 times"), block() as tx:
+        counted = count(tx.batch)
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state()) for _ in range(2)])
+
+
+KINDS = [
+    (SourceKind.TRANSACTIONAL, "transactional", True),
+    (SourceKind.TRANSACTIONAL, "opaque", True),
+    (SourceKind.OPAQUE, "opaque", True),
+    (SourceKind.OPAQUE, "transactional", False),
+    (SourceKind.NON_TRANSACTIONAL, "transactional", False),
+    (SourceKind.NON_TRANSACTIONAL, "opaque", False),
+]
+
+
+@pytest.mark.parametrize(("source", "kind", "exact"), KINDS)
+def test_a_source_and_a_state_that_cannot_give_exactly_once_are_refused(
+    source: SourceKind, kind: str, exact: bool
+) -> None:
+    def build(**options: Any) -> None:
+        with dag(), block(source=Numbers(source), **options) as tx:
+            update = persistent_aggregate(count(tx.batch), state=state(kind=kind))
+            CommitOperator(task_id="commit", updates=[update])
+
+    build(at_least_once=True)
+    if exact:
+        build()
+    else:
+        with refused(f"source that is {source.value} and state 'totals' that is {kind} cannot give exactly once"):
+            build()
+
+
+def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
+    with dag(), pytest.raises(ZeroDivisionError), block():
+        raise ZeroDivisionError
