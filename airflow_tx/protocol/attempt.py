@@ -1,4 +1,4 @@
-"""Who writes: a transaction attempt, and the commit token of a grant. Source: PROTOCOL, and Storm's TransactionAttempt."""
+"""Who writes: a transaction attempt, and the token of a grant. Source: PROTOCOL, Storm's TransactionAttempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the steps on a store: one multi each, lost races planned anew, lost replies resolved by reading back. Source: PROTOCOL §1.
+"""Runs the steps on a store: one multi each, lost races planned anew, lost replies read back. Source: PROTOCOL §1.
 
 Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait.
 """
@@ -227,7 +227,7 @@ class Ledger:
         )
 
     def holds(self, token: Token) -> bool:
-        """Whether `token` is still the grant that the ledger knows: tells an outranked committer from a broken ledger."""
+        """Whether `token` is still the grant that the ledger knows: an outranked committer, or a broken ledger?"""
         self.store.sync()
         read = Reader(self.store)
         record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))

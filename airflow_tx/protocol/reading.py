@@ -76,7 +76,7 @@ class Reader:
         return node is not None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The names below `path`, and a requirement that its own version stays (who adds or changes a name touches it)."""
+        """The names below `path`, and a requirement that its own version stays (who changes a name touches it)."""
         children = self._known.children.get(path)
         self.guessed |= children is not None
         children = children or self._store.children(path)

@@ -144,18 +144,21 @@ def ledger_lost(
     """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
 
     :param request: what the DAG says of its topology, for a ledger that is lost altogether.
-    :raises RepairRefused: the ledger is further than the states: it is they who went back.
+    :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
     """
     found = read.find(TopologyRecord, paths.record)
     current = read.find(Counter, paths.current)
     if found is not None and found.incarnation != plan.incarnation:
-        raise _refuse(
-            paths,
-            LEDGER_LOST,
-            f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}",
-            f"If this one was made by mistake after the loss, delete {paths.base} in ZooKeeper and repeat; "
-            "if the states hold something else, --reset begins anew.",
-        )
+        # One that begin made after the loss is replaced, unless it has results of its own.
+        if found.states or (current is not None and current.txid > 1):
+            raise _refuse(
+                paths,
+                LEDGER_LOST,
+                f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
+                "committed transactions of its own",
+                "One state serves one topology: use other tables. To begin anew: --reset.",
+            )
+        found = replace(found, incarnation=plan.incarnation, generation=0)
     if current is not None and current.txid > plan.current:
         behind = ", ".join(sorted(plan.last)) or "its states"
         raise _refuse(

@@ -6,11 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
+from airflow_tx.errors import RepairRefused
 from airflow_tx.protocol import repair
 from airflow_tx.protocol.beginning import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.repair import Audit, Held
 from airflow_tx.protocol.step import Repaired
+from airflow_tx.protocol.view import topologies
 
 
 class Repairs:
@@ -36,9 +41,23 @@ class Repairs:
         """
         paths = self._ledger.paths
         plan = repair.rebuilt(paths, held)
+        self._check_owner(plan.incarnation)
         self._ledger.store.ensure(paths.root)
         step = partial(repair.ledger_lost, paths=paths, request=request, plan=plan, audit=audit)
         return cast(Repaired, self._ledger.run(step))
+
+    def _check_owner(self, incarnation: str) -> None:
+        """States of a topology that is well are not taken from it: two topologies on one state look like a lost ledger."""
+        store, own = self._ledger.store, self._ledger.paths
+        for name in topologies(store, own.root):
+            record = Reader(store).peek_if_any(TopologyRecord, Paths(own.root, name).record)
+            if name != own.topology and record is not None and record.incarnation == incarnation:
+                raise RepairRefused(
+                    what=repair.LEDGER_LOST,
+                    topology=own.topology,
+                    problem=f"its states belong to topology {name!r}",
+                    remedy="One state serves one topology: use another table.",
+                )
 
     def reset(self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]) -> Repaired:
         """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.

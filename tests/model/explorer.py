@@ -32,6 +32,7 @@ class Report:
     steps: int
     finals: int
     seconds: float
+    endings: frozenset[Any] = frozenset()
 
     def __str__(self) -> str:
         return (
@@ -50,14 +51,18 @@ def explore(shape: Shape, *, most: int | None = None, reduce: bool = True, eager
     first = rules.first()
     seen = {first.key}
     stack: list[tuple[World, tuple[Any, ...] | None]] = [(first, None)]
+    endings: set[Any] = set()
     steps = finals = 0
     while stack and (most is None or len(seen) < most):
         world, trail = stack.pop()
         try:
             following = successors(rules, world, reduce=reduce)
             steps += len(following)
-            finals += not world.actors
-            for label, after in following:
+            if not world.actors:
+                finals += 1
+                endings.add(rules.ending(world))
+            for label, reached in following:
+                after = rules.settled(reached)
                 if after.key not in seen:
                     seen.add(after.key)
                     stack.append((after, (label, trail)))
@@ -65,7 +70,7 @@ def explore(shape: Shape, *, most: int | None = None, reduce: bool = True, eager
         except Violation as violation:
             violation.trail = _unroll(trail)
             raise
-    return Report(shape, len(seen), steps, finals, time.monotonic() - began)
+    return Report(shape, len(seen), steps, finals, time.monotonic() - began, frozenset(endings))
 
 
 def successors(rules: Rules, world: World, *, reduce: bool = True) -> list[Step]:

@@ -1,8 +1,8 @@
 """Actors: real protocol code driven by re-execution. A process is its program and the replies it has had so far.
 
 A program calls the store and the states as always; where its recorded replies end, it is stopped and tells which call
-comes next. Equal programs with equal replies are run once, and two histories that left a program at the same line with the
-same variables are one place: what was read and forgotten does not tell them apart.
+comes next. Equal programs with equal replies are run once, and two histories that left a program at the same line with
+the same variables are one place: what was read and forgotten does not tell them apart.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Reply:
     @classmethod
     def of_error(cls, error: TxError) -> Reply:
         return cls(error=(type(error), tuple(sorted(error.fields.items()))))
+
+    def refused_by(self, error: type[TxError]) -> bool:
+        return self.error is not None and self.error[0] is error
 
     def give(self) -> Any:
         if self.error is not None:

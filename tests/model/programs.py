@@ -91,7 +91,7 @@ def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
         return "failed"
     low, high = handed.rows or (0, 0)
     counts = [sum(1 for row in range(low, high) if row % 2 == parity) for parity in (0, 1)]
-    ledger.ack(handed.of, task, rows=high - low, outputs=counts)
+    ledger.ack(handed.of, task, rows=high - low, outputs=[*counts, task_try])
     return "acked"
 
 
@@ -113,7 +113,7 @@ def commit(env: Any, shape: Shape, handed: Handed) -> Any:
             assert isinstance(granted, Restarted)
     token = Token(granted.generation, handed.txid, handed.attempt, granted.epoch, granted.nonce)
     grant = Grant("model", granted.incarnation, token, HashableDict(granted.last))
-    counts = done.acks[(TASK, -1)].outputs
+    counts = (done.acks[(TASK, -1)].outputs or [0, 0])[:2]
     _write(env, shape, grant, counts)
     ledger.commit(token, states=[f"s{index}" for index in range(shape.states)], rows=sum(counts))
     return "committed"

@@ -1,4 +1,4 @@
-"""Trace 14: a reply lost at every step, the request done or not, and the committer killed between its write and its mark."""
+"""Trace 14: a reply lost at every step, the request done or not; the committer killed between write and mark."""
 
 from __future__ import annotations
 

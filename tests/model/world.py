@@ -1,4 +1,4 @@
-"""The world around the actors: one store, the states, and an Airflow that retries, clears and forgets dead processes."""
+"""The world around the actors: one store, the states, and an Airflow that retries, clears and forgets the dead."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from airflow_tx.errors import OutcomeUnknown, Refused, TxError
+from airflow_tx.errors import FenceOutranked, OutcomeUnknown, Refused, StaleAttempt, StaleTry, TxError
 from airflow_tx.protocol.beginning import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import Counter, decode
+from airflow_tx.protocol.records import Ack, Counter, History, Metadata, decode
+from airflow_tx.protocol.requirement import Unchanged
 from airflow_tx.state import Sum
 from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
 from airflow_tx.store.memory import MemoryStore
@@ -173,6 +174,8 @@ class Rules:
         return world
 
     def _died(self, world: World, actor: Actor, error: type[TxError]) -> World:
+        if issubclass(error, (StaleAttempt, StaleTry)):
+            raise Violation(f"the newest {actor.stage} of run {actor.run} was refused by {error.__name__}")
         if issubclass(error, Refused) and error.__name__ != "Outranked":
             return self.begin(world, actor.run, retry=False)  # somebody clears the failed run
         if actor.stage == "commit":
@@ -206,6 +209,22 @@ class Rules:
             place = self.machine.resume(place, self._call(world, place.call)[1])
         return place
 
+    def settled(self, world: World) -> World:
+        """Every call that can only be refused has been: versions and fences never come back, so any time will do."""
+        if not self.eager:
+            return world
+        for actor in world.actors:
+            if actor.place.call is not None and self._doomed(world, actor.place.call):
+                return self.settled(self.act(world, actor))
+        return world
+
+    def _doomed(self, world: World, call: tuple[Any, ...]) -> bool:
+        if call[0] == "multi":
+            nodes = world.nodes
+            required = [r for r in call[1] if isinstance(r, Unchanged)]
+            return any(r.path not in nodes or nodes[r.path].version != r.version for r in required)
+        return call[0] in ("raise", "write") and self._call(world, call)[1].refused_by(FenceOutranked)
+
     def _call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
         kind = call[0]
         if kind == "get":
@@ -224,6 +243,8 @@ class Rules:
         after = replace(world, nodes=self.store.nodes, store_key=_store_key(self.store.nodes))
         if after.current not in (world.current, world.current + 1):
             raise Violation(f"current went from {world.current} to {after.current}")
+        if after.current > world.current:
+            _check_mark(world)
         return after, Reply()
 
     def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
@@ -279,6 +300,16 @@ class Rules:
 
     # --- promises ---------------------------------------------------------------------------------------------
 
+    def ending(self, world: World) -> Any:
+        """What people would see of a world at rest: attempts and rows of every transaction, and the stored values."""
+        histories = [
+            decode(History, path, node.data)
+            for path, node in world.nodes.items()
+            if path.startswith(PATHS.histories + "/")
+        ]
+        values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows in world.states]
+        return frozenset((h.txid, h.attempts, h.rows) for h in histories), tuple(frozenset(found) for found in values)
+
     def check(self, world: World) -> None:
         """Whatever must hold in every world in which all runs are final, zombies about or not.
 
@@ -301,13 +332,21 @@ class Rules:
             raise Violation(f"{end} rows were committed: expected {expected}, found {found}")
 
 
+def _check_mark(world: World) -> None:
+    """What is being committed is what the newest try of every task has acked."""
+    folder = PATHS.acks(world.current) + "/"
+    for path, node in world.nodes.items():
+        if path.startswith(folder):
+            entry = decode(Ack, path, node.data)
+            if not entry.done or entry.outputs[-1] != entry.task_try:
+                raise Violation(f"transaction {world.current} commits, and {path} has not acked")
+
+
 def _only_reads(call: tuple[Any, ...]) -> bool:
     return call[0] in ("get", "children") or (call[0] == "multi" and not call[2])
 
 
 def _position(world: World, txid: int) -> int:
-    from airflow_tx.protocol.records import Metadata
-
     return int(decode(Metadata, PATHS.meta(txid), world.nodes[PATHS.meta(txid)].data).position)
 
 

@@ -1,0 +1,57 @@
+"""Every interleaving of small sizes keeps the promises, and every rule taken out is missed."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+import pytest
+
+from tests.model.explorer import Report, explore
+from tests.model.mutants import MUTANTS, Mutant, applied
+from tests.model.programs import Shape
+from tests.model.world import Violation
+
+SHAPES = [
+    Shape(source, states, runs, budget, clears_only=clears)
+    for (runs, budget, clears), source, states in itertools.product(
+        [(2, 2, True), (3, 1, False), (2, 1, False)], ["opaque", "transactional"], [1, 2]
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def reports() -> Iterator[dict[Shape, Future[Report]]]:
+    """All sizes at once, one process a core."""
+    # A fresh interpreter each: a fork would take along whatever threads other tests have started.
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield {shape: pool.submit(explore, shape) for shape in SHAPES}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
+    reports: dict[Shape, Future[Report]], shape: Shape, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = reports[shape].result()
+    with capsys.disabled():
+        print(f"\n  {report}", end=" ")
+    assert report.endings
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_rule_taken_out_is_found(mutant: Mutant) -> None:
+    with applied(mutant), pytest.raises(Violation) as found:
+        explore(mutant.shape)
+    assert str(found.value)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape("opaque", 2, 1, 1), Shape("transactional", 1, 1, 1), Shape("opaque", 1, 2, 0)],
+    ids=str,
+)
+def test_the_reductions_lose_no_ending(shape: Shape) -> None:
+    """Reading as soon as possible and letting unrelated runs wait end as every call in every order does."""
+    assert explore(shape).endings == explore(shape, eager=False, reduce=False).endings
