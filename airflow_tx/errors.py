@@ -49,9 +49,7 @@ class TransactionDefinitionError(TxError):
 class FailedBatch(TxError):
     """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException)."""
 
-    def __init__(
-        self, message: str = "the batch was failed on purpose", **fields: Any
-    ) -> None:
+    def __init__(self, message: str = "the batch was failed on purpose", **fields: Any) -> None:
         super().__init__(message=message, **fields)
 
 
@@ -186,13 +184,19 @@ class IncompleteBatch(Refused):
 class Outranked(Refused):
     """A committer whose grant was taken over."""
 
-    template = "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}. A newer try goes on."
+    template = (
+        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}. A newer try "
+        "goes on."
+    )
 
 
 class RunHeld(Refused):
     """Another live run works on the same batch."""
 
-    template = "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for that run, or end it and clear this one."
+    template = (
+        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for "
+        "that run, or end it and clear this one."
+    )
 
 
 class SkippedTransaction(Refused):
@@ -261,13 +265,18 @@ class StateError(TxError):
 class StateUnavailable(StateError):
     """The store of a state cannot be reached; the transaction stays replayable."""
 
-    template = "State {state!r} ({where}) cannot be reached: {reason}. Nothing of this transaction was committed; clear the commit task when it is back."
+    template = (
+        "State {state!r} ({where}) cannot be reached: {reason}. Nothing of this transaction was committed; clear "
+        "the commit task when it is back."
+    )
 
 
 class FenceOutranked(StateError):
     """The fence refuses a writer that a later grant has outranked."""
 
-    template = "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. A newer try goes on."
+    template = (
+        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. A newer try goes on."
+    )
 
 
 class FenceForeign(StateError):
@@ -284,7 +293,8 @@ class StateBehind(StateError):
     """The store holds less than the ledger committed: it was restored from an older backup, or emptied."""
 
     template = (
-        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The store went back. "
+        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The "
+        "store went back. "
         "Restore it, or accept what it holds: airflow tx repair {topology} --state-lost {state}"
     )
 
@@ -293,7 +303,8 @@ class LedgerBehind(StateError):
     """The ledger holds less than the store: ZooKeeper was restored from an older snapshot."""
 
     template = (
-        "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed {expected} to it. "
+        "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
+        "{expected} to it. "
         "The ledger went back. Take the place from the state: airflow tx repair {topology} --ledger-lost"
     )
 
@@ -301,13 +312,19 @@ class LedgerBehind(StateError):
 class TxidBehind(StateError):
     """A value that a later transaction has already updated (Trident: current batch is behind state's batch)."""
 
-    template = "Update of transaction {txid} refused: the stored value is of transaction {stored}. Commit transactions in order."
+    template = (
+        "Update of transaction {txid} refused: the stored value is of transaction {stored}. Commit transactions "
+        "in order."
+    )
 
 
 class ChunkConflict(StateError):
     """Two writers of one transaction touched the same key."""
 
-    template = "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}. Aggregate by key before writing."
+    template = (
+        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}. "
+        "Aggregate by key before writing."
+    )
 
 
 class OutputChanged(StateError):

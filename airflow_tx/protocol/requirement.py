@@ -17,7 +17,7 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Absent:
-    """There is no record at `path`. ZooKeeper checks this only by creating it: the same multi must `Create` the path."""
+    """There is no record at `path`. ZooKeeper checks this only by creating it: the same multi must `Create` it."""
 
     path: str
 

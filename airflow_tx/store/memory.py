@@ -41,16 +41,10 @@ class MemoryStore:
             if node is None:
                 return None
             prefix = f"{path}/"
-            names = (
-                name[len(prefix) :] for name in self._nodes if name.startswith(prefix)
-            )
-            return Children(
-                tuple(sorted(name for name in names if "/" not in name)), node.version
-            )
+            names = (name[len(prefix) :] for name in self._nodes if name.startswith(prefix))
+            return Children(tuple(sorted(name for name in names if "/" not in name)), node.version)
 
-    def multi(
-        self, requirements: Sequence[Requirement], writes: Sequence[Write]
-    ) -> None:
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
         check_sizes(requirements, writes, limit=self._limit)
         with self._changed:
             for requirement in requirements:
@@ -78,11 +72,7 @@ class MemoryStore:
 
     def snapshot(self) -> tuple[tuple[str, bytes, int], ...]:
         """Everything in it, in a form that can be compared and hashed."""
-        return tuple(
-            sorted(
-                (path, node.data, node.version) for path, node in self._nodes.items()
-            )
-        )
+        return tuple(sorted((path, node.data, node.version) for path, node in self._nodes.items()))
 
     def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
         """Back to what `snapshot` gave."""
@@ -121,22 +111,16 @@ class MemoryStore:
                     found=f"version {before.version}",
                 )
             if parent and parent not in nodes:
-                raise RequirementFailed(
-                    path=parent, expected="a record", found="nothing"
-                )
+                raise RequirementFailed(path=parent, expected="a record", found="nothing")
             nodes[write.path] = Node(write.data, 0)
         elif before is None:
-            raise RequirementFailed(
-                path=write.path, expected="a record", found="nothing"
-            )
+            raise RequirementFailed(path=write.path, expected="a record", found="nothing")
         elif isinstance(write, Put):
             nodes[write.path] = Node(write.data, before.version + 1)
         elif isinstance(write, Delete):
             prefix = f"{write.path}/"
             if any(name.startswith(prefix) for name in nodes):
-                raise RequirementFailed(
-                    path=write.path, expected="no children", found="children"
-                )
+                raise RequirementFailed(path=write.path, expected="no children", found="children")
             del nodes[write.path]
 
 
@@ -156,6 +140,4 @@ class _MemoryWatch:
             return self._changed.wait_for(self._moved, timeout)
 
     def _moved(self) -> bool:
-        return any(
-            self._changes.get(path, 0) != seen for path, seen in self._seen.items()
-        )
+        return any(self._changes.get(path, 0) != seen for path, seen in self._seen.items())

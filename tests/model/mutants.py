@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 
 from airflow_tx.protocol import beginning, committing, processing, step
 from airflow_tx.protocol.ledger import Ledger
@@ -134,7 +134,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
             function.__code__ = code
 
 
-def _changed(function: FunctionType, old: str, new: str) -> object:
+def _changed(function: FunctionType, old: str, new: str) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) >= 1, f"{function.__qualname__} no longer says {old!r}"
     found: dict[str, object] = {}

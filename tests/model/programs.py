@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,4 +135,4 @@ class HashableDict(dict[str, int]):
         return hash(frozenset(self.items()))
 
 
-PROGRAMS = {"begin": begin, "process": process, "commit": commit}
+PROGRAMS: dict[str, Callable[..., Any]] = {"begin": begin, "process": process, "commit": commit}

@@ -187,7 +187,7 @@ class Rules:
     def enabled(self, world: World, actor: Actor) -> bool:
         call = actor.place.call
         assert call is not None
-        return call[0] != "turn" or world.current >= call[1]
+        return bool(call[0] != "turn" or world.current >= call[1])
 
     def act(self, world: World, actor: Actor, *, lost: str = "") -> World:
         """The actor's next call and its reply. `lost`: "done" or "not done", without an answer."""
