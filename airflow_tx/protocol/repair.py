@@ -148,7 +148,9 @@ def ledger_lost(
     """
     found = read.find(TopologyRecord, paths.record)
     current = read.find(Counter, paths.current)
+    anew = plan.current
     if found is not None and found.incarnation != plan.incarnation:
+        anew = 1
         # One that begin made after the loss is replaced, unless it has results of its own.
         if found.states or (current is not None and current.txid > 1):
             raise _refuse(
@@ -174,7 +176,7 @@ def ledger_lost(
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
         op=stamp.op,
     )
-    writes = [*_folders(read, paths), *_emptied(read, paths, plan.current)]
+    writes = [*_folders(read, paths), *_emptied(read, paths, anew)]
     writes.append(_put(read, paths.record, encode(after)))
     writes.append(_put(read, paths.current, encode(Counter(plan.current))))
     writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
@@ -219,8 +221,8 @@ def _folders(read: Reader, paths: Paths) -> list[Write]:
     return [Create(path, b"") for path in paths.folders if not read.exists(path)]
 
 
-def _emptied(read: Reader, paths: Paths, current: int) -> list[Write]:
-    """What an older ledger holds of transactions that the states know better, or that begin anew."""
+def _emptied(read: Reader, paths: Paths, anew: int) -> list[Write]:
+    """What the ledger holds of open transactions, and of all from `anew` on: they stand for other batches now."""
     writes: list[Write] = []
     for folder in (paths.transactions, paths.metas):
         writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
@@ -231,10 +233,10 @@ def _emptied(read: Reader, paths: Paths, current: int) -> list[Write]:
     for name in _names(read, paths.runs):
         path = f"{paths.runs}/{name}"
         # Without a check: there is one binding for every run that ever was, and they never change.
-        if read.peek(Binding, path).txid >= current:
+        if read.peek(Binding, path).txid >= anew:
             writes.append(Delete(path))
     for name in _names(read, paths.histories):
-        if int(name) >= current:
+        if int(name) >= anew:
             writes.append(Delete(f"{paths.histories}/{name}"))
     return writes
 

@@ -47,7 +47,7 @@ class Repairs:
         return cast(Repaired, self._ledger.run(step))
 
     def _check_owner(self, incarnation: str) -> None:
-        """States of a topology that is well are not taken from it: two topologies on one state look like a lost ledger."""
+        """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger."""
         store, own = self._ledger.store, self._ledger.paths
         for name in topologies(store, own.root):
             record = Reader(store).peek_if_any(TopologyRecord, Paths(own.root, name).record)

@@ -284,17 +284,48 @@ def test_a_ledger_that_is_gone_is_rebuilt_from_the_states(
     assert pipeline.totals() == [10, 10]
 
 
-def test_a_ledger_made_anew_without_repair_is_refused_by_the_states(
+def test_a_ledger_made_anew_after_the_loss_is_refused_by_the_states_and_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
     lost.run("r1")
+    before = topology_view(store, lost.paths).record
     pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
-    with pytest.raises(FenceForeign, match="airflow tx repair flights --ledger-lost"):
-        pipeline.run("r1")
-    # The new one is somebody's work too: it is not thrown away without a word.
-    with pytest.raises(RepairRefused, match=f"delete {pipeline.paths.base} in ZooKeeper"):
-        Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    with pytest.raises(FenceForeign) as refusal:
+        pipeline.run("r2")
+    repair_named_by(refusal.value, pipeline)
+    after = topology_view(store, pipeline.paths).record
+    assert (after.incarnation, after.generation) == (before.incarnation, before.generation + 1)
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [3]
+
+
+def test_a_state_of_another_topology_is_not_taken_from_it(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    owner = Pipeline(store, zookeeper_root, [databases.state("a")], topology="owner")
+    owner.run("r1")
+    other = Pipeline(store, zookeeper_root, owner.states)
+    with pytest.raises(FenceForeign) as refusal:
+        other.run("r1")
+    with pytest.raises(RepairRefused, match="its states belong to topology 'owner'"):
+        repair_named_by(refusal.value, other)
+    owner.run("r2")
+    assert owner.totals() == [3]
+
+
+def test_a_ledger_with_results_of_its_own_is_not_replaced(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
+    lost.run("r1")
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", [databases.state("b")])
+    pipeline.run("r1")
+    pipeline.states = lost.states
+    with pytest.raises(FenceForeign) as refusal:
+        pipeline.run("r2")
+    with pytest.raises(RepairRefused, match="has committed transactions of its own"):
+        repair_named_by(refusal.value, pipeline)
 
 
 @pytest.mark.parametrize(("raised", "written"), [(1, 0), (2, 0), (2, 1)])

@@ -1,0 +1,201 @@
+"""What `airflow tx …` does. Every error of ours is one line and exit code 1."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+from airflow.utils.platform import getuser
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from airflow_tx.cli import render
+from airflow_tx.config import Settings
+from airflow_tx.errors import RepairRefused, TxError, UnreadableRecord
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.view import topologies, topology_view, transaction_details
+
+Command = Callable[[Namespace], None]
+
+
+def one_line(command: Command) -> Command:
+    """Let an error of ours end the command with its one line, without a traceback."""
+
+    @wraps(command)
+    def run(args: Namespace) -> None:
+        try:
+            command(args)
+        except TxError as error:
+            raise SystemExit(str(error)) from error
+
+    return run
+
+
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def list_transactions(args: Namespace) -> None:
+    """`airflow tx list [TOPOLOGY]`."""
+    with _store(args) as store:
+        if args.topology is not None:
+            view = topology_view(store, _paths(args, args.topology), recent=max(args.limit, 0))
+            rows = [render.transaction(each) for each in view.transactions]
+        else:
+            names = topologies(store, _root(args))
+            rows = [render.topology(topology_view(store, _paths(args, name), recent=0)) for name in names]
+    render.show(rows, args.output)
+
+
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def show_transaction(args: Namespace) -> None:
+    """`airflow tx show TOPOLOGY TXID`."""
+    with _store(args) as store:
+        found = transaction_details(store, _paths(args, args.topology), args.txid)
+    render.show_one(render.details(found), args.output)
+
+
+@action_cli  # type: ignore[untyped-decorator]
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def repair(args: Namespace) -> None:
+    """`airflow tx repair TOPOLOGY (--state-lost STATE | --ledger-lost | --reset)`."""
+    chosen = [name for name in ("state_lost", "ledger_lost", "reset") if getattr(args, name)]
+    if len(chosen) != 1:
+        raise SystemExit("Give exactly one of --state-lost STATE, --ledger-lost and --reset.")
+    with _store(args) as store:
+        {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](args, store)
+
+
+# --- repairs -----------------------------------------------------------------------------------------------------
+
+
+def _state_lost(args: Namespace, store: Store) -> None:
+    _confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
+    _done(_repairs(args, store).state_lost(args.state_lost, _audit(args)))
+
+
+def _ledger_lost(args: Namespace, store: Store) -> None:
+    from airflow_tx.protocol.repair import LEDGER_LOST, Held, rebuilt
+    from airflow_tx.state.api import StateKind
+
+    request, states = _dag(args, store, LEDGER_LOST)
+    found = {name: state.fence() for name, state in states.items()}
+    held = [
+        Held.of(name, undoable=states[name].kind is StateKind.OPAQUE, fence=fence)
+        for name, fence in found.items()
+        if fence is not None
+    ]
+    plan = rebuilt(_paths(args, args.topology), held)
+    _confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.told}.")
+    _done(_repairs(args, store).ledger_lost(held, request, _audit(args)))
+
+
+def _reset(args: Namespace, store: Store) -> None:
+    from airflow_tx.protocol.repair import RESET
+
+    request, states = _dag(args, store, RESET)
+    for name, state in states.items():
+        if not hasattr(state, "clear"):
+            raise RepairRefused(
+                what=RESET,
+                topology=args.topology,
+                problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
+                remedy="Empty it by hand, take it out of the DAG, and repeat.",
+            )
+    values = ", ".join(sorted(states)) or "none"
+    _confirm(
+        args, f"Forget all transactions of topology {args.topology} and DELETE ALL VALUES of its states: {values}."
+    )
+
+    def clear() -> None:
+        for state in states.values():
+            state.clear()
+
+    _done(_repairs(args, store).reset(request, _audit(args), clear=clear))
+
+
+def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
+    """What the DAG says of its topology, and its states by name."""
+    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.protocol.beginning import TopologyRequest
+
+    paths = _paths(args, args.topology)
+    spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
+    if (spec.paths, spec.conn_id) != (paths, _conn_id(args)):
+        raise RepairRefused(
+            what=what,
+            topology=args.topology,
+            problem=f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}",
+            remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
+            f"--conn-id {spec.conn_id} --root {spec.paths.root}",
+        )
+    return TopologyRequest(spec.dag_id, spec.source.kind.value, spec.window), states
+
+
+def _dag_id(store: Store, paths: Paths) -> str | None:
+    try:
+        record = Reader(store).peek_if_any(TopologyRecord, paths.record)
+    except UnreadableRecord:
+        return None  # the repair will say so, or repair it
+    return None if record is None else record.dag_id
+
+
+def _repairs(args: Namespace, store: Store) -> Any:
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.repairs import Repairs
+    from airflow_tx.protocol.system import SystemClock, SystemIds
+
+    return Repairs(Ledger(store, _paths(args, args.topology), clock=SystemClock(), ids=SystemIds()))
+
+
+def _audit(args: Namespace) -> Any:
+    from airflow_tx.protocol.repair import Audit
+
+    return Audit(who=getuser(), why=args.why)
+
+
+def _confirm(args: Namespace, question: str) -> None:
+    if args.yes:
+        return
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("Nothing was changed.")
+
+
+def _done(repaired: Any) -> None:
+    print(f"Repaired: {repaired.told}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
+
+
+# --- where the ledger is -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _store(args: Namespace) -> Iterator[Store]:
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    with ZooKeeperHook(_conn_id(args)).store() as store:
+        yield store
+
+
+def _conn_id(args: Namespace) -> str:
+    return args.conn_id or Settings.load().zookeeper_conn_id
+
+
+def _root(args: Namespace) -> str:
+    return args.root or Settings.load().root
+
+
+def _paths(args: Namespace, topology: str) -> Paths:
+    return Paths(_root(args), topology)

@@ -1,0 +1,94 @@
+"""The commands `airflow tx …`. Airflow imports this for every command line, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ARG_YES,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+)
+
+
+def _arg(*flags: str, **options: Any) -> Arg:
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+
+
+ARG_TOPOLOGY = _arg("topology", help="The name of the topology: the dag_id, unless its Transaction says otherwise")
+ARG_TOPOLOGY_OR_ALL = _arg(
+    "topology", nargs="?", default=None, help="The topology whose transactions to list; without it, the topologies"
+)
+ARG_TXID = _arg("txid", type=int, help="The transaction id")
+ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
+ARG_CONN_ID = _arg(
+    "--conn-id", default=None, help="The connection of the ledger (default: option zookeeper_conn_id of section tx)"
+)
+ARG_ROOT = _arg(
+    "--root", default=None, help="The znode below which topologies lie (default: option root of section tx)"
+)
+ARG_STATE_LOST = _arg(
+    "--state-lost",
+    metavar="STATE",
+    default=None,
+    help="This state was emptied, or restored to an older backup: accept what it holds. What it lost stays lost",
+)
+ARG_LEDGER_LOST = _arg(
+    "--ledger-lost",
+    action="store_true",
+    default=False,
+    help="ZooKeeper was lost, or restored to an older snapshot: go on from where the states of the DAG are",
+)
+ARG_RESET = _arg(
+    "--reset",
+    action="store_true",
+    default=False,
+    help="Forget all transactions AND DELETE ALL VALUES of the states of the DAG: begin again from the source's start",
+)
+ARG_DAG_ID = _arg(
+    "--dag-id", default=None, help="The DAG that names the states (default: as the ledger says, else the topology)"
+)
+ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
+
+_LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
+
+TX_COMMANDS = (
+    ActionCommand(
+        name="list",
+        help="List topologies, or the transactions of one",
+        func=lazy_load_command("airflow_tx.cli.commands.list_transactions"),
+        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="show",
+        help="Show one transaction",
+        func=lazy_load_command("airflow_tx.cli.commands.show_transaction"),
+        args=(ARG_TOPOLOGY, ARG_TXID, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="repair",
+        help="Go on after a state or ZooKeeper went back in time",
+        description=(
+            "Give exactly one of --state-lost, --ledger-lost and --reset, as the error of the commit task says. "
+            "Pause the DAG and end its runs first. Every repair is kept in the ledger with who, when and --why."
+        ),
+        func=lazy_load_command("airflow_tx.cli.commands.repair"),
+        args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+    ),
+)
+
+
+def get_tx_cli_commands() -> list[CLICommand]:
+    """What this provider adds to Airflow's command line."""
+    return [
+        GroupCommand(
+            name="tx",
+            help="Transactions: what the ledger says, and repairs of it",
+            subcommands=TX_COMMANDS,
+        )
+    ]

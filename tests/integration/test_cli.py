@@ -1,0 +1,187 @@
+"""`airflow tx …` as a person types it, on a real ZooKeeper, with states in SQLite that the DAG file names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import FenceForeign, StateBehind
+from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.state import Sum
+from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+
+_DAG = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+from airflow_tx.state import SqlState, Sum
+
+def state(table):
+    return SqlState("tx_state", table=table, keys=["key"], values={"n": Sum()})
+
+with DAG("the_dag", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="flights") as tx:
+        @task
+        def count(batch):
+            return []
+        counted = count(tx.batch)
+        CommitOperator(task_id="commit", updates=[
+            persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))])
+"""
+
+
+class Commands:
+    """`airflow` in a home of its own."""
+
+    def __init__(self, home: Path, server: LocalZooKeeper) -> None:
+        dags = home / "dags"
+        dags.mkdir(parents=True)
+        (dags / "the_dag.py").write_text(_DAG)
+        self.database = f"{home}/state.db"
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps({"conn_type": "zookeeper", "host": server.hosts}),
+            "AIRFLOW_CONN_TX_STATE": json.dumps({"conn_type": "sqlite", "host": self.database}),
+        }
+
+    def run(self, *arguments: str, root: str, fails: bool = False) -> str:
+        """Its output; what it says on failure, if it `fails`."""
+        found = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), *arguments],
+            env={**self._environment, "AIRFLOW__TX__ROOT": root},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert bool(found.returncode) == fails, found.stdout + found.stderr
+        return found.stderr if fails else found.stdout
+
+    def json(self, *arguments: str, root: str) -> Any:
+        """Its output as JSON."""
+        return json.loads(self.run(*arguments, "--output", "json", root=root))
+
+
+@pytest.fixture(scope="module")
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
+    commands.run("db", "migrate", root="/unused")
+    return commands
+
+
+@pytest.fixture
+def pipeline(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[Pipeline]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    states = [
+        SqlState.from_url(
+            f"sqlite:///{airflow.database}", table=table, keys=["key"], values={"n": Sum()}, label="tx_state"
+        )
+        for table in ("one", "two")
+    ]
+    yield Pipeline(ZooKeeperStore(client), zookeeper_root, states)
+    for state in states:
+        state.clear()
+    if client.exists(zookeeper_root):
+        client.delete(zookeeper_root, recursive=True)
+    disconnect(client)
+
+
+def test_list_and_show_tell_what_the_ledger_says(
+    airflow: Commands, pipeline: Pipeline, zookeeper: LocalZooKeeper, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    assert airflow.run("tx", "list", root=root).strip() == "No data found"
+    pipeline.run("r1")
+    pipeline.process(pipeline.begin("r2"))
+    pipeline.begin("r3")
+
+    (topology,) = airflow.json("tx", "list", root=root)
+    assert topology.items() >= {"topology": "flights", "dag_id": "dag", "next_commit": "2", "open": "2"}.items()
+    third, second, first = airflow.json("tx", "list", "flights", root=root)
+    assert (first["txid"], first["status"], first["rows"]) == ("1", "COMMITTED", "1")
+    assert (second["status"], second["waiting_for"]) == ("PROCESSED", "its committer")
+    assert (third["status"], third["waiting_for"]) == ("PROCESSING", "an ack of task0")
+    (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
+    assert shown.items() >= {"run_id": "r2", "ack_val": "0" * 16, "batch": "2", "acks": "task0: acked"}.items()
+    assert "COMMITTED" in airflow.run("tx", "list", "flights", root=root)
+
+    # Another connection, kept in Airflow's database.
+    host, port = zookeeper.hosts.split(":")
+    kept = ("--conn-type", "zookeeper", "--conn-host", host, "--conn-port", port)
+    airflow.run("connections", "add", "zk_in_database", *kept, root=root)
+    (again,) = airflow.json("tx", "list", "--conn-id", "zk_in_database", root=root)
+    assert again == topology
+
+
+def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+    root = zookeeper_root
+    for arguments, said in (
+        (("list", "nosuch"), "No topology 'nosuch' in the ledger"),
+        (("show", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
+        (("list", "--conn-id", "nosuch"), "zookeeper_conn_id = 'nosuch' cannot be used."),
+        (("repair", "nosuch"), "Give exactly one of"),
+        (("repair", "nosuch", "--ledger-lost", "--yes"), "--dag-id = 'nosuch' cannot be used. No DAG file defines it."),
+    ):
+        told = airflow.run("tx", *arguments, root=root, fails=True).strip().splitlines()
+        assert len(told) == 1, told
+        assert told[0].startswith(said)
+
+
+def test_a_lost_state_is_accepted_only_when_a_person_confirms(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    pipeline.run("r1")
+    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    with pytest.raises(StateBehind, match=r"airflow tx repair flights --state-lost tx_state\.one"):
+        pipeline.run("r2")
+    repair = ("tx", "repair", "flights", "--state-lost", "tx_state.one")
+    assert "Nothing was changed: confirm it with --yes." in airflow.run(*repair, root=root, fails=True)
+    with pytest.raises(StateBehind):
+        pipeline.run("r2")
+    told = airflow.run(*repair, "--yes", "--why", "the disk died", root=root)
+    assert told.startswith("Repaired: state tx_state.one was at transaction 1")
+    pipeline.run("r2")
+    assert pipeline.totals() == [2, 3]
+
+
+def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties_them(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, zookeeper: LocalZooKeeper
+) -> None:
+    root = zookeeper_root
+    pipeline.run("r1")
+    pipeline.run("r2")
+    client = connect(ClientConfig(zookeeper.hosts))
+    client.delete(root, recursive=True)
+    disconnect(client)
+    with pytest.raises(FenceForeign, match="airflow tx repair flights --ledger-lost"):
+        pipeline.run("r3")
+    # The DAG that the new ledger knows is this test's.
+    repair = ("tx", "repair", "flights", "--ledger-lost", "--dag-id", "the_dag")
+    asked = airflow.run(*repair, root=root, fails=True)
+    assert "tx_state.one: transaction 2; tx_state.two: transaction 2" in asked
+    assert "transaction 3 commits next" in airflow.run(*repair, "--yes", root=root)
+    assert pipeline.run("r3") == 3
+    assert pipeline.totals() == [6, 6]
+
+    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag")
+    asked = airflow.run(*reset, root=root, fails=True)
+    assert "DELETE ALL VALUES of its states: tx_state.one, tx_state.two." in asked
+    assert pipeline.totals() == [6, 6]
+    airflow.run(*reset, "--yes", root=root)
+    pipeline.request = TopologyRequest("the_dag", "transactional", 1)
+    assert pipeline.run("r1") == 1
+    assert pipeline.totals() == [1, 1]
