@@ -60,11 +60,12 @@ def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
 
 def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
     found = stored.token.txid
-    if found == grant.txid or found == last:
+    # What is final lies before what is granted: a fence that matched a later `last` would go down.
+    if found == grant.txid or (found == last and found < grant.txid):
         return
     if last is None and stored.token.generation < grant.token.generation:
         return  # a repair has accepted what the state holds
-    if found > (last if last is not None else 0):
+    if found > grant.txid or found > (last if last is not None else 0):
         raise LedgerBehind(
             state=state,
             topology=grant.topology,

@@ -1,0 +1,90 @@
+"""The rules of the fence as a table: what is stored, what is asked, what comes of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state import FenceRow, Grant
+from airflow_tx.state.fence import applied, check_write, raised
+
+
+def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n") -> FenceRow:
+    return FenceRow("here", Token(generation, txid, attempt, epoch, nonce), False, "old")
+
+
+def _grant(
+    generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", *, last: int | None = None
+) -> Grant:
+    token = Token(generation, txid, attempt, epoch, nonce)
+    return Grant("flights", "here", token, {} if last is None else {"s": last}, "new")
+
+
+@pytest.mark.parametrize(
+    ("stored", "grant"),
+    [
+        (None, _grant(1, 1)),
+        (None, _grant(1, 7)),  # a state that is new to a topology with a history
+        (_row(1, 1), _grant(1, 1, 2, nonce="m")),
+        (_row(1, 1), _grant(1, 1, 1, 2, nonce="m")),
+        (_row(1, 1), _grant(1, 2, nonce="m", last=1)),
+        (_row(1, 3), _grant(1, 9, nonce="m", last=3)),  # transactions in between were without this state
+        (_row(1, 2, 5, 9), _grant(1, 2, 6, 1, nonce="m", last=1)),
+        (_row(1, 5), _grant(2, 3, nonce="m")),  # a repair has accepted what the state holds
+    ],
+)
+def test_a_grant_that_follows_raises_the_fence(stored: FenceRow | None, grant: Grant) -> None:
+    assert raised(stored, grant, state="s") == FenceRow("here", grant.token, False, "new")
+
+
+def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> None:
+    stored = applied(_row(1, 2))
+    assert raised(stored, _grant(1, 2, last=1), state="s") == stored
+
+
+@pytest.mark.parametrize(
+    ("stored", "grant", "error"),
+    [
+        (_row(1, 1, 2), _grant(1, 1, 1), FenceOutranked),
+        (_row(1, 1, 1, 2), _grant(1, 1, 1, 1), FenceOutranked),
+        (_row(1, 1), _grant(1, 1, nonce="another life"), FenceOutranked),
+        (_row(2, 1), _grant(1, 1), FenceOutranked),
+        (_row(2, 1), _grant(1, 9, last=1), FenceOutranked),
+        (None, _grant(1, 2, last=1), StateBehind),
+        (_row(1, 1), _grant(1, 3, last=2), StateBehind),
+        (_row(1, 3), _grant(1, 2, last=1), LedgerBehind),
+        (_row(1, 1), _grant(1, 2), LedgerBehind),
+        (_row(1, 2), _grant(1, 1, last=2), LedgerBehind),
+        (FenceRow("elsewhere", Token(1, 1, 1, 1, "n")), _grant(9, 9, last=1), FenceForeign),
+    ],
+)
+def test_anything_else_is_refused(stored: FenceRow | None, grant: Grant, error: type[StateError]) -> None:
+    with pytest.raises(error, match="'s'"):
+        raised(stored, grant, state="s")
+
+
+@pytest.mark.parametrize(
+    "stored", [None, _row(1, 1, 2), _row(1, 2), _row(1, 1, nonce="m"), FenceRow("elsewhere", _row(1, 1).token)]
+)
+def test_a_write_needs_exactly_its_grant_in_the_fence(stored: FenceRow | None) -> None:
+    check_write(_row(1, 1), _grant(1, 1), state="s")
+    with pytest.raises(FenceOutranked):
+        check_write(stored, _grant(1, 1), state="s")
+
+
+ranks = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+
+
+@given(st.lists(st.tuples(ranks, st.sampled_from("nm"), st.none() | st.integers(1, 3)), max_size=12))
+def test_the_fence_never_goes_down(calls: list[tuple[tuple[int, int, int, int], str, int | None]]) -> None:
+    stored: FenceRow | None = None
+    for rank, nonce, last in calls:
+        try:
+            after = raised(stored, _grant(*rank, nonce, last=last), state="s")
+        except StateError:
+            continue
+        assert stored is None or after.token.rank > stored.token.rank or after == stored
+        stored = after
