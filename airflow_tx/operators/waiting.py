@@ -64,11 +64,11 @@ def _tell(commit: Commit, line: Line) -> None:
         first.phase.value,
         first.run_id,
         "was deleted" if state is None else f"is {state}",
-        advice(spec.topology, first.txid, first.run_id, state),
+        advice(first.run_id, state),
     )
 
 
-def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
+def advice(run_id: str, state: str | None) -> str:
     """What somebody who reads of a waiting transaction can do.
 
     :param state: of the run that it waits for.
@@ -78,4 +78,4 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
     if state == "queued":
         return "That run needs a run slot: see max_active_runs of the DAG."
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
-    return f"To go on, {again}, or: airflow tx skip {topology} {txid}"
+    return f"To go on, {again}."
