@@ -96,6 +96,7 @@ def add_hooks(
     *,
     before: Callable[[Any], None],
     after: Callable[[Any, Any], None],
+    succeeded: Callable[[Any], None],
     failed: Callable[[Any], None],
     skipped: Callable[[Any], None],
     final: tuple[type[BaseException], ...],
@@ -103,7 +104,9 @@ def add_hooks(
     """Let functions of ours run around a task, before those that its author gave.
 
     :param before: called with the context, before the task is executed.
-    :param after: called with the context and the result, before the result becomes an XCom.
+    :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
+        by an exception although it succeeds, such as a branch.
+    :param succeeded: called with the context once Airflow knows that the task has succeeded.
     :param failed: called with the context once the task has failed and is not retried.
     :param skipped: called with the context once the task has skipped itself.
     :param final: exceptions after which the task is not retried.
@@ -111,15 +114,10 @@ def add_hooks(
     options = _Options(task)
     options.put("pre_execute", _combined(before, options.get("pre_execute")))
     options.put("post_execute", _combined(after, options.get("post_execute")))
+    options.put("on_success_callback", [succeeded, *_as_list(options.get("on_success_callback"))])
     options.put("on_failure_callback", [failed, *_as_list(options.get("on_failure_callback"))])
     options.put("on_skipped_callback", [skipped, *_as_list(options.get("on_skipped_callback"))])
     options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
-
-
-def has_hook(task: Task, before: Callable[[Any], None]) -> bool:
-    """Whether `add_hooks` gave the task this function to run before it."""
-    found = _Options(task).get("pre_execute")
-    return found is before or (isinstance(found, _Both) and found.first is before)
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:

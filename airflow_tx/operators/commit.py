@@ -10,7 +10,15 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import FenceOutranked, Outranked, Refused, StagingError, StateError, StateUnavailable
+from airflow_tx.errors import (
+    FenceOutranked,
+    IncompleteBatch,
+    Outranked,
+    Refused,
+    StagingError,
+    StateError,
+    StateUnavailable,
+)
 from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
 from airflow_tx.operators.updates import Update
 
@@ -19,8 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_tx.operators.turn import Line
 
-# Another try may have what this one was refused: it outranks in turn, or finds the transaction committed.
-_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked)
+# Another try may have what this one was refused: it outranks in turn, or finds the transaction committed, or the ack
+# of a task that Airflow knows to have succeeded a moment before the ledger does.
+_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch)
 
 
 class CommitOperator(BaseOperator):

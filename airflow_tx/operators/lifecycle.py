@@ -20,6 +20,7 @@ from airflow_tx.errors import FailedBatch, Refused, StaleAttempt
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import SourceKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -222,6 +223,8 @@ def before_task(context: Context) -> None:
     """Runs before a task that must ack."""
     processing = Processing.of(context)
     _check_arguments(context["task"], processing)
+    if processing.source.kind is not SourceKind.TRANSACTIONAL:
+        _check_upstream(context, processing)
     processing.start()
 
 
@@ -243,8 +246,8 @@ def task_failed(context: Context) -> None:
         log.info("%s", error)
 
 
-def task_skipped(context: Context) -> None:
-    """Runs when it has skipped itself: nothing is missing, there is no output."""
+def task_ended(context: Context) -> None:
+    """Runs when it has skipped itself, or has skipped others: nothing is missing, there is no output."""
     processing = Processing.of(context)
     if not processing.started:
         return  # its transaction is committed
@@ -257,7 +260,13 @@ def task_skipped(context: Context) -> None:
 def hook_up(task: Any) -> None:
     """Make a task of any operator start, ack and fail its part of the transaction."""
     compat.add_hooks(
-        task, before=before_task, after=after_task, failed=task_failed, skipped=task_skipped, final=(FailedBatch,)
+        task,
+        before=before_task,
+        after=after_task,
+        succeeded=task_ended,
+        failed=task_failed,
+        skipped=task_ended,
+        final=(FailedBatch,),
     )
 
 
@@ -280,6 +289,33 @@ def _check_arguments(task: Any, processing: Processing) -> None:
                     step="start", txid=found.txid, attempt=found.attempt, newest=processing.attempt.attempt
                 )
                 raise AirflowFailException(str(error))
+
+
+def _check_upstream(context: Context, processing: Processing) -> None:
+    """Stop if a task before this one has worked on an earlier attempt only: an opaque batch may have other rows now.
+
+    :raises AirflowFailException: naming those tasks.
+    """
+    from airflow_tx.protocol.paths import ack_element
+
+    spec, task = processing.spec, context["task"]
+    before = sorted(task.upstream_task_ids.intersection(spec.tasks))
+    if not before:
+        return
+    with spec.store() as store:
+        found = store.children(spec.paths.acks(processing.attempt.txid))
+    acked = {ack_element(name)[0] for name in found.names} if found is not None else set(before)
+    missing = [each for each in before if each not in acked]
+    if not missing:
+        return
+    states = compat.task_states(context["ti"], missing)
+    stale = [each for each in missing if states.get(each) == "success"]
+    if stale:
+        names = ", ".join(stale)
+        raise AirflowFailException(
+            f"start of task {processing.task} in transaction {processing.attempt} refused: its input from {names} "
+            f"is of an earlier attempt. Clear {names}, or the whole run."
+        )
 
 
 def _batches(value: Any) -> Iterator[TransactionAttempt]:

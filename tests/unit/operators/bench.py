@@ -69,6 +69,9 @@ class MemorySpec(TransactionSpec):
         yield self.memory
 
 
+_ids: Iterator[int] = iter(range(1, 1 << 30))
+
+
 @dataclass
 class FakeTi:
     """What a task instance tells and asks; the border to Airflow."""
@@ -92,6 +95,3 @@ class FakeTi:
 
     def get_dagrun_state(self, *, dag_id: str, run_id: str) -> str:
         return self.runs.get(run_id, "running")
-
-
-_ids = iter(range(1, 1 << 30))

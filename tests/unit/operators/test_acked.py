@@ -82,7 +82,7 @@ def test_the_acked_value_is_taken() -> None:
 
 
 def test_an_xcom_that_is_not_the_acked_one_is_refused() -> None:
-    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what the task acked"):
+    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what"):
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: [*ROWS, *ROWS]}))
 
 

@@ -290,7 +290,7 @@ def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_repla
     assert counts(state) == {"count": 14}
 
 
-def test_a_transactional_state_takes_the_same_output_only(make: Any) -> None:
+def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = MemoryState("exact", keys=["word"], values={"count": Count()}, kind="transactional")
     run = make("r1", [update(exact)])
     run.begin()
@@ -298,8 +298,8 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any) -> None:
     commit = run.commit()
     commit.complete()
     commit.prepare()
-    exact.raise_and_write = _away  # type: ignore[method-assign]
-    with pytest.raises(StateUnavailable):
+    with monkeypatch.context() as patched, pytest.raises(StateUnavailable):
+        patched.setattr(exact, "raise_and_write", _away)
         commit.commit()
     run.work(count=11)
     with pytest.raises(OutputChanged, match='use kind="opaque"'):

@@ -9,10 +9,7 @@ from airflow_tx.protocol.records import Phase
 
 
 def line(txid: int, current: int, **ready: bool) -> Line:
-    earlier = {
-        int(name[1:]): Earlier(int(name[1:]), f"r{name[1:]}", Phase.PROCESSED if is_ready else Phase.PROCESSING, is_ready)
-        for name, is_ready in ready.items()
-    }
+    earlier = {int(name[1:]): Earlier(int(name[1:]), name, Phase.PROCESSING, each) for name, each in ready.items()}
     return Line(txid, current, "op", Phase.PROCESSED, earlier)
 
 

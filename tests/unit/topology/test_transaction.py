@@ -1,4 +1,4 @@
-"""Each way in which a `Transaction` block cannot work is one clear line when the file is parsed; real DAGs, no database."""
+"""A `Transaction` block that cannot work is one clear line when the file is parsed; real DAGs, no database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def count(batch: Any) -> list[dict[str, Any]]:
     return []
 
 
-def commit(*inputs: Any, task_id: str = "commit", **options: Any) -> CommitOperator:
+def commit(*inputs: Any, task_id: Any = "commit", **options: Any) -> CommitOperator:
     updates = [persistent_aggregate(each, state=state(f"totals{n}")) for n, each in enumerate(inputs)]
     return CommitOperator(task_id=task_id, updates=updates, **options)
 

@@ -1,0 +1,76 @@
+"""Plain tasks take part in a transaction without knowing; what Airflow does around them is as `compat` says."""
+
+from __future__ import annotations
+
+from tests.airflow.stack import SIZE, Stack, expected
+
+
+def test_a_batch_failed_on_purpose_is_not_retried_and_commits_when_its_task_is_cleared(stack: Stack) -> None:
+    dag, airflow, bad = "failed_batch", stack.airflow, stack.signal()
+    bad.give()
+    stack.start(dag, "r1", fail_while=bad)
+    airflow.wait_run(dag, "r1", state="failed")
+    assert airflow.task(dag, "r1", "give_up")["try_number"] == 1
+    open_record = stack.ledger(dag).read("coordinator/transactions/1")
+    assert (open_record["phase"], open_record["failures"]) == ("FAILED", 1)
+    assert "these numbers are not wanted" in open_record["error"]
+
+    bad.take_back()
+    airflow.clear_run(dag, "r1", only_failed=True)
+    airflow.wait_run(dag, "r1")
+    stack.assert_counted_once(dag, SIZE)
+    assert stack.ledger(dag).of_run("r1").attempts == 1
+
+
+def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_waited_for(stack: Stack) -> None:
+    dag = "task_shapes"
+    stack.commit_runs(dag, "r1", "r2")
+    whole = expected(2 * SIZE)
+    assert stack.totals("shape_even") == {"even": whole["even"]}
+    assert stack.totals("shape_odd") == {"odd": whole["odd"]}
+    assert stack.totals("shape_mapped") == stack.totals("shape_joined") == whole
+    assert stack.airflow.states(dag, "r1")["left"] == "skipped"
+    extras = {event["source_run_id"]: event["extra"] for event in stack.airflow.asset_events(dag)}
+    txids = {run_id: stack.ledger(dag).of_run(run_id).txid for run_id in ("r1", "r2")}
+    assert extras == {run: {"topology": dag, "txid": txid, "attempt": 1} for run, txid in txids.items()}
+
+
+def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stack: Stack) -> None:
+    dag, airflow = "task_shapes", stack.airflow
+    stack.commit_runs(dag, "r3")
+    before = stack.totals("shape_mapped")
+    airflow.clear(dag, "r3", [("one", 4)])
+    airflow.wait_task(dag, "r3", "one", "skipped", map_index=4)
+    airflow.wait_run(dag, "r3")
+    assert "is already committed" in airflow.task_log(dag, "r3", "one", map_index=4)
+    assert stack.totals("shape_mapped") == before
+
+
+def test_a_begin_that_died_goes_on_with_its_attempt_and_a_cleared_one_makes_another(stack: Stack) -> None:
+    dag, airflow = "begun_twice", stack.airflow
+    armed = stack.failpoints.arm("begin.after_allocate", "kill", topology=dag)
+    stack.start(dag, "r1")
+    airflow.wait_run(dag, "r1")
+    assert armed.reached
+    assert airflow.task(dag, "r1", "begin")["try_number"] == 2
+    assert stack.ledger(dag).of_run("r1").attempts == 1
+
+    held = stack.failpoints.arm("commit.before_acquire", "kill", topology=dag)
+    stack.failpoints.arm("commit.before_mark", "raise", topology=dag)
+    stack.start(dag, "r2")
+    airflow.wait_run(dag, "r2")
+    assert held.reached
+    assert stack.ledger(dag).of_run("r2").attempts == 1
+    stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
+    dag, airflow = "begun_twice", stack.airflow
+    stack.commit_runs(dag, "r1") if not stack.ledger(dag).history() else None
+    pause = stack.failpoints.arm("process.before_ack", "pause", topology=dag)
+    stack.start(dag, "again")
+    airflow.wait_for(lambda: pause.reached, 90, "its task works", dag, "again")
+    airflow.clear_run(dag, "again")
+    airflow.wait_run(dag, "again")
+    assert stack.ledger(dag).of_run("again").attempts == 2
+    assert stack.totals(dag) == expected(len(stack.ledger(dag).history()) * SIZE)

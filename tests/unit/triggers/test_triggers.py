@@ -1,0 +1,171 @@
+"""Triggers: plain arguments, one event, never too soon, and never in the way of others on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.triggers.base import BaseTrigger
+
+from airflow_tx.errors import StoreUnavailable
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.triggers.ready import ReadyTrigger
+from airflow_tx.triggers.turn import TurnTrigger
+from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers
+
+LOOP_LIMIT = 0.05
+SLOW = 0.2
+
+
+class SlowStore(CountingStore):
+    """Answers as slowly as a server that is far away, and fails as often as told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.delay = 0.0
+
+    def get(self, path: str) -> Any:
+        time.sleep(self.delay)
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable(hosts="h", connection="c", reason="none")
+        return super().get(path)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
+    made = SlowStore()
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    return made
+
+
+def begin(store: CountingStore, *run_ids: str) -> MemorySpec:
+    from airflow_tx.operators.beginning import ask
+
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    for run_id in run_ids:
+        ask(spec, FakeTi("begin", run_id), retry=False)
+    return spec
+
+
+def op(store: CountingStore, txid: int) -> str:
+    node = store.get(Paths("/airflow_tx", "numbers").transaction(txid))
+    assert node is not None
+    text: str = json.loads(node.data)["op"]
+    return text
+
+
+def ready(**options: Any) -> ReadyTrigger:
+    fields = {"zookeeper_conn_id": "c", "root": "/airflow_tx", "topology": "numbers", "max_pending": 1, "hold": 0.0}
+    return ReadyTrigger(**{**fields, "poll": 0.01, **options})
+
+
+def turn(txid: int, op: str | None, **options: Any) -> TurnTrigger:
+    fields = {"zookeeper_conn_id": "c", "root": "/airflow_tx", "topology": "numbers", "mapped": ["m"], "hold": 0.0}
+    return TurnTrigger(txid=txid, op=op, **{**fields, "poll": 0.01, **options})
+
+
+async def events(trigger: BaseTrigger) -> list[Any]:
+    return [event.payload async for event in trigger.run()]
+
+
+def fire(trigger: BaseTrigger) -> list[Any]:
+    return asyncio.run(asyncio.wait_for(events(trigger), 30))
+
+
+async def waits(trigger: BaseTrigger, then: Any) -> tuple[bool, list[Any]]:
+    """Whether it waited until `then` was called, and what it yielded afterwards."""
+    running = asyncio.create_task(events(trigger))
+    done, _ = await asyncio.wait([running], timeout=0.2)
+    then()
+    return not done, await asyncio.wait_for(running, 30)
+
+
+@pytest.mark.parametrize("trigger", [ready(), turn(3, "abc")], ids=["ready", "turn"])
+def test_a_trigger_is_rebuilt_from_its_plain_arguments(trigger: BaseTrigger) -> None:
+    classpath, arguments = trigger.serialize()
+    module, _, name = classpath.rpartition(".")
+    rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
+    assert rebuilt.serialize() == (classpath, arguments)
+
+
+def test_begin_is_woken_once_when_the_window_has_room(store: SlowStore) -> None:
+    begin(store, "r1")
+    assert fire(ready(max_pending=2)) == [{"current": 1}]
+
+
+def test_begin_is_not_woken_while_the_window_is_full(store: SlowStore) -> None:
+    begin(store, "r1")
+    trigger = ready()
+
+    def widen() -> None:
+        trigger.max_pending = 2
+
+    assert asyncio.run(waits(trigger, widen)) == (True, [{"current": 1}])
+
+
+def test_a_committer_is_woken_when_its_turn_is_near(store: SlowStore) -> None:
+    begin(store, "r1")
+    assert fire(turn(1, None)) == [{"reason": "its turn is near", "current": 1}]
+
+
+def test_a_committer_is_not_woken_while_the_one_before_it_works(store: SlowStore) -> None:
+    from tests.unit.operators.test_commit import Run
+
+    spec = begin(store, "r1", "r2")
+
+    def finish() -> None:
+        run = Run(spec, "r1", [], None)
+        run.begin()
+        run.work()
+
+    waited, found = asyncio.run(waits(turn(2, op(store, 2)), finish))
+    assert waited
+    assert found == [{"reason": "its turn is near", "current": 1}]
+
+
+def test_a_committer_is_woken_when_its_own_record_changed(store: SlowStore) -> None:
+    begin(store, "r1", "r2", "r3", "r4")
+    trigger = turn(4, op(store, 4))
+    waited, found = asyncio.run(waits(trigger, lambda: begin(store, "r4")))
+    assert waited
+    assert found == [{"reason": "its record changed"}]
+
+
+def test_a_committer_is_woken_when_its_own_record_vanished(store: SlowStore) -> None:
+    begin(store, "r1")
+    assert fire(turn(4, "of a record that is gone")) == [{"reason": "its record changed"}]
+
+
+def test_no_trigger_fires_before_its_hold_is_over(store: SlowStore) -> None:
+    begin(store, "r1")
+    started = time.monotonic()
+    fire(ready(max_pending=2, hold=0.3))
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_ledger_that_cannot_be_reached_fails_nobody(store: SlowStore) -> None:
+    begin(store, "r1")
+    store.failures = 3
+    assert fire(ready(max_pending=2)) == [{"current": 1}]
+
+
+def test_a_trigger_does_not_block_the_event_loop(store: SlowStore) -> None:
+    begin(store, "r1")
+    store.delay = SLOW
+
+    async def measure() -> float:
+        running = asyncio.create_task(events(ready(max_pending=2)))
+        longest, last = 0.0, time.monotonic()
+        while not running.done():
+            await asyncio.sleep(0.001)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest
+
+    assert min(asyncio.run(measure()) for _ in range(3)) < LOOP_LIMIT
