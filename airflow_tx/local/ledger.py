@@ -51,7 +51,6 @@ def transactions(airflow: LocalAirflow, dag_id: str, entries: list[History]) -> 
             run_id=entry.run_id,
             attempts=entry.attempts,
             tries=tries.get(entry.run_id, {}),
-            rows=entry.rows,
             began=datetime.fromisoformat(entry.began),
             processed=datetime.fromisoformat(entry.processed or entry.ended),
             granted=datetime.fromisoformat(entry.granted_at or entry.ended),

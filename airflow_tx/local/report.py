@@ -34,7 +34,6 @@ class Transaction:
     run_id: str
     attempts: int
     tries: Mapping[str, int]
-    rows: int | None
     began: datetime
     processed: datetime
     granted: datetime
@@ -122,11 +121,10 @@ def table(transactions: Sequence[Transaction]) -> list[str]:
         return "".join(cells)
 
     tasks = list(transactions[0].tries)
-    header = "  ".join(["txid", f"{'run':10}", "attempt", *(f"tries:{task}" for task in tasks), "   rows", "committed"])
+    header = "  ".join(["txid", f"{'run':10}", "attempt", *(f"tries:{task}" for task in tasks), "committed"])
     lines = [f"{header}  = processing  . waiting for its turn  # committing"]
     for one in transactions:
         tries = "  ".join(f"{one.tries[task]:>{len(task) + 6}}" for task in tasks)
-        rows = "?" if one.rows is None else str(one.rows)
         ended = f"{(one.ended - first).total_seconds():7.1f} s"
-        lines.append(f"{one.txid:>4}  {one.run_id:10}  {one.attempts:>7}  {tries}  {rows:>7}  {ended}  {bar(one)}")
+        lines.append(f"{one.txid:>4}  {one.run_id:10}  {one.attempts:>7}  {tries}  {ended}  {bar(one)}")
     return lines

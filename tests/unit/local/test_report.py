@@ -25,7 +25,7 @@ RIGHT = Totals({("AA", "JFK"): (2, 7), ("UA", "EWR"): (1, -3)}, 3)
 
 def transaction(txid: int, began: int, processed: int, granted: int, ended: int) -> Transaction:
     times = [START + timedelta(seconds=second) for second in (began, processed, granted, ended)]
-    return Transaction(txid, f"r{txid}", 1, {"count": 1, "commit": 2}, 10, *times)
+    return Transaction(txid, f"r{txid}", 1, {"count": 1, "commit": 2}, *times)
 
 
 def test_the_direct_computation_counts_flights_without_a_delay(tmp_path: Path) -> None:
