@@ -11,8 +11,8 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
+from airflow_tx.operators.around import hook_up
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.lifecycle import hook_up
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.sources.api import TransactionalSource
 from airflow_tx.topology.rules import Block, check, refuse

@@ -298,9 +298,10 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
     commit = run.commit()
     commit.complete()
     commit.prepare()
-    with monkeypatch.context() as patched, pytest.raises(StateUnavailable):
+    with monkeypatch.context() as patched:
         patched.setattr(exact, "raise_and_write", _away)
-        commit.commit()
+        with pytest.raises(StateUnavailable):
+            commit.commit()
     run.work(count=11)
     with pytest.raises(OutputChanged, match='use kind="opaque"'):
         run.commit_now()

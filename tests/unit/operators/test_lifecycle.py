@@ -9,9 +9,10 @@ import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_tx.operators.around import after_task, before_task, task_ended, task_failed
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.lifecycle import Batch, Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.operators.lifecycle import Batch, Processing
 from airflow_tx.operators.spec import Payload
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
