@@ -105,7 +105,7 @@ class ZooKeeperHook(BaseHook):
 
 # --- one client for a process ------------------------------------------------------------------------------------
 
-_shared: dict[tuple[int, str], ZooKeeperStore] = {}
+_shared: dict[tuple[int, str], tuple[Any, ZooKeeperStore]] = {}
 _locks: dict[tuple[int, str], threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -118,10 +118,22 @@ def shared_store(conn_id: str) -> ZooKeeperStore:
     """
     key = (os.getpid(), conn_id)  # threads do not survive a fork, so a child makes its own client
     with _locks[key]:
-        store = _shared.get(key)
-        if store is None or store.ended:
-            store = _shared[key] = ZooKeeperHook(conn_id).connect()[1]
-        return store
+        found, hook = _shared.get(key), ZooKeeperHook(conn_id)
+        if found is not None and _is_dead(found[1], hook.settings):
+            from airflow_tx.store.client import disconnect
+
+            del _shared[key]
+            disconnect(found[0])
+            found = None
+        if found is None:
+            found = _shared[key] = hook.connect()
+        return found[1]
+
+
+def _is_dead(store: ZooKeeperStore, settings: Settings) -> bool:
+    # A server that was restored to an older snapshot never serves a client that has seen the future. Once the session
+    # has expired, a new client loses nothing.
+    return store.ended or store.lost_for > 2 * settings.session_timeout
 
 
 # --- reading the connection --------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class ZooKeeperStore:
         self._limit = limit
         self._state = threading.Condition()
         self._requests = 0
+        self._lost_at: float | None = None
         self._watching: dict[str, set[_ZooKeeperWatch]] = defaultdict(set)
         client.add_listener(self._on_state)
 
@@ -96,6 +97,12 @@ class ZooKeeperStore:
     def ended(self) -> bool:
         """Whether the client was closed or refused for good, so that no connection will come back."""
         return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+
+    @property
+    def lost_for(self) -> float:
+        """Seconds since the connection was lost; 0 while there is one."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
 
     def get(self, path: str) -> Node | None:
         """See `Store.get`."""
@@ -234,6 +241,10 @@ class ZooKeeperStore:
 
     def _on_state(self, _state: Any) -> None:
         with self._state:
+            if self._client.connected:
+                self._lost_at = None
+            elif self._lost_at is None:
+                self._lost_at = time.monotonic()
             self._state.notify_all()
 
     def _on_event(self, event: Any) -> None:

@@ -1,0 +1,350 @@
+"""The store on a real ZooKeeper whose replies get lost, whose sessions expire, which hangs, dies and comes back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from airflow_tx.protocol.api import Node
+from airflow_tx.protocol.requirement import Create, Put, Unchanged
+from airflow_tx.protocol.view import topologies, topology_view
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+from tests.integration.proxy import ReplyEater
+
+_SOON = 20.0
+
+Connect = Callable[..., tuple[Any, ZooKeeperStore]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalZooKeeper]:
+    """Its own, because it is killed."""
+    with LocalZooKeeper(fsync=False) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: LocalZooKeeper) -> Iterator[ReplyEater]:
+    with ReplyEater(server.start().hosts) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client_of() -> Iterator[Connect]:
+    """Makes a client and a store on it."""
+    clients = []
+
+    def make(hosts: str, *, config: dict[str, Any] | None = None, **options: Any) -> tuple[Any, ZooKeeperStore]:
+        made = connect(ClientConfig(hosts, conn_id="zk_test", session_timeout=4, **(config or {})))
+        clients.append(made)
+        return made, ZooKeeperStore(made, conn="zk_test", hosts=hosts, **options)
+
+    yield make
+    for client in clients:
+        disconnect(client)
+
+
+@pytest.fixture
+def root(server: LocalZooKeeper, client_of: Connect, zookeeper_root: str) -> str:
+    client_of(server.start().hosts)[1].ensure(zookeeper_root)
+    return zookeeper_root
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def put(store: ZooKeeperStore, path: str) -> None:
+    store.multi([Unchanged(path, 0)], [Put(path, b"written")])
+
+
+# --- an answer that never comes ----------------------------------------------------------------------------------
+
+
+def test_a_write_whose_reply_is_lost_may_have_happened_and_reading_back_tells(
+    proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    _, store = client_of(proxy.hosts)
+    store.sync()
+    proxy.eat()
+    writing = pool.submit(put, store, root)
+    assert proxy.wait_eaten(_SOON)
+    proxy.cut()
+    with pytest.raises(OutcomeUnknown, match=f"No answer to a write of {root}.*ConnectionLoss"):
+        writing.result(_SOON)
+    store.sync()
+    assert store.get(root) == Node(b"written", 1)
+
+
+def test_a_write_that_never_arrived_is_unknown_too_and_reading_back_tells(
+    server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    _, store = client_of(server.hosts)
+    with server.frozen():
+        writing = pool.submit(put, store, root)
+        eventually(lambda: store.requests == 1, _SOON, "the write is sent")
+        server.kill()
+    server.start()
+    with pytest.raises(OutcomeUnknown):
+        writing.result(_SOON)
+    store.sync()
+    assert store.get(root) in (Node(b"", 0), Node(b"written", 1))
+
+
+def test_a_session_that_expires_under_a_write_leaves_its_outcome_unknown_and_the_store_goes_on(
+    server: LocalZooKeeper, proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    client, store = client_of(proxy.hosts)
+    session = client.client_id[0]
+    proxy.eat()
+    writing = pool.submit(put, store, root)
+    assert proxy.wait_eaten(_SOON)
+    server.expire_session(client)
+    proxy.cut()
+    with pytest.raises(OutcomeUnknown):
+        writing.result(_SOON)
+    store.sync()
+    assert store.get(root) == Node(b"written", 1)
+    assert client.client_id[0] != session
+
+
+def test_a_server_that_hangs_makes_a_write_unknown_in_time_and_reads_are_ordered_after_it(
+    server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    _, store = client_of(server.hosts, write_timeout=0.3)
+    with server.frozen():
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            put(store, root)
+        syncing, reading = pool.submit(store.sync), pool.submit(store.get, root)
+    # It was sent, the server only took its time: a read by the same session sees it.
+    syncing.result(_SOON)
+    assert reading.result(_SOON) == Node(b"written", 1)
+
+
+def test_the_ledger_resolves_lost_replies_of_a_real_server(
+    proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    client, store = client_of(proxy.hosts)
+    pipeline = Pipeline(store, root)
+
+    def lose_reply_to(step: Callable[[], Any]) -> Any:
+        """Lose the reply to the multi of a step."""
+        sending, transaction = threading.Event(), client.transaction
+
+        def first_transaction() -> Any:
+            client.transaction = transaction
+            proxy.eat()
+            sending.set()
+            return transaction()
+
+        client.transaction = first_transaction
+        doing: Future[Any] = pool.submit(step)
+        assert sending.wait(_SOON)
+        assert proxy.wait_eaten(_SOON)
+        proxy.cut()
+        return doing.result(_SOON)
+
+    pipeline.begin("r0")  # makes the ledger
+    begun = lose_reply_to(lambda: pipeline.begin("r1"))
+    assert begun.attempt.txid == 2
+    pipeline.run("r0")
+    processed = pipeline.process(begun)
+    grant = lose_reply_to(lambda: pipeline.acquire(begun, processed))
+    lose_reply_to(lambda: pipeline.mark(grant))
+    view = topology_view(store, pipeline.paths)
+    assert (view.current, view.allocated) == (3, 2)
+
+
+# --- a server that is away ---------------------------------------------------------------------------------------
+
+
+def test_what_was_never_sent_is_unavailable_and_names_connection_and_hosts(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
+    client, store = client_of(server.hosts, read_timeout=0.5)
+    server.stop()
+    eventually(lambda: not client.connected, _SOON, "the client has noticed")
+    sent = store.requests
+    steps: list[Callable[[], object]] = [
+        lambda: put(store, root),
+        lambda: store.get(root),
+        store.sync,
+        lambda: store.ensure(f"{root}/a"),
+    ]
+    for step in steps:
+        with pytest.raises(StoreUnavailable, match=rf"{server.hosts} \(connection zk_test\).* within 0.5 s"):
+            step()
+    assert store.requests == sent
+    server.start()
+    eventually(lambda: client.connected, _SOON, "the client has reconnected")
+    put(store, root)
+
+
+def test_reads_outlive_a_restart_of_the_server(
+    server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
+) -> None:
+    _, store = client_of(server.hosts)
+    stop = threading.Event()
+
+    def read() -> int:
+        times = 0
+        while not stop.is_set():
+            assert store.get(root) == Node(b"", 0)
+            times += 1
+        return times
+
+    reading = pool.submit(read)
+    server.drop_connections()
+    stop.set()
+    assert reading.result(_SOON) > 0
+
+
+def test_a_watch_wakes_when_the_connection_is_lost(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+    client, store = client_of(server.hosts)
+    with store.watch(root) as watch:
+        server.lose_connection(client)
+        assert watch.wait(_SOON)
+
+
+def test_a_closed_client_says_so_at_once(server: LocalZooKeeper, root: str) -> None:
+    client = connect(ClientConfig(server.hosts))
+    store = ZooKeeperStore(client)
+    disconnect(client)
+    with pytest.raises(StoreUnavailable, match="the client has ended its session"):
+        store.get(root)
+
+
+def test_nobody_listening_is_one_line_within_the_connect_timeout(free_port: int) -> None:
+    config = ClientConfig(
+        f"127.0.0.1:{free_port}", conn_id="zk_test", login="ada", password="s3cret", connect_timeout=0.5
+    )
+    with pytest.raises(StoreUnavailable) as error:
+        connect(config)
+    told = str(error.value)
+    assert told.startswith(f"ZooKeeper 127.0.0.1:{free_port} (connection zk_test) cannot be reached: no answer within")
+    assert "s3cret" not in told + repr(config)
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+# --- the owner ---------------------------------------------------------------------------------------------------
+
+
+def test_an_announcement_is_shown_replaced_and_taken_back(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
+    client, store = client_of(server.hosts)
+    _, other = client_of(server.hosts)
+    path = f"{root}/owner"
+    with other.announce(path, b"old"):
+        other.sync()
+        with store.announce(path, b"new"):
+            shown = eventually(lambda: (n := store.get(path)) and n.data == b"new" and n, _SOON, "it is shown")
+            assert shown
+            assert client.exists(path).ephemeralOwner == client.client_id[0]
+        store.sync()
+        assert store.get(path) is None
+
+
+def test_an_announcement_never_blocks_and_never_fails(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+    client, store = client_of(server.hosts)
+    with store.announce(f"{root}/no/parent", b"x"):
+        store.sync()
+    server.stop()
+    eventually(lambda: not client.connected, _SOON, "the client has noticed")
+    with store.announce(f"{root}/owner", b"x"):
+        pass
+    disconnect(client)
+    with store.announce(f"{root}/owner", b"x"):
+        pass
+    server.start()
+
+
+# --- who may see what --------------------------------------------------------------------------------------------
+
+
+def test_everything_made_under_a_login_belongs_to_it_alone(
+    server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
+) -> None:
+    server.start()
+    base = f"{zookeeper_root}-chroot/deep"
+    ada = {"chroot": base, "login": "ada", "password": "s3cret"}
+    client, store = client_of(server.hosts, config=ada)
+    pipeline = Pipeline(store, "/root")
+    pipeline.run("r1")
+    with store.announce(pipeline.paths.owner, b"x"):
+        store.sync()
+        client.chroot = ""
+        for path in _below(client, zookeeper_root + "-chroot"):
+            (acl,) = client.get_acls(path)[0]
+            assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "ada"), path
+        client.chroot = base
+
+    _, stranger = client_of(server.hosts)
+    record = f"{base}{pipeline.paths.record}"
+    steps: list[Callable[[], object]] = [
+        lambda: stranger.get(record),
+        lambda: stranger.multi([], [Put(record, b"")]),
+        lambda: stranger.multi([], [Create(f"{base}/x", b"")]),
+        lambda: stranger.ensure(f"{base}/x"),
+    ]
+    for step in steps:
+        with pytest.raises(StoreRefused, match=r"\(connection zk_test\) refused access to .*NoAuth"):
+            step()
+    with pytest.raises(StoreRefused, match=base):
+        client_of(server.hosts, config={"chroot": base, "login": "eve", "password": "other"})
+    assert client_of(server.hosts, config=ada)[1].get(pipeline.paths.record) is not None
+
+
+def _below(client: Any, path: str) -> Iterator[str]:
+    yield path
+    for name in client.get_children(path):
+        yield from _below(client, f"{path}/{name}")
+
+
+def test_no_password_is_ever_logged(
+    server: LocalZooKeeper, client_of: Connect, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, logger="airflow_tx.zookeeper"):
+        client, store = client_of(server.hosts, config={"login": "ada", "password": "s3cret"})
+        client.add_auth("digest", "bob:s3cret")
+        store.get(root)
+    assert "Sending request" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+# --- side by side ------------------------------------------------------------------------------------------------
+
+
+def test_two_roots_on_one_ensemble_and_two_ensembles_know_nothing_of_each_other(
+    server: LocalZooKeeper, zookeeper: LocalZooKeeper, client_of: Connect, zookeeper_root: str
+) -> None:
+    _, here = client_of(server.start().hosts)
+    _, there = client_of(zookeeper.hosts)
+    one = Pipeline(here, f"{zookeeper_root}/one")
+    two = Pipeline(here, f"{zookeeper_root}/two")
+    far = Pipeline(there, f"{zookeeper_root}/one")
+    assert [one.run("r1"), one.run("r2"), two.run("r1"), far.run("r1")] == [1, 2, 1, 1]
+    for pipeline, current in ((one, 3), (two, 2), (far, 2)):
+        assert topology_view(pipeline.store, pipeline.paths).current == current
+        assert topologies(pipeline.store, pipeline.paths.root) == ("flights",)
+    incarnations = {topology_view(each.store, each.paths).record.incarnation for each in (one, two, far)}
+    assert len(incarnations) == 3
