@@ -98,8 +98,9 @@ class SqlStore:
                 # Nothing was there to lock, and another first grant came between: its row counts now.
                 raised = fence.raised(self.read_fence(connection, lock="update"), grant, state=self.columns.state)
         self._put_fence(connection, raised)
-        if self.kind is StateKind.OPAQUE:
-            self._roll_back(connection, grant.token)
+        found = self._found(connection)
+        if found is not None and self.kind is StateKind.OPAQUE:
+            self._roll_back(connection, found[0], grant.token)
 
     def check_write(self, connection: Connection, grant: Grant, *, complete: bool) -> None:
         """Refuse unless the fence holds exactly this grant; it stays so until the transaction ends.
@@ -186,11 +187,7 @@ class SqlStore:
             index_elements=list(table.primary_key.columns), set_=updated, where=_may_update(table, writer)
         ).execution_options(preserve_rowcount=True)
 
-    def _roll_back(self, connection: Connection, token: Token) -> None:
-        found = self._found(connection)
-        if found is None:
-            return
-        table = found[0]
+    def _roll_back(self, connection: Connection, table: sa.Table, token: Token) -> None:
         outranked = sa.and_(table.c.tx_txid == token.txid, _of_another(table, _writer(token, 0)))
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}

@@ -1,0 +1,310 @@
+"""What a SqlState does with a real database, beyond what every state does: types, tables, connections, refusals."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import pickle
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import ConfigError, StateError, StateUnavailable, TxidBehind
+from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.state_suite import Grants, rows
+
+UTC = dt.timezone.utc
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state.db'}"
+    server: LocalPostgres = request.getfixturevalue("postgres")
+    return server.url()
+
+
+@pytest.fixture
+def table() -> str:
+    """A table that no other test uses."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+def _query(url: str, statement: str) -> Any:
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
+        result = connection.execute(sa.text(statement))
+        return result.all() if result.returns_rows else None
+
+
+def test_the_seeds_table_can_be_read_with_plain_sql(url: str, table: str) -> None:
+    grants = Grants()
+    values: dict[str, CombinerAggregator] = {"flights": Count(), "dep_delay": Sum()}
+    state = SqlState.from_url(url, table=table, keys=["carrier", "origin"], values=values)
+    for txid in (1, 2):
+        grant = grants(txid)
+        update: list[dict[str, Any]] = [
+            {"carrier": "AA", "origin": "JFK", "flights": 2, "dep_delay": -3 * txid},
+            {"carrier": "UA", "origin": "EWR", "flights": None, "dep_delay": None},
+        ]
+        state.raise_and_write(grant, update)
+        grants.final(grant, state)
+    found = _query(url, f"SELECT carrier, origin, flights, dep_delay FROM {table} ORDER BY carrier")
+    assert [tuple(row) for row in found] == [("AA", "JFK", 4, -9), ("UA", "EWR", 0, None)]
+    assert [row["flights"] for row in state.read()] == [4, 0]
+
+
+KEYS: dict[str, list[Any]] = {
+    "bigint": [-(2**63), 0, 7, 2**63 - 1],
+    "double": [-1.5, 0.1, 1e300],
+    "numeric": [Decimal("-0.1"), Decimal("1e3"), Decimal("3.00"), Decimal("12345678901234567890.123456789")],
+    "text": ["", "a", "A", "ä"],
+    "boolean": [False, True],
+    "date": [dt.date(1, 1, 1), dt.date(2013, 1, 2)],
+    "timestamp": [dt.datetime(2013, 1, 2), dt.datetime(2013, 1, 2, 3, 4, 5, 678901)],
+    "timestamptz": [
+        dt.datetime(2013, 1, 2, tzinfo=UTC),
+        dt.datetime(2013, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-5))),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("declared", [True, False])
+def test_keys_of_every_type_are_found_again(url: str, table: str, kind: str, declared: bool) -> None:
+    grants = Grants()
+    for txid in (1, 2):  # another process each: the second one takes the types of the table
+        types = {"key": kind} if declared else {}
+        state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, types=types)
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"key": key, "n": 1} for key in KEYS[kind]])
+        grants.final(grant, state)
+    assert sorted((row["key"], row["n"]) for row in state.read()) == sorted((key, 2) for key in KEYS[kind])
+
+
+def test_decimals_are_exact(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Sum("numeric")})
+    for txid, delta in enumerate([Decimal("0.1"), Decimal("0.2"), None, Decimal(10**30), 5], 1):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"n": delta}])
+        grants.final(grant, state)
+    assert state.read() == [{"n": Decimal(f"{10**30 + 5}.3")}]
+
+
+def test_floats_are_added_as_floats(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Sum("double")})
+    for txid, delta in enumerate([0.1, 0.2, None, 3], 1):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"n": delta}])
+        grants.final(grant, state)
+    assert state.read() == [{"n": 0.1 + 0.2 + 3}]
+    with pytest.raises(StateError, match="not finite"):
+        state.raise_and_write(grants(5), [{"n": float("nan")}])
+
+
+def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_written(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    grants.commit(1, state, {"a": 2**63 - 1, "b": 1})
+    with pytest.raises(StateError, match="Nothing of this update was written"):
+        state.raise_and_write(grants(2), rows({"b": 1, "a": 1}))
+    assert state.read() == [{"key": "a", "n": 2**63 - 1}, {"key": "b", "n": 1}]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Count(), "s": Sum()}, kind=kind)
+    assert state.read() == []
+    for attempt in (1, 2):
+        first = grants(1, attempt)
+        state.raise_and_write(first, [{"n": 3, "s": None}])
+    grants.final(first, state)
+    assert state.raise_and_write(grants(2), [{"n": 4, "s": 1}]) == 1
+    assert state.read() == [{"n": 7, "s": 1}]
+    with pytest.raises(StateError, match="takes one row"):
+        state.raise_and_write(grants(2), [{"n": 4, "s": 1}] * 2)
+
+
+def test_a_table_with_other_columns_is_refused_naming_both(url: str, table: str) -> None:
+    grants = Grants()
+    SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
+    others = [
+        SqlState.from_url(url, table=table, keys=["key"], values={"m": Sum()}),
+        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum("double")}),
+        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind="transactional"),
+        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, types={"key": "bigint"}),
+        SqlState.from_url(url, table=table, keys=["key", "more"], values={"n": Sum()}),
+    ]
+    for other in others:
+        with pytest.raises(StateError, match=rf"table {table} exists with other columns: expected .* found .*n bigint"):
+            other.raise_fence(grants(1, 2))
+    assert _query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
+
+
+def test_somebody_elses_table_is_refused(url: str, table: str) -> None:
+    _query(url, f"CREATE TABLE {table} (key TEXT, n BIGINT)")
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    with pytest.raises(StateError, match=r"found \(key text, n bigint\) with key \[\]"):
+        state.raise_and_write(Grants()(1), rows({"a": 1}))
+    assert state.fence() is None
+
+
+def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: str) -> None:
+    grants = Grants()
+    SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    with pytest.raises(StateError, match="key = 1 is not a text. The column is a text"):
+        state.raise_and_write(grants(1, 2), [{"key": 1, "n": 1}])
+
+
+def test_a_stored_value_of_a_later_transaction_is_never_overwritten(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    grants.commit(5, state, {"a": 1})
+    _query(url, f"UPDATE {table} SET tx_txid = 9")
+    with pytest.raises(TxidBehind, match="stored value is of transaction 9"):
+        grants.commit(6, state, {"a": 1, "b": 1})
+    assert state.read() == [{"key": "a", "n": 1}]
+
+
+def test_clear_forgets_the_fence_and_the_values_of_this_state_only(url: str, table: str) -> None:
+    grants = Grants()
+    states = [SqlState.from_url(url, table=f"{table}{i}", keys=["key"], values={"n": Sum()}) for i in range(2)]
+    states[0].clear()
+    for state in states:
+        state.raise_and_write(grants(1), rows({"a": 1}))
+    states[0].clear()
+    assert (states[0].fence(), states[0].read()) == (None, [])
+    assert (states[1].fence() is not None, states[1].read()) == (True, [{"key": "a", "n": 1}])
+    Grants().commit(7, states[0], {"a": 2})
+    assert states[0].read() == [{"key": "a", "n": 2}]
+
+
+def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    state.raise_and_write(grants(1), rows({"a": 1}))
+    _query(url, f"UPDATE airflow_tx_fence SET format = 2 WHERE state = '{table}'")
+    with pytest.raises(StateError, match="format 2, this version knows 1"):
+        state.raise_and_write(grants(1, 2), rows({"a": 1}))
+
+
+def test_names_are_quoted_and_cannot_be_anything_else(url: str) -> None:
+    name = f'Odd "table" {uuid.uuid4().hex[:6]}'
+    grants = Grants()
+    values: dict[str, CombinerAggregator] = {"Sum of; n": Sum(), "select": Count()}
+    state = SqlState.from_url(url, table=name, keys=["group", "the key"], values=values)
+    for txid in (1, 2):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"group": "%s", "the key": ":x", "Sum of; n": 1, "select": 2}])
+        grants.final(grant, state)
+    assert state.read() == [{"group": "%s", "the key": ":x", "Sum of; n": 2, "select": 4}]
+
+
+def test_a_schema_has_its_own_fence(postgres: LocalPostgres) -> None:
+    schema, grants = f"s{uuid.uuid4().hex[:8]}", Grants()
+    _query(postgres.url(), f"CREATE SCHEMA {schema}")
+    state = SqlState.from_url(postgres.url(), table=f"{schema}.totals", keys=["key"], values={"n": Sum()})
+    for txid in (1, 2):
+        grants.commit(txid, state, {"a": 1})
+    assert _query(postgres.url(), f"SELECT txid FROM {schema}.airflow_tx_fence") == [(2,)]
+    assert state.read() == [{"key": "a", "n": 2}]
+
+
+# --- connections -------------------------------------------------------------------------------------------------
+
+
+def _define(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
+
+
+def test_an_airflow_connection_to_postgres_is_used(
+    postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    login = {"login": USER, "password": PASSWORD, "host": "127.0.0.1", "port": postgres.port, "schema": "postgres"}
+    extra = {"application_name": "tx test", "unknown": "is not passed on"}
+    _define(monkeypatch, "tx_state_pg", conn_type="postgres", **login, extra=extra)
+    state = SqlState("tx_state_pg", table=table, keys=["key"], values={"n": Sum()})
+    Grants().commit(1, state, {"a": 1})
+    assert copy.deepcopy(state).read() == pickle.loads(pickle.dumps(state)).read() == [{"key": "a", "n": 1}]
+    assert state.name == f"tx_state_pg.{table}"
+    for shown in (repr(state), json.dumps(state.serialize())):
+        assert "127.0.0.1" not in shown
+        assert PASSWORD not in shown
+
+
+@pytest.mark.parametrize("how", ["host", "path", "double slash", "extra"])
+def test_an_airflow_connection_to_sqlite_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, how: str
+) -> None:
+    path = tmp_path / "state.db"
+    uris = {"path": f"sqlite://{path}", "double slash": f"sqlite:///{path}"}
+    if how in uris:
+        monkeypatch.setenv("AIRFLOW_CONN_TX_STATE_LITE", uris[how])
+    else:
+        _define(monkeypatch, "tx_state_lite", conn_type="sqlite", host=str(path), extra={"timeout": 5})
+    state = SqlState("tx_state_lite", table=table, keys=["key"], values={"n": Sum()})
+    Grants().commit(1, state, {"a": 1})
+    assert path.exists()
+    assert state.read() == [{"key": "a", "n": 1}]
+
+
+def test_a_connection_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    _define(monkeypatch, "tx_web", conn_type="http", host="example")
+    _define(monkeypatch, "tx_nowhere", conn_type="sqlite")
+    for conn_id, message in {"tx_web": "sqlite or postgres", "tx_nowhere": "path of a file"}.items():
+        with pytest.raises(ConfigError, match=f"{conn_id}.*{message}"):
+            SqlState(conn_id, table=table, keys=[], values={"n": Sum()}).read()
+
+
+def test_a_database_that_is_down_is_named_without_its_password(table: str, tmp_path: Path) -> None:
+    server = LocalPostgres()  # never started: nobody listens
+    down = SqlState.from_url(server.url(), table=table, keys=["key"], values={"n": Sum()}, label="tx_state")
+    missing = SqlState.from_url(f"sqlite:///{tmp_path}/no/such/folder/db", table=table, keys=[], values={"n": Sum()})
+    for state in (down, missing):
+        for use in (state.read, state.fence, state.clear, lambda state=state: state.raise_fence(Grants()(1))):
+            with pytest.raises(StateUnavailable, match="cannot be reached") as failure:
+                use()
+            assert PASSWORD not in str(failure.value)
+    server.close()
+
+
+def test_a_wrong_password_is_not_repeated(postgres: LocalPostgres, table: str) -> None:
+    url = sa.make_url(postgres.url()).set(password="wrong-s3cret").render_as_string(hide_password=False)
+    with pytest.raises(StateUnavailable) as failure:
+        SqlState.from_url(url, table=table, keys=[], values={"n": Sum()}).read()
+    assert "wrong-s3cret" not in str(failure.value)
+    assert failure.value.__cause__ is None
+
+
+def test_a_locked_sqlite_file_is_waited_for_and_then_named(tmp_path: Path, table: str) -> None:
+    url = f"sqlite:///{tmp_path / 'state.db'}?timeout=0.1"
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    Grants().commit(1, state, {"a": 1})
+    with sa.create_engine(url).connect() as other:
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(StateUnavailable, match="database is locked"):
+            state.raise_fence(Grants()(1))
+        assert state.read() == [{"key": "a", "n": 1}]
+
+
+def test_rows_that_the_caller_cannot_give_leave_nothing(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+
+    def broken() -> Iterator[dict[str, Any]]:
+        yield from rows({f"key {i}": i for i in range(12_000)})
+        raise OSError("the staged file is gone")
+
+    with pytest.raises(OSError, match="staged file"):
+        state.raise_and_write(grants(1), broken())
+    assert (state.fence(), state.read()) == (None, [])

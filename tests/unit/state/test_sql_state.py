@@ -1,0 +1,82 @@
+"""A SqlState as a DAG file sees it: cheap, checked at once, and without an address."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state import Count, FencedState, MemoryState, SqlState, Sum
+
+
+def _state(**changes: Any) -> SqlState:
+    return SqlState("tx_state", **{"table": "totals", "keys": ["a"], "values": {"n": Sum()}, **changes})
+
+
+def test_a_sql_state_costs_no_import_and_no_connection_while_a_dag_is_parsed() -> None:
+    code = (
+        "import sys; from airflow_tx.state import SqlState, Sum, Count; "
+        "SqlState('nowhere', table='t', keys=['k'], values={'n': Sum(), 'c': Count()}).serialize(); "
+        "sys.exit(', '.join(m for m in ('sqlalchemy', 'airflow', 'pyarrow') if m in sys.modules) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_states_are_fenced_states() -> None:
+    assert isinstance(_state(), FencedState)
+    assert isinstance(MemoryState(values={"n": Sum()}), FencedState)
+
+
+def test_name_repr_and_serialized_form_are_stable() -> None:
+    state = _state(values={"n": Sum(), "c": Count()}, types={"a": "text"})
+    assert state.name == "tx_state.totals"
+    assert repr(state) == (
+        "SqlState('tx_state', table='totals', keys=['a'], "
+        "values={'n': Sum(type='bigint'), 'c': Count()}, kind='opaque')"
+    )
+    assert state.serialize() == {
+        "type": "SqlState",
+        "conn_id": "tx_state",
+        "table": "totals",
+        "keys": ["a"],
+        "values": {"n": {"aggregator": "sum", "type": "bigint"}, "c": {"aggregator": "count", "type": "bigint"}},
+        "kind": "opaque",
+        "types": {"a": "text"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keys": "a"}, r"keys=\['a'\]"),
+        ({"values": {}}, "no value column"),
+        ({"values": {"a": Sum()}}, "named twice"),
+        ({"values": {"A": Sum()}}, "named twice"),
+        ({"keys": ["tx_id"]}, "reserved"),
+        ({"types": {"b": "text"}}, "not a key column"),
+        ({"types": {"a": "int8"}}, "not one of bigint"),
+        ({"kind": "non-transactional"}, '"opaque" or "transactional"'),
+        ({"kind": "exact"}, '"opaque" or "transactional"'),
+    ],
+)
+def test_a_definition_that_cannot_work_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _state(**changes)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("no url, secret", "postgresql://"), ("sqlite://", "in-memory"), ("oracle://h/d", "sqlite, postgresql")],
+)
+def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as failure:
+        SqlState.from_url(url, table="t", keys=[], values={"n": Sum()}).read()
+    assert "secret" not in str(failure.value)
+
+
+def test_a_name_that_a_database_would_cut_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most"):
+        SqlState.from_url("sqlite:///x.db", table="t", keys=[], values={"n" * 60: Sum()}).read()
