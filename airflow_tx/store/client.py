@@ -90,8 +90,9 @@ def connect(config: ClientConfig) -> KazooClient:
     client = KazooClient(**_options(config))
     try:
         client.start(timeout=config.connect_timeout)
-        # The session is there before SASL is decided: only an answer proves that the server lets us in.
-        client.exists_async("/").get(timeout=config.connect_timeout)
+        if config.scheme == SASL:
+            # The session is there before SASL is decided: only an answer proves that the server lets us in.
+            client.exists_async("/").get(timeout=config.connect_timeout)
         _enter_chroot(client, config)
     except (KazooException, client.handler.timeout_exception) as error:
         reason = _reason(client, error, config)

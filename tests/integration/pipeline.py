@@ -85,17 +85,26 @@ class Pipeline:
     def process(self, begun: Begun) -> Processed:
         """Every task starts and acks; the transaction is PROCESSED."""
         for task in self.tasks:
-            own = TaskTry(task, -1, f"{next(self._tries):06}")
-            ledger = self.ledger
-            ledger.start(begun.attempt, own)
-            ledger.ack(begun.attempt, own, rows=1)
-        processed = self.ledger.processed(begun.attempt, rows_digest=begun.rows_digest)
+            self.work(begun, task)
+        return self.complete(begun)
+
+    def work(self, begun: Begun, task: str) -> None:
+        """A task starts and acks."""
+        own = TaskTry(task, -1, f"{next(self._tries):06}")
+        ledger = self.ledger
+        ledger.start(begun.attempt, own)
+        ledger.ack(begun.attempt, own, rows=1)
+
+    def complete(self, begun: Begun, ledger: Ledger | None = None) -> Processed:
+        """The committer finds that everything has acked."""
+        processed = (ledger or self.ledger).processed(begun.attempt, rows_digest=begun.rows_digest)
         assert isinstance(processed, Processed), processed
         return processed
 
-    def acquire(self, begun: Begun, processed: Processed) -> Grant:
+    def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
         """Take the turn."""
-        granted = self.ledger.acquire(AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest))
+        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest)
+        granted = (ledger or self.ledger).acquire(request)
         assert isinstance(granted, Granted), granted
         return grant_of(self.paths.topology, begun.attempt, granted, begun.rows, begun.position)
 
@@ -110,9 +119,9 @@ class Pipeline:
         for state in self.states:
             state.write(grant, update)
 
-    def mark(self, grant: Grant) -> None:
+    def mark(self, grant: Grant, ledger: Ledger | None = None) -> None:
         """Make the transaction final."""
-        self.ledger.commit(grant.token, states=[state.name for state in self.states], rows=1)
+        (ledger or self.ledger).commit(grant.token, states=[state.name for state in self.states], rows=1)
 
     def run(self, run: str) -> int:
         """A whole run; its txid."""

@@ -1,0 +1,110 @@
+"""How many requests a transaction sends to ZooKeeper: constant, whatever the txid. Source: DESIGN §5, rule 10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
+from airflow_tx.protocol.requirement import Create, Put
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+
+MOST = 20
+MOST_PER_TASK = 4
+
+
+class Counted(Pipeline):
+    """Counts; every step is by a ledger object that remembers nothing, those of the committer aside."""
+
+    def transaction(self, run: str) -> int:
+        """A whole run, the announcement of the owner included; how many requests it took."""
+        before = self._sent()
+        begun = self.begin(run)
+        for task in self.tasks:
+            self.work(begun, task)
+        ledger = self.ledger
+        processed = self.complete(begun, ledger)
+        with self._store.announce(self.paths.owner, b"me"):
+            self.mark(self.acquire(begun, processed, ledger), ledger)
+        assert begun.attempt.txid == int(run)
+        return self._sent() - before
+
+    @property
+    def _store(self) -> ZooKeeperStore:
+        assert isinstance(self.store, ZooKeeperStore)
+        return self.store
+
+    def _sent(self) -> int:
+        return self._store.requests
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
+
+
+def stand_at(store: ZooKeeperStore, paths: Paths, txid: int, *, history: int) -> None:
+    """Let the ledger look as if all transactions before `txid` had committed."""
+    final = History(0, 1, "r", Outcome.COMMITTED, "2026-01-01T00:00:00+00:00", None, None, "", 1, "0" * 16, "op")
+    past = [Create(paths.history(each), encode(final)) for each in range(max(txid - history, 1), txid)]
+    for start in range(0, len(past), 200):
+        store.multi([], past[start : start + 200])
+    position = encode(Metadata(1, txid - 1, txid - 1))
+    places = [Put(paths.current, encode(Counter(txid))), Put(paths.allocated, encode(Counter(txid - 1)))]
+    store.multi([], [*places, Create(paths.meta(txid - 1), position)])
+
+
+@pytest.fixture
+def standing(store: ZooKeeperStore, zookeeper_root: str) -> Callable[..., Counted]:
+    """Makes a pipeline that stands at a txid."""
+
+    def make(txid: int, tasks: int = 1) -> Counted:
+        pipeline = Counted(store, f"{zookeeper_root}/{txid}-{tasks}", tasks=tasks, history=1000)
+        pipeline.ledger.open(pipeline.request)
+        stand_at(store, pipeline.paths, txid, history=1000)
+        return pipeline
+
+    return make
+
+
+def test_a_transaction_with_one_task_takes_the_same_few_requests_at_any_txid(
+    standing: Callable[..., Counted],
+) -> None:
+    small, large = standing(10), standing(10_000)
+    early = [small.transaction(str(txid)) for txid in range(10, 13)]
+    late = [large.transaction(str(txid)) for txid in range(10_000, 10_003)]
+    assert set(early) == set(late)
+    assert max(early) <= MOST, early
+
+
+def test_every_further_task_takes_four_more(standing: Callable[..., Counted]) -> None:
+    one, five = standing(10), standing(10, tasks=5)
+    assert five.transaction("10") - one.transaction("10") <= 4 * MOST_PER_TASK
+
+
+def test_live_records_do_not_grow_with_committed_transactions(
+    standing: Callable[..., Counted], store: ZooKeeperStore
+) -> None:
+    pipeline = standing(10_000)
+    paths = pipeline.paths
+    pipeline.transaction("10000")
+    before = _records(store, paths)
+    for txid in range(10_001, 10_006):
+        pipeline.transaction(str(txid))
+    after = _records(store, paths)
+    assert after - before == 5, "one binding a run, and nothing else"
+
+
+def _records(store: ZooKeeperStore, paths: Paths) -> int:
+    def count(path: str) -> int:
+        children = store.children(path)
+        return 1 + sum(count(f"{path}/{name}") for name in (children.names if children else ()))
+
+    return count(paths.base)
