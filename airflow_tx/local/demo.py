@@ -73,7 +73,7 @@ class Demo:
                 if kept is not None:
                     print(f"\nAirflow: {airflow.address}  login: {airflow.user}  password: {airflow.password}")
                     print("It runs until script/demo --stop.", flush=True)
-                    keep(kept)
+                    keep(kept, airflow.mark)
                     os._exit(status)
         return status
 

@@ -8,19 +8,21 @@ import sys
 from pathlib import Path
 
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.processes import signal_process
+from airflow_tx.testing.processes import marked, signal_process
 
 
-def keep(pid_file: Path) -> None:
+def keep(pid_file: Path, mark: str) -> None:
     """Go on as a background process that holds what this one started; the caller, the original, has to leave by
     `os._exit`, so that nothing of it is stopped.
 
     The servers' guards end them when the last process that holds their pipes is gone; a fork holds them as well.
+
+    :param mark: that of the process family whose end `end_kept` waits for.
     """
     sys.stdout.flush()
     pid = os.fork()
     if pid:
-        pid_file.write_text(str(pid))
+        pid_file.write_text(f"{pid} {mark}")
         return
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -40,11 +42,12 @@ def end_kept(pid_file: Path, program: str) -> bool:
     """
     if not pid_file.exists():
         return False
-    pid = int(pid_file.read_text())
+    text, mark = pid_file.read_text().split()
+    pid = int(text)
     command = Path(f"/proc/{pid}/cmdline")
     ours = command.exists() and program.encode() in command.read_bytes()
     if ours:
         signal_process(pid, signal.SIGTERM)
-        eventually(lambda: not command.exists() or not command.read_bytes(), 15, f"process {pid} has ended")
+        eventually(lambda: not marked(mark), 30, "the servers have ended")
     pid_file.unlink()
     return ours

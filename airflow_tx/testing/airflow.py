@@ -77,6 +77,11 @@ class LocalAirflow(AirflowClient):
         """The environment of its processes, for `airflow` commands from outside."""
         return dict(self._env)
 
+    @property
+    def mark(self) -> str:
+        """What all of its processes carry, see `processes.marked`."""
+        return self._family.mark
+
     def start(self) -> Self:
         """Start everything and return when it is healthy.
 
