@@ -67,11 +67,10 @@ class TurnTrigger(BaseTrigger):
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
+        if decide(line) is not Wait.DEFERRED:
+            return {"reason": "its turn is near", "current": line.current}
         if line.op != self.op:
             return {"reason": "its record changed"}
-        wait = decide(line)
-        if wait is not Wait.DEFERRED:
-            return {"reason": "its turn is near", "current": line.current}
         first = line.earlier.get(line.current)
         told = (line.current, first and first.phase)
         if first is not None and told != self._told:
