@@ -1,0 +1,257 @@
+"""One state machine drives a ledger on the in-memory store and one on ZooKeeper, with the same clock and ids.
+
+They must agree on every answer, refusal and record: what the model explorer proves on the one holds on both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from airflow_tx.errors import TxError
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.repair import Audit
+from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.step import Begun, Granted, Processed
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+RUNS = st.sampled_from(["r1", "r2", "r3", "r4", "r5", "r6"])
+PICK = st.integers(0, 3)  # one of the runs that have begun
+TASKS = st.sampled_from([("a", -1), ("b", -1), ("mapped", 0), ("mapped", 1)])
+AGE = st.sampled_from([0, 0, 0, 1, 2])  # how many tries ago: mostly the newest
+
+
+class Same:
+    """The same times and ids for both sides, as long as both ask equally often."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=next(self._count))
+
+    def nonce(self) -> str:
+        return f"{next(self._count):032x}"
+
+    def message_id(self) -> int:
+        return next(self._count)
+
+
+class Side:
+    """A store and, per process of the machine, a ledger that remembers what it wrote."""
+
+    def __init__(self, store: Store, paths: Paths) -> None:
+        self.store = store
+        self.paths = paths
+        self._same = Same()
+        self._ledgers: dict[str, Ledger] = {}
+
+    def ledger(self, process: str) -> Ledger:
+        if process not in self._ledgers:
+            self._ledgers[process] = Ledger(
+                self.store, self.paths, clock=self._same, ids=self._same, options=LedgerOptions(history=2)
+            )
+        return self._ledgers[process]
+
+    def records(self) -> dict[str, tuple[bytes, int]]:
+        found: dict[str, tuple[bytes, int]] = {}
+
+        def visit(path: str) -> None:
+            node, children = self.store.get(path), self.store.children(path)
+            if node is None or children is None:
+                return
+            found[path] = (node.data, node.version)
+            for name in children.names:
+                visit(f"{path}/{name}")
+
+        visit(self.paths.root)
+        return found
+
+
+class StoresAgree(RuleBasedStateMachine):
+    """Runs begin, work, commit, fail, are replayed and zombified in any order; the source is opaque."""
+
+    zookeeper: ClassVar[Store]
+
+    def __init__(self) -> None:
+        super().__init__()
+        root = f"/agree-{uuid.uuid4().hex[:12]}"
+        self.sides = [Side(store, Paths(root, "t/o.p")) for store in (MemoryStore(), self.zookeeper)]
+        self.tries = itertools.count(1)
+        self.begun: dict[str, list[Begun]] = {}
+        self.started: dict[tuple[str, str, int], list[str]] = {}
+        self.processed: dict[str, Processed] = {}
+        self.tokens: dict[str, list[Token]] = {}
+        self.committed: set[str] = set()
+
+    def both(self, process: str, step: Callable[[Ledger], Any]) -> Any:
+        """The answer of both; None for a refusal of both."""
+        answers = [_outcome(step, side.ledger(process)) for side in self.sides]
+        assert answers[0] == answers[1]
+        return None if isinstance(answers[0], tuple) else answers[0]
+
+    @rule(
+        run=RUNS,
+        retry=st.booleans(),
+        stale=st.sampled_from([False, False, False, True]),
+        rows=st.sampled_from([2, 1, 3, 0]),
+        state=st.sampled_from(["failed", None, "running"]),
+        process=st.sampled_from(["own", "fresh"]),
+    )
+    def begin(self, run: str, retry: bool, stale: bool, rows: int, state: str | None, process: str) -> None:
+        own = f"{0 if stale else next(self.tries):06}"
+        request = BeginRequest(
+            TopologyRequest("dag", "opaque", 3), f"key {run}", run, own, retry, {"a": "a1", "b": "b2"}
+        )
+        name = run if process == "own" else f"{run}{own}"
+
+        def decide(txid: int, position: Any) -> tuple[Any, Any] | None:
+            return ([position, rows], (position or 0) + rows) if rows else None
+
+        answer = self.both(name, lambda ledger: ledger.begin(request, decide=decide, run_state=lambda _: state))
+        if isinstance(answer, Begun):
+            self.begun.setdefault(run, []).append(answer)
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, task=TASKS, age=AGE)
+    def start(self, pick: int, task: tuple[str, int], age: int) -> None:
+        run = self.run(pick)
+        if begun := _aged(self.begun.get(run), age):
+            own = f"{next(self.tries):06}"
+            self.started.setdefault((run, *task), []).append(own)
+            self.both(f"{run}{own}", lambda ledger: ledger.start(begun.attempt, TaskTry(*task, own)))
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, task=TASKS, age=AGE, old=AGE)
+    def ack(self, pick: int, task: tuple[str, int], age: int, old: int) -> None:
+        run = self.run(pick)
+        begun, own = _aged(self.begun.get(run), age), _aged(self.started.get((run, *task)), old)
+        if begun and own:
+            self.both(
+                f"{run}{own}",
+                lambda ledger: ledger.ack(begun.attempt, TaskTry(*task, own), rows=3, outputs=[{"of": own}]),
+            )
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, task=TASKS, age=AGE, old=AGE)
+    def fail(self, pick: int, task: tuple[str, int], age: int, old: int) -> None:
+        run = self.run(pick)
+        begun, own = _aged(self.begun.get(run), age), _aged(self.started.get((run, *task)), old)
+        if begun and own:
+            self.both(f"{run}{own}", lambda ledger: ledger.fail(begun.attempt, TaskTry(*task, own), "it broke"))
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK)
+    def work(self, pick: int) -> None:
+        """Both tasks of the newest attempt start and ack: random steps alone seldom get there."""
+        for task in (("a", -1), ("b", -1)):
+            self.start(pick, task, 0)
+            self.ack(pick, task, 0, 0)
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, age=AGE, closed=st.sampled_from([(), ("b",)]))
+    def complete(self, pick: int, age: int, closed: tuple[str, ...]) -> None:
+        run = self.run(pick)
+        if begun := _aged(self.begun.get(run), age):
+            answer = self.both(
+                f"{run}commit",
+                lambda ledger: ledger.processed(begun.attempt, rows_digest=begun.rows_digest, closed=closed),
+            )
+            if isinstance(answer, Processed):
+                self.processed[run] = answer
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, age=AGE, output=st.sampled_from(["d1", "d1", "d2"]))
+    def acquire(self, pick: int, age: int, output: str) -> None:
+        run = self.run(pick)
+        begun, processed = _aged(self.begun.get(run), age), self.processed.get(run)
+        if begun and processed:
+            request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, {"s": output})
+            answer = self.both(f"{run}commit", lambda ledger: ledger.acquire(request))
+            if isinstance(answer, Granted):
+                self.tokens.setdefault(run, []).append(_token(begun.attempt, answer))
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, age=AGE, process=st.sampled_from(["commit", "fresh"]))
+    def commit(self, pick: int, age: int, process: str) -> None:
+        run = self.run(pick)
+        if token := _aged(self.tokens.get(run), age):
+            answer = self.both(f"{run}{process}", lambda ledger: ledger.commit(token, states=["s"], rows=3))
+            if answer is not None:
+                self.committed.add(run)
+            assert len({side.ledger("look").holds(token) for side in self.sides}) == 1
+
+    @precondition(lambda self: set(self.begun) - self.committed)
+    @rule()
+    def commit_the_first(self) -> None:
+        """The way through, so that histories and rotation come to pass."""
+        first = min(self.begun, key=lambda run: (run in self.committed, self.begun[run][-1].attempt.txid))
+        pick = sorted(self.begun).index(first)
+        self.work(pick)
+        self.complete(pick, 0, ())
+        self.acquire(pick, 0, "d1")
+        self.commit(pick, 0, "commit")
+
+    def run(self, pick: int) -> str:
+        runs = sorted(self.begun)
+        return runs[pick % len(runs)]
+
+    @precondition(lambda self: self.committed)
+    @rule()
+    def lose_the_state(self) -> None:
+        self.both("admin", lambda ledger: Repairs(ledger).state_lost("s", Audit("me", "test")))
+
+    @invariant()
+    def the_records_are_the_same(self) -> None:
+        memory, zookeeper = (side.records() for side in self.sides)
+        assert memory == zookeeper
+
+
+def _aged(items: list[Any] | None, age: int) -> Any:
+    return items[-1 - age] if items and len(items) > age else None
+
+
+def _outcome(step: Callable[[Ledger], Any], ledger: Ledger) -> Any:
+    try:
+        return step(ledger)
+    except TxError as error:
+        return type(error), str(error)
+
+
+def _token(attempt: TransactionAttempt, granted: Granted) -> Token:
+    return Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
+
+
+@pytest.mark.parametrize("examples", [40])
+def test_the_ledger_does_the_same_on_both_stores(zookeeper: LocalZooKeeper, examples: int) -> None:
+    client = connect(ClientConfig(zookeeper.hosts))
+    StoresAgree.zookeeper = ZooKeeperStore(client)
+    try:
+        run_state_machine_as_test(
+            StoresAgree,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            ),
+        )
+    finally:
+        disconnect(client)
