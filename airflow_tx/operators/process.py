@@ -24,6 +24,7 @@ from airflow_tx.staging import Descriptor, Manifest, TaskTry, TryDir, read_manif
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.operators.lifecycle import Processing
 
@@ -66,6 +67,11 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.spark_binary = spark_binary
         self.deploy_mode = deploy_mode
         self._task_try = ""
+
+    @property
+    def output(self) -> PlainXComArg:
+        """What the application emits: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
         """Process the batch of the run's transaction: announce, submit, check the output, acknowledge."""

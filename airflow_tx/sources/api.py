@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.attempt import TransactionAttempt
 
-Json = Union[None, bool, int, float, str, list["Json"], dict[str, "Json"]]
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 class SourceKind(str, Enum):
@@ -43,8 +43,8 @@ class TransactionalSource(ABC):
     """A source of batches. Subclass it; `initialize_transaction` and `emit_batch` are all a source must have.
 
     Both halves of the seeds' spout are methods of this one class: the coordinator half (`is_ready`,
-    `initialize_transaction`) runs in `begin`, the emitter half (`emit_batch`, `cleanup_before`) in the processing tasks.
-    An instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
+    `initialize_transaction`) runs in `begin`, the emitter half (`emit_batch`, `cleanup_before`) in the processing
+    tasks. An instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
     """
 
     kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
@@ -67,7 +67,10 @@ class TransactionalSource(ABC):
 
     @abstractmethod
     def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
         """Exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
 
