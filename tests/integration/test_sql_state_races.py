@@ -201,3 +201,19 @@ def test_a_server_that_dies_in_a_commit_leaves_nothing_of_it_and_the_same_grant_
         assert totals(state) == {"key 0": 5}
         state.raise_and_write(grant, rows(_MANY))
         assert totals(state) == {**_MANY, "key 0": 6}
+
+
+def test_two_complete_writes_of_one_grant_wait_for_each_other_and_not_for_ever(
+    url: str, pool: ThreadPoolExecutor
+) -> None:
+    grants, state, pause = Grants(), _state(url), _Pause(_MANY)
+    grant = grants(1)
+    state.raise_fence(grant)
+    first = pool.submit(_state(url).write, grant, pause)
+    pause.reached()
+    second = pool.submit(_state(url).write, grant, rows({"other": 1}), chunk=1)
+    assert _still_waiting(second)
+    pause.go_on()
+    assert first.result(_SOON) == len(_MANY)
+    assert second.result(_SOON) == 1
+    assert totals(state) == {**_MANY, "other": 1}
