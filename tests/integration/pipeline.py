@@ -73,9 +73,8 @@ class Pipeline:
 
     def begin(self, run: str) -> Begun:
         """Allocate the run's transaction, or replay it. The source counts: row n is n."""
-        request = BeginRequest(
-            self.request, run, run, f"{next(self._tries):06}", False, dict.fromkeys(self.tasks, "00000000000000aa")
-        )
+        messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
+        request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, messages)
         begun = self.ledger.begin(
             request, decide=lambda txid, position: (row := (position or 0) + 1, row), run_state=lambda run_id: "failed"
         )

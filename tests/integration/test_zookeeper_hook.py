@@ -1,0 +1,110 @@
+"""The hook on a real ZooKeeper: Test button, store, and the store that a process shares."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_tx.errors import ConfigError, StoreUnavailable
+from airflow_tx.hooks import zookeeper as hooks
+from airflow_tx.hooks.zookeeper import ZooKeeperHook, shared_store
+from airflow_tx.store.client import disconnect
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+
+@pytest.fixture(autouse=True)
+def connection(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": zookeeper.hosts}))
+    monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "2")
+    monkeypatch.setenv("AIRFLOW__TX__CONNECT_TIMEOUT", "2")
+    yield
+    for client, _ in hooks._shared.values():
+        disconnect(client)
+    hooks._shared.clear()
+
+
+def test_the_test_button_says_whether_the_server_answers(
+    monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper
+) -> None:
+    assert ZooKeeperHook("zk").test_connection() == (True, f"ZooKeeper answers at {zookeeper.hosts}")
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": "127.0.0.1:1"}))
+    answers, said = ZooKeeperHook("zk").test_connection()
+    assert not answers
+    assert "ZooKeeper 127.0.0.1:1 (connection zk) cannot be reached" in said
+
+
+def test_a_store_ends_with_its_block() -> None:
+    with ZooKeeperHook("zk").store() as store:
+        assert store.get("/") is not None
+    assert store.ended
+
+
+def test_a_missing_pem_file_is_one_line(monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper) -> None:
+    fields = {"host": zookeeper.hosts, "extra": {"use_tls": True, "ca_file": "/nowhere/ca.pem"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", **fields}))
+    with pytest.raises(ConfigError, match="ca_file of connection zk = '/nowhere/ca.pem'"):
+        ZooKeeperHook("zk").get_conn()
+
+
+def test_all_threads_of_a_process_share_one_client() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(lambda _: shared_store("zk"), range(16)))
+    assert len({id(store) for store in stores}) == 1
+    assert stores[0].get("/") is not None
+
+
+def test_a_forked_child_makes_a_client_of_its_own() -> None:
+    shared = shared_store("zk")
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        own = shared_store("zk")
+        os.write(sending, b"own" if own is not shared and own.get("/") is not None else b"bad")
+        os._exit(0)
+    assert os.read(receiving, 3) == b"own"
+    os.waitpid(child, 0)
+    assert shared.get("/") is not None
+
+
+def test_a_shared_client_that_ended_is_replaced() -> None:
+    first = shared_store("zk")
+    ((client, _),) = hooks._shared.values()
+    disconnect(client)
+    second = shared_store("zk")
+    assert second is not first
+    assert second.get("/") is not None
+
+
+def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy = tmp_path_factory.mktemp("snapshot")
+    with LocalZooKeeper(fsync=False) as server:
+        monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
+        server.snapshot_to(copy)
+        shared_store("zk").ensure("/the/future")
+        server.restore_from(copy)
+
+        def served() -> bool:
+            try:
+                store = shared_store("zk")
+                return store.lost_for == 0 and store.get("/the/future") is None
+            except StoreUnavailable:
+                return False
+
+        eventually(served, 60, "a new client is served")
+
+
+def test_an_unreachable_server_is_asked_again_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalZooKeeper(fsync=False) as server:
+        monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
+        server.stop()
+        with pytest.raises(StoreUnavailable, match=r"\(connection zk\)"):
+            shared_store("zk")
+        server.start()
+        assert shared_store("zk").get("/") is not None
