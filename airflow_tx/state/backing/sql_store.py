@@ -99,7 +99,9 @@ class SqlStore:
                 raised = fence.raised(self.read_fence(connection, lock="update"), grant, state=self.columns.state)
         self._put_fence(connection, raised)
         found = self._found(connection)
-        if found is not None and self.kind is StateKind.OPAQUE:
+        # Under a fence that held this grant before, the roll-back is done: it was part of the same transaction.
+        again = stored is not None and stored.token == grant.token
+        if found is not None and self.kind is StateKind.OPAQUE and not again:
             self._roll_back(connection, found[0], grant.token)
 
     def check_write(self, connection: Connection, grant: Grant, *, complete: bool) -> None:
@@ -191,7 +193,9 @@ class SqlStore:
         outranked = sa.and_(table.c.tx_txid == token.txid, _of_another(table, _writer(token, 0)))
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        connection.execute(table.update().where(outranked).values(restored))
+        # What an earlier raise has rolled back keeps its writer; it need not be written again.
+        changed = sa.or_(*[value.is_distinct_from(prev) for value, prev in restored.items()])
+        connection.execute(table.update().where(outranked, changed).values(restored))
 
     def _conflict(
         self, connection: Connection, table: sa.Table, keys: set[Row], token: Token, chunk: int
