@@ -84,7 +84,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.repair import LEDGER_LOST, Held, rebuilt
+    from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)

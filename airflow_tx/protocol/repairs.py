@@ -12,8 +12,9 @@ from airflow_tx.protocol.beginning import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.repair import Audit, Held
+from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.step import Repaired
 from airflow_tx.protocol.view import topologies
 
@@ -37,10 +38,10 @@ class Repairs:
         """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
 
         :param held: what the fence of every state says that has one.
-        :raises RepairRefused: see `repair.rebuilt` and `repair.ledger_lost`.
+        :raises RepairRefused: see `rebuilding.rebuilt` and `repair.ledger_lost`.
         """
         paths = self._ledger.paths
-        plan = repair.rebuilt(paths, held)
+        plan = rebuilt(paths, held)
         self._check_owner(plan.incarnation)
         self._ledger.store.ensure(paths.root)
         step = partial(repair.ledger_lost, paths=paths, request=request, plan=plan, audit=audit)
@@ -53,7 +54,7 @@ class Repairs:
             record = Reader(store).peek_if_any(TopologyRecord, Paths(own.root, name).record)
             if name != own.topology and record is not None and record.incarnation == incarnation:
                 raise RepairRefused(
-                    what=repair.LEDGER_LOST,
+                    what=LEDGER_LOST,
                     topology=own.topology,
                     problem=f"its states belong to topology {name!r}",
                     remedy="One state serves one topology: use another table.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +46,7 @@ from airflow_tx.protocol.requirement import (
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes
+from airflow_tx.store.watching import Watches
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 _FORBIDDEN = (NoAuthError, InvalidACLError)
@@ -85,7 +85,7 @@ class ZooKeeperStore:
         self._state = threading.Condition()
         self._requests = 0
         self._lost_at: float | None = None
-        self._watching: dict[str, set[_ZooKeeperWatch]] = defaultdict(set)
+        self._watches = Watches()
         client.add_listener(self._on_state)
 
     @property
@@ -162,21 +162,10 @@ class ZooKeeperStore:
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
         """See `Store.watch`; a lost connection wakes too, for what happens during it is not told afterwards."""
-        watch = _ZooKeeperWatch()
-        # One callback for all: ZooKeeper cannot take a watch back, and kazoo keeps equal callbacks once.
-        with self._state:
-            for path in paths:
-                self._watching[path].add(watch)
-        try:
+        with self._watches.on(paths) as watch:
             for path in paths:
                 self._set_watch(path)
             yield watch
-        finally:
-            with self._state:
-                for path in paths:
-                    self._watching[path].discard(watch)
-                    if not self._watching[path]:
-                        del self._watching[path]
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
@@ -248,15 +237,7 @@ class ZooKeeperStore:
             self._state.notify_all()
 
     def _on_event(self, event: Any) -> None:
-        with self._state:
-            lost = event.path is None
-            watches = (
-                [watch for found in self._watching.values() for watch in found]
-                if lost
-                else list(self._watching.get(event.path, ()))
-            )
-        for watch in watches:
-            watch.wake()
+        self._watches.wake(event.path)  # None when the connection is lost
 
     def _await_connection(self, deadline: float) -> None:
         with self._state:
@@ -290,17 +271,6 @@ class ZooKeeperStore:
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 raise _refusal(operation, result) or self._forbidden(operation.path, result)
-
-
-class _ZooKeeperWatch:
-    def __init__(self) -> None:
-        self._changed = threading.Event()
-
-    def wait(self, timeout: float) -> bool:
-        return self._changed.wait(timeout)
-
-    def wake(self) -> None:
-        self._changed.set()
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ from airflow_tx.errors import (
     UnreadableRecord,
 )
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.repair import Audit, Held
+from airflow_tx.protocol.rebuilding import Held
+from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
@@ -48,7 +50,7 @@ def server() -> Iterator[LocalZooKeeper]:
 @pytest.fixture
 def new_store(server: LocalZooKeeper) -> Iterator[Callable[[], ZooKeeperStore]]:
     """Makes a store on a client of its own: a server that went back serves no client from the future."""
-    clients = []
+    clients: list[Any] = []
 
     def make() -> ZooKeeperStore:
         while clients:

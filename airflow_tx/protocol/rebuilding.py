@@ -1,0 +1,118 @@
+"""Where a lost ledger has to go on, as the fences of its states say. Pure. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.errors import RepairRefused, UnreadableRecord
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Metadata
+
+LEDGER_LOST = "ledger-lost"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the fence of a state says.
+
+    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
+    :param applied: whether all updates of the token's transaction are in the state.
+    :param batch: {"rows", "position", "prev"} of that transaction.
+    """
+
+    state: str
+    undoable: bool
+    incarnation: str
+    token: Token
+    applied: bool
+    batch: Any = field(hash=False)
+
+    @classmethod
+    def of(cls, state: str, *, undoable: bool, fence: Any) -> Held:
+        """From a fence row as the state gives it.
+
+        :raises UnreadableRecord: the batch kept beside the fence is not one.
+        """
+        try:
+            batch = json.loads(fence.batch)
+            complete = {"rows", "position", "prev"} <= batch.keys()
+        except (ValueError, AttributeError):
+            complete = False
+        if not complete:
+            raise UnreadableRecord(
+                path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
+            )
+        return cls(state, undoable, fence.incarnation, fence.token, fence.applied, batch)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Where the ledger goes on, as the states say.
+
+    :param last: per state, the last txid that is final in it.
+    :param meta: metadata of transaction `current` − 1; None if there is none.
+    """
+
+    incarnation: str
+    generation: int
+    current: int
+    meta: Metadata | None
+    last: dict[str, int]
+    told: str
+
+
+def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
+    """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
+    greatest txid was begun by all; it is complete only if it is applied in all.
+
+    :raises RepairRefused: there is no fence, or the states do not fit together.
+    """
+    _check_one_life(paths, held)
+    newest = max(held, key=lambda each: each.token.rank)
+    txid = newest.token.txid
+    generation = max(each.token.generation for each in held) + 1
+    if all(each.token.txid == txid and each.applied for each in held):
+        meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
+        last = {each.state: txid for each in held}
+        told = f"transaction {txid} is complete in every state; {txid + 1} is next"
+        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, told)
+    _check_open(paths, held, txid)
+    before = txid - 1
+    prev = Metadata(1, None, newest.batch["prev"]) if before else None
+    last = {each.state: before for each in held} if before else {}
+    told = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
+    return Rebuilt(newest.incarnation, generation, txid, prev, last, told)
+
+
+def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:
+    if not held:
+        raise _refuse(paths, "no state of the DAG has a fence", "Nothing was ever committed to them: use --reset.")
+    lives = {each.incarnation: each.state for each in held}
+    if len(lives) > 1:
+        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
+        raise _refuse(paths, f"its states belong to different ledgers ({of})", "One state serves one topology.")
+
+
+def _check_open(paths: Paths, held: Sequence[Held], txid: int) -> None:
+    for each in held:
+        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
+        if behind:
+            raise _refuse(
+                paths,
+                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
+                "It went back: restore it to the same moment as the others, or --reset begins anew.",
+            )
+        if each.token.txid == txid and each.applied and not each.undoable:
+            raise _refuse(
+                paths,
+                f"transaction {txid} is complete in state {each.state!r}, which cannot undo it, but not in all others",
+                'Restore the states to one moment; kind="opaque" states can undo it.',
+            )
+
+
+def _refuse(paths: Paths, problem: str, remedy: str) -> RepairRefused:
+    return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
