@@ -166,13 +166,13 @@ class StoresAgree(RuleBasedStateMachine):
             self.ack(pick, task, 0, 0)
 
     @precondition(lambda self: self.begun)
-    @rule(pick=PICK, age=AGE, closed=st.sampled_from([(), ("b",)]))
-    def complete(self, pick: int, age: int, closed: tuple[str, ...]) -> None:
+    @rule(pick=PICK, age=AGE, expected=st.sampled_from([None, [("a", -1)], [("a", -1), ("mapped", 0)]]))
+    def complete(self, pick: int, age: int, expected: list[tuple[str, int]] | None) -> None:
         run = self.run(pick)
         if begun := _aged(self.begun.get(run), age):
             answer = self.both(
                 f"{run}commit",
-                lambda ledger: ledger.processed(begun.attempt, rows_digest=begun.rows_digest, closed=closed),
+                lambda ledger: ledger.processed(begun.attempt, rows_digest=begun.rows_digest, expected=expected),
             )
             if isinstance(answer, Processed):
                 self.processed[run] = answer
@@ -205,7 +205,7 @@ class StoresAgree(RuleBasedStateMachine):
         first = min(self.begun, key=lambda run: (run in self.committed, self.begun[run][-1].attempt.txid))
         pick = sorted(self.begun).index(first)
         self.work(pick)
-        self.complete(pick, 0, ())
+        self.complete(pick, 0, None)
         self.acquire(pick, 0, "d1")
         self.commit(pick, 0, "commit")
 
