@@ -66,7 +66,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.conn_id = conn_id
         self.spark_binary = spark_binary
         self.deploy_mode = deploy_mode
-        self._task_try = ""
+        self._own_try = self._task_try = ""
 
     @property
     def output(self) -> PlainXComArg:
@@ -106,7 +106,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.application_args = application_args(
             write_descriptor(processing.staging, descriptor), self.application_args
         )
-        self._task_try = descriptor.task.task_try
+        self._own_try = self._task_try = descriptor.task.task_try
         try:
             super().execute(context)
         except Exception as error:
@@ -147,6 +147,8 @@ class SparkBatchOperator(SparkSubmitOperator):
 
     def submit_job(self, context: Context) -> Any:
         """Submit; what is kept of it names the driver and the try it works for."""
+        # A driver of an earlier try may have been asked about, and found failed.
+        self._task_try = self._own_try
         return {"driver": super().submit_job(context), "try": self._task_try}
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
@@ -168,7 +170,7 @@ class SparkBatchOperator(SparkSubmitOperator):
 
 def _attempt_store(context: Context, processing: Processing) -> AttemptStore | None:
     store = context.get("task_state_store")
-    return AttemptStore(store, processing.attempt) if store is not None else None
+    return AttemptStore(store, processing.attempt, processing.payload.rows_digest) if store is not None else None
 
 
 def _connection(conn_id: str) -> Connection:

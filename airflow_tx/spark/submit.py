@@ -41,17 +41,19 @@ class AttemptStore:
     """Keys of one attempt only.
 
     Airflow keeps the values of a task over its tries and clears alike, so the next attempt would take the driver of
-    the last one, which works on other rows, for its own.
+    the last one, which works on other rows, for its own. So would the attempt that gets the same numbers again when
+    the ledger has been repaired.
 
     :param store: where all attempts of the task keep theirs.
+    :param rows_digest: of the batch that the attempt processes.
     """
 
-    def __init__(self, store: KeyValues, attempt: TransactionAttempt) -> None:
+    def __init__(self, store: KeyValues, attempt: TransactionAttempt, rows_digest: str) -> None:
         self._store = store
-        self._attempt = attempt
+        self._prefix = f"tx-{attempt}-{rows_digest}"
 
     def _key(self, key: str) -> str:
-        return f"tx-{self._attempt}-{key}"
+        return f"{self._prefix}-{key}"
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value this attempt has set, or `default`."""

@@ -58,6 +58,7 @@ class Processing:
 
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
+        self.payload = SimpleNamespace(rows_digest="a")
         self.rows = {"folder": "/data", "files": ["x" * 1000] * 1000}
         self.task = TaskTry("partial_counts", -1, "try-1")
         self.staging = staging
@@ -152,14 +153,17 @@ def test_a_missing_application_or_binary_is_refused(bench: Bench) -> None:
 
 
 class Master(BaseHTTPRequestHandler):
-    """A Spark master as far as it is asked: every driver has finished."""
+    """A Spark master as far as it is asked: every driver has finished, but those that `failed` names."""
+
+    failed: frozenset[str] = frozenset()
 
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
         # Line by line: Airflow reads the answer of curl by lines.
         driver = self.path.rpartition("/")[2]
-        answer = {"submissionId": driver, "success": True, "driverState": "FINISHED"}
+        state = "FAILED" if driver in self.failed else "FINISHED"
+        answer = {"submissionId": driver, "success": True, "driverState": state}
         self.wfile.write(json.dumps(answer, indent=1, separators=(",", " : ")).encode() + b"\n")
 
     def log_message(self, *arguments: Any) -> None:
@@ -204,6 +208,28 @@ def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Ben
         run_of(cluster, 2, "try-1")
     cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
     assert run_of(cluster, 3, "try-2") == "try-2"
+
+
+def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
+    cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
+    with pytest.raises(SystemExit):
+        run_of(cluster, 2, "try-1")
+    cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
+    cluster.ledger.payload.rows_digest = "b"
+    assert run_of(cluster, 2, "try-2") == "try-2"
+
+
+def test_a_retry_after_a_failed_driver_takes_the_output_of_its_own(
+    cluster: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = cluster.folder / "spark-submit"
+    # In a cluster spark-submit itself ends well: it is the driver that fails. Each driver has a name of its own.
+    text = SUBMIT.replace("sys.exit(1)", "sys.exit(0)").replace('1"', '" + descriptor.task.task_try[-1]')
+    submit.write_text(text)
+    monkeypatch.setattr(Master, "failed", frozenset({"driver-20130101-0001"}))
+    with pytest.raises(ApplicationFailed, match="ValueError: told to"):
+        run_of(cluster, 2, "try-1", application_args=["fail"])
+    assert run_of(cluster, 2, "try-2") == "try-2"
 
 
 def test_a_task_that_is_cleared_after_its_output_was_taken_submits_again(cluster: Bench) -> None:

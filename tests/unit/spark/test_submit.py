@@ -41,7 +41,7 @@ def where(tmp_path: Path) -> TryDir:
 def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
     store = Store()
     first, same, next_attempt, next_transaction = (
-        AttemptStore(store, TransactionAttempt(*numbers)) for numbers in ((3, 1), (3, 1), (3, 2), (31, 1))
+        AttemptStore(store, TransactionAttempt(*numbers), "a") for numbers in ((3, 1), (3, 1), (3, 2), (31, 1))
     )
     first.set("spark_job_id", {"driver": "driver-1"})
     assert same.get("spark_job_id") == {"driver": "driver-1"}
@@ -51,6 +51,12 @@ def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
     assert first.get("spark_job_id")
     first.delete("spark_job_id")
     assert not store
+
+
+def test_a_driver_of_another_batch_with_the_same_numbers_is_not_remembered() -> None:
+    store = Store()
+    AttemptStore(store, TransactionAttempt(3, 1), "a").set("spark_job_id", {"driver": "driver-1"})
+    assert AttemptStore(store, TransactionAttempt(3, 1), "b").get("spark_job_id") is None
 
 
 def test_the_reference_to_the_batch_is_the_first_argument() -> None:
