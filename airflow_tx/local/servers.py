@@ -38,16 +38,20 @@ def database(home: Path) -> Path:
     return home / "state.db"
 
 
+def spark_environment(folder: Path) -> dict[str, str]:
+    """Make `folder` with Spark's settings for many small applications; return the environment that points to it."""
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
+    (folder / "log4j2.properties").write_text(_SPARK_LOG)
+    return {"SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
 def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
     """An Airflow, not started, whose tasks reach ZooKeeper, the state and Spark.
 
     :param home: the folder of everything; `flights/` in it holds the batches.
     :param hosts: of ZooKeeper.
     """
-    spark = home / "spark"
-    spark.mkdir()
-    (spark / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
-    (spark / "log4j2.properties").write_text(_SPARK_LOG)
     env = {
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
@@ -55,8 +59,7 @@ def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> 
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),
         "AIRFLOW_TX_DATA": str(home),
-        "SPARK_CONF_DIR": str(spark),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        **spark_environment(home / "spark"),
         **failpoints.environment,
     }
     return LocalAirflow(home / "airflow", dags, env)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from airflow_tx.testing.airflow_client import AirflowClient
-from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class LocalAirflow(AirflowClient):
     def _healthy(self) -> bool:
         for name, process in self._components.items():
             if process.poll() is not None:
-                raise SystemExit(f"{name} ended with {process.returncode}\n{self.component_logs()}")
+                raise Hopeless(f"{name} ended with {process.returncode}")
         health = self.call("GET", "monitor/health")
         return all(part["status"] == "healthy" for part in health.values())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.eventually import Hopeless, eventually
 
 Json = dict[str, Any]
 
@@ -166,7 +166,11 @@ class AirflowClient:
 
         def there() -> Json | None:
             task = self.task(dag_id, run_id, task_id, map_index)
-            return task if task["state"] in wanted else None
+            if task["state"] in wanted:
+                return task
+            if task["state"] in TASK_ENDED:
+                raise Hopeless(f"it is {task['state']}")
+            return None
 
         task: Json = self.wait_for(there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id)
         return task

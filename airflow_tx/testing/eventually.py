@@ -13,6 +13,10 @@ class NotInTime(AssertionError):
     """A condition that did not come true in time."""
 
 
+class Hopeless(AssertionError):
+    """Raised by a check when waiting makes no sense any more."""
+
+
 def eventually(
     check: Callable[[], T],
     timeout: float,
@@ -29,6 +33,7 @@ def eventually(
     :param interval: seconds between two calls.
     :param explain: asked once when time is up; its text goes below the message.
     :raises NotInTime: it stayed false; says the last answer or error.
+    :raises Hopeless: `check` did.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -37,6 +42,8 @@ def eventually(
             if answer:
                 return answer
             last, cause = f"the last answer was {answer!r}", None
+        except Hopeless as error:
+            raise Hopeless(f"{what}: {error}" + (f"\n{explain()}" if explain else "")) from None
         except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
             last, cause = f"the last call raised {type(error).__name__}: {error}", error
         if time.monotonic() >= deadline:

@@ -15,13 +15,14 @@ from typing import Any
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
+from airflow_tx.local.servers import spark_environment
 from airflow_tx.testing.airflow import LocalAirflow, connection, free_ports
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 
 DAGS = Path(__file__).parent / "dags"
 SIZE = 10
-FILES, NUMBERS_A_FILE = 3, 100
+FILES, NUMBERS_A_FILE = 2, 100
 
 
 @dataclass
@@ -178,11 +179,6 @@ def connected(hosts: str) -> Iterator[KazooClient]:
 def environment(folder: Path, hosts: str) -> dict[str, str]:
     """Connections and settings of every Airflow process."""
     (nobody,) = free_ports(1)
-    spark = folder / "spark"
-    spark.mkdir()
-    (spark / "spark-defaults.conf").write_text(
-        "spark.ui.enabled false\nspark.sql.shuffle.partitions 1\nspark.driver.memory 600m\n"
-    )
     return {
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_ZOOKEEPER_AWAY": connection("zookeeper", host=f"127.0.0.1:{nobody}"),
@@ -194,8 +190,7 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
         "AIRFLOW__CORE__PARALLELISM": "6",
         "AIRFLOW_TX_DATA": str(folder),
-        "SPARK_CONF_DIR": str(spark),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        **spark_environment(folder / "spark"),
     }
 
 
