@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LIVE_TASK_STATES = frozenset(
     {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
 )
+# Such an instance has nothing to give, whatever an earlier try of it acked.
+EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
+FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
 _NOT_FOUND = 404
 
 
@@ -43,6 +46,24 @@ def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
     """The states of tasks of the asking task's run; a mapped instance is called `task_<map index>`."""
     found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
     return {name: None if state is None else _text(state) for name, state in found.get(ti.run_id, {}).items()}
+
+
+def instance_states(ti: Any, task_ids: Collection[str], mapped: Collection[str]) -> dict[tuple[str, int], str | None]:
+    """The state of every instance of tasks of the asking task's run, by task id and map index (−1: not mapped).
+
+    A task of which Airflow says nothing has the state None.
+
+    :param mapped: those that have map indexes; each is asked for alone, as an instance may be called as a task is.
+    """
+    plain = [task for task in task_ids if task not in mapped]
+    found = task_states(ti, plain) if plain else {}
+    states: dict[tuple[str, int], str | None] = {(task, -1): found.get(task) for task in plain}
+    for task in sorted(set(task_ids).intersection(mapped)):
+        instances = task_states(ti, [task])
+        # Before it is expanded, and when it has expanded to nothing, a mapped task is one instance without an index.
+        named = {(task, int(name[len(task) + 1 :]) if name != task else -1): each for name, each in instances.items()}
+        states.update(named or {(task, -1): None})
+    return states
 
 
 def is_retry(ti: Any, retries: int) -> bool:
@@ -84,6 +105,11 @@ def canonical(value: Any) -> Any:
 
 
 # --- tasks as a DAG file makes them ------------------------------------------------------------------------------
+
+
+def pushes_xcom(task: Any) -> bool:
+    """Whether what a task returns becomes an XCom."""
+    return bool(getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True)))
 
 
 def is_mapped(task: Task) -> bool:

@@ -181,6 +181,15 @@ class IncompleteBatch(Refused):
     )
 
 
+class StateMissing(Refused):
+    """A state that an earlier grant of this transaction may have written is no longer in the DAG."""
+
+    template = (
+        "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
+        "longer updates. Bring it back until transaction {txid} is committed, then take it out."
+    )
+
+
 class Outranked(Refused):
     """A committer whose grant was taken over."""
 
@@ -268,6 +277,24 @@ class StateUnavailable(StateError):
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}. Nothing of this transaction was committed; clear "
         "the commit task when it is back."
+    )
+
+
+class StateLocked(StateUnavailable):
+    """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
+
+    template = (
+        "State {state!r} ({where}) is locked by another session: {reason}. Nothing of this transaction was committed; "
+        "the next try waits again."
+    )
+
+
+class StateOutcomeUnknown(StateUnavailable):
+    """The answer to the commit of a state's update was lost; the transaction stays replayable."""
+
+    template = (
+        "State {state!r} ({where}) cannot be reached: {reason}. The update may have been written, since only the "
+        "answer to it is missing; the next try finds out. Clear the commit task when the database is back."
     )
 
 

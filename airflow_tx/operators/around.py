@@ -109,12 +109,11 @@ def _check_upstream(context: Context, processing: Processing) -> None:
         return
     with spec.store() as store:
         found = store.children(spec.paths.acks(processing.attempt.txid))
-    acked = {ack_element(name)[0] for name in found.names} if found is not None else set(before)
-    missing = [each for each in before if each not in acked]
-    if not missing:
+    if found is None:
         return
-    states = compat.task_states(context["ti"], missing)
-    stale = [each for each in missing if states.get(each) == "success"]
+    acked = {ack_element(name) for name in found.names}
+    states = compat.instance_states(context["ti"], before, spec.mapped)
+    stale = sorted({of for (of, index), state in states.items() if state == "success" and (of, index) not in acked})
     if stale:
         names = ", ".join(stale)
         raise AirflowFailException(

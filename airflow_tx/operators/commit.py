@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_tx.operators.turn import Line
 
 # Another try may have what this one was refused: it outranks in turn, or finds the transaction committed, or the ack
-# of a task that Airflow knows to have succeeded a moment before the ledger does.
-_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch)
+# of a task that Airflow knows to have succeeded a moment before the ledger does, or the output of one that works again.
+_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
 class CommitOperator(BaseOperator):
@@ -77,7 +77,7 @@ class CommitOperator(BaseOperator):
                 line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         except _TRY_AGAIN:
             raise
-        except (Refused, StateError, StagingError) as error:
+        except (Refused, StateError) as error:
             raise AirflowFailException(str(error)) from None
         if line is not None:
             self._defer(spec, line)

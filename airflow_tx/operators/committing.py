@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.errors import IncompleteBatch, LedgerBehind, Outranked
+from airflow_tx.errors import FenceOutranked, IncompleteBatch, LedgerBehind, Outranked, StateError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.outputs import Rows, output_digest, rows_of, values_of
 from airflow_tx.operators.spec import Payload, TransactionSpec
@@ -95,28 +95,26 @@ class Commit:
     # --- before the turn
 
     def _ask(self) -> Processed | AlreadyCommitted | None:
-        """What the tasks acked; None if one of them is at work again."""
-        closed = set(self.spec.mapped)
+        """What the instances acked that count for Airflow, too; None if one of them is at work again.
+
+        :raises IncompleteBatch: one has not acked in this attempt: it failed, or somebody marked it success.
+        """
+        own, states = self.payload.transaction, self._states()
+        wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
-            return self._complete(closed)
+            answer = self.ledger.processed(own, rows_digest=self.payload.rows_digest, expected=wanted)
         except IncompleteBatch:
-            states = compat.task_states(self.ti, self.spec.tasks)
-            acked = self._who_acked()
-            skipped = {task for task in self.spec.tasks if states.get(task) == "skipped" and task not in acked}
-            if any(state in compat.LIVE_TASK_STATES for state in states.values()):
-                return None
-            if not skipped:
+            if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
-            return self._complete(closed | skipped)
+            return None
+        failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
+        if failed and isinstance(answer, Processed):
+            names = ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in failed)
+            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=names)
+        return answer
 
-    def _complete(self, closed: set[str]) -> Processed | AlreadyCommitted:
-        return self.ledger.processed(self.payload.transaction, rows_digest=self.payload.rows_digest, closed=closed)
-
-    def _who_acked(self) -> set[str]:
-        from airflow_tx.protocol.paths import ack_element
-
-        found = self.ledger.store.children(self.spec.paths.acks(self.payload.txid))
-        return {ack_element(name)[0] for name in found.names} if found else set()
+    def _states(self) -> dict[tuple[str, int], str | None]:
+        return compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
 
     def _read(self, update: Update) -> Rows:
         def pull(task: str, name: str, index: int) -> Any:
@@ -124,6 +122,8 @@ class Commit:
 
         assert self._processed is not None
         attempt = self.payload.transaction
+        if self.payload.rows is None and not any(ack.outputs for ack in self._processed.acks.values()):
+            return []  # a replay that found no rows
         values = values_of(update, self._processed.acks, attempt, pull)
         rows = rows_of(update, values, self.spec.staging(), attempt)
         # Gone through twice: once for the digest, once for the write.
@@ -136,7 +136,8 @@ class Commit:
             if update.state.kind is StateKind.TRANSACTIONAL
         }
         failpoint("commit.before_acquire", **self._where)
-        request = AcquireRequest(self.payload.transaction, processed.epoch, self.payload.rows_digest, digests)
+        states = tuple(update.state.name for update in self.updates)
+        request = AcquireRequest(self.payload.transaction, processed.epoch, self.payload.rows_digest, digests, states)
         return self.ledger.acquire(request)
 
     # --- in the turn
@@ -148,11 +149,8 @@ class Commit:
             failpoint("commit.after_acquire", **self._where)
             try:
                 self._write(grant, rows)
-            except LedgerBehind:
-                if self.ledger.holds(grant.token):
-                    raise
-                # Not a broken ledger: a later grant has committed, and more have followed.
-                raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant") from None
+            except (LedgerBehind, FenceOutranked) as error:
+                raise self._explained(grant, error) from None
             failpoint("commit.before_mark", **self._where)
             consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
             self.ledger.commit(
@@ -164,6 +162,22 @@ class Commit:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
         self._clean_up()
+
+    def _explained(self, grant: Grant, error: StateError) -> TxError:
+        """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.
+
+        The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
+        """
+        fences = {update.state.name: update.state.fence() for update in self.updates}
+        if not self.ledger.holds(grant.token):
+            return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+        for state, fence in fences.items():
+            if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
+                last = grant.last.get(state, "nothing")
+                return LedgerBehind(
+                    state=state, topology=grant.topology, found=fence.token.txid, expected=last, txid=grant.txid
+                )
+        return error
 
     def _grant(self, granted: Granted) -> Grant:
         own = self.payload

@@ -8,7 +8,7 @@ from enum import Enum
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths, ack_element
-from airflow_tx.protocol.processing import missing_acks
+from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
 
@@ -100,4 +100,5 @@ def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord,
         return children is None
     read = Reader(store)
     found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in children.names}
-    return not missing_acks(record, {key: ack for key, ack in found.items() if ack is not None}, mapped)
+    acks = {key: ack for key, ack in found.items() if ack is not None}
+    return not missing_acks(acks, must_ack(record, acks, mapped))

@@ -118,19 +118,24 @@ def open_topology(
             paths.record,
         )
     _check_claim(topology, paths, request)
-    if topology.source_kind != request.source_kind and read.names(paths.transactions):
-        raise SourceKindChanged(
-            topology=paths.topology,
-            found=topology.source_kind,
-            expected=request.source_kind,
-        )
+    writes: list[Write] = []
+    if topology.source_kind != request.source_kind:
+        allocated = read.get(Counter, paths.allocated)
+        if allocated.txid >= read.get(Counter, paths.current).txid:
+            raise SourceKindChanged(
+                topology=paths.topology,
+                found=topology.source_kind,
+                expected=request.source_kind,
+            )
+        # Written again as it is: a begin of the old kind that is just allocating is refused.
+        writes.append(Put(paths.allocated, encode(allocated)))
     changed = replace(
         topology,
         source_kind=request.source_kind,
         max_pending=request.max_pending,
         op=stamp.op,
     )
-    return Decision((Put(paths.record, encode(changed)),), Done(), paths.record)
+    return Decision((*writes, Put(paths.record, encode(changed))), Done(), paths.record)
 
 
 def begin(

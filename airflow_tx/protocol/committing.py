@@ -11,6 +11,7 @@ from airflow_tx.errors import (
     Outranked,
     RowsChanged,
     StaleBatch,
+    StateMissing,
 )
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.beginning import position_before
@@ -49,12 +50,14 @@ class AcquireRequest:
     :param epoch: as `processed` gave it, before the output was read.
     :param rows_digest: of the rows its run processed.
     :param outputs: per transactional state, digest of what it is about to write.
+    :param states: names of the states whose fence it is about to raise.
     """
 
     attempt: TransactionAttempt
     epoch: int
     rows_digest: str
     outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
+    states: tuple[str, ...] = ()
 
 
 def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str) -> Decision | Result:
@@ -79,6 +82,9 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
         return Restarted()
     _check_rows(record, request)
+    lost = set(record.fenced) - set(request.states)
+    if lost:
+        raise StateMissing(topology=paths.topology, txid=attempt.txid, states=", ".join(sorted(lost)))
     topology = read.get(TopologyRecord, paths.record)
     before = position_before(read, paths, attempt.txid)
     if digest(before) != record.base:
@@ -98,6 +104,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         granted=True,
         outputs={**record.outputs, **request.outputs},
         granted_at=stamp.now,
+        fenced=sorted({*record.fenced, *request.states}),
         op=stamp.op,
     )
     result = Granted(topology.generation, topology.incarnation, epoch, nonce, topology.states, before)

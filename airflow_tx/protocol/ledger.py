@@ -25,7 +25,7 @@ from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.beginning import BeginRequest, Proposal
 from airflow_tx.protocol.committing import AcquireRequest, CommitRequest
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.processing import Instance, TaskTry
 from airflow_tx.protocol.reading import PRESENT, Memory, Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
 from airflow_tx.protocol.requirement import Create, Put
@@ -186,7 +186,7 @@ class Ledger:
         attempt: TransactionAttempt,
         *,
         rows_digest: str,
-        closed: Collection[str] = (),
+        expected: Collection[Instance] | None = None,
     ) -> Processed | AlreadyCommitted:
         """Step `processed`; see `processing.processed`."""
         step = partial(
@@ -194,7 +194,7 @@ class Ledger:
             paths=self.paths,
             attempt=attempt,
             rows_digest=rows_digest,
-            closed=closed,
+            expected=expected,
         )
         return cast("Processed | AlreadyCommitted", self._run(step))
 

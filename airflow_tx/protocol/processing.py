@@ -30,6 +30,9 @@ from airflow_tx.protocol.step import (
     is_committed,
 )
 
+Instance = tuple[str, int]
+"""A task id and a map index, −1 for a task that is not mapped."""
+
 
 @dataclass(frozen=True)
 class TaskTry:
@@ -176,11 +179,12 @@ def processed(
     paths: Paths,
     attempt: TransactionAttempt,
     rows_digest: str,
-    closed: Collection[str],
+    expected: Collection[Instance] | None,
 ) -> Decision | Result:
     """Everything that must ack has acked: the batch is complete.
 
-    :param closed: tasks that have no ack of their own to give: mapped ones (their instances have), skipped ones.
+    :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
+        whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and whoever started.
     :raises IncompleteBatch, RowsChanged, FailedTransaction, StaleAttempt: it is not.
     """
     record = newest(read, paths, attempt, "commit")
@@ -200,8 +204,10 @@ def processed(
             found=record.rows_digest,
         )
     acks = _acks(read, paths, attempt.txid)
-    missing = missing_acks(record, acks, closed)
-    value = ack_val(record, acks, closed)
+    wanted = must_ack(record, acks) if expected is None else set(expected)
+    acks = {instance: entry for instance, entry in acks.items() if instance in wanted}
+    missing = missing_acks(acks, wanted)
+    value = ack_val(record, acks, wanted)
     if missing or value:
         tasks = ", ".join(missing) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
@@ -213,34 +219,33 @@ def processed(
     return Decision((Put(path, encode(done)),), result, path)
 
 
-def ack_val(
-    record: TransactionRecord,
-    acks: Mapping[tuple[str, int], Ack],
-    closed: Collection[str],
-) -> int:
+def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()) -> set[Instance]:
+    """Who has to ack, as far as the ledger alone knows: the tasks that `begin` named, and whoever has started.
+
+    :param mapped: tasks that ack by their instances only.
+    """
+    return {*acks, *((task, -1) for task in record.tasks if task not in mapped)}
+
+
+def ack_val(record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> int:
     """XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
     value = 0
     for task, emitted in record.tasks.items():
-        value ^= 0 if task in closed else int(emitted, 16)
+        value ^= int(emitted, 16) if (task, -1) in wanted else 0
     for entry in acks.values():
         value ^= int(entry.emitted, 16) ^ int(entry.acked, 16)
     return value
 
 
-def missing_acks(
-    record: TransactionRecord,
-    acks: Mapping[tuple[str, int], Ack],
-    closed: Collection[str],
-) -> list[str]:
-    """The tasks, `task` or `task[index]`, that have not acked yet."""
-    never = [task for task in record.tasks if task not in closed and (task, -1) not in acks]
-    undone = [task if index < 0 else f"{task}[{index}]" for (task, index), entry in acks.items() if not entry.done]
-    return sorted(never + undone)
+def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
+    """Names of the instances that should have acked and have not."""
+    missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
+    return [task if index < 0 else f"{task}[{index}]" for task, index in sorted(missing)]
 
 
-def _acks(read: Reader, paths: Paths, txid: int) -> dict[tuple[str, int], Ack]:
+def _acks(read: Reader, paths: Paths, txid: int) -> dict[Instance, Ack]:
     folder = paths.acks(txid)
-    return {ack_element(name): read.get(Ack, f"{folder}/{name}") for name in read.names(folder)}
+    return {ack_element(name): read.covered(Ack, f"{folder}/{name}") for name in read.names(folder)}
 
 
 def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:

@@ -75,6 +75,11 @@ class Reader:
         self._versions[path] = None if node is None else node.version
         return node is not None
 
+    def covered(self, cls: type[R], path: str) -> R:
+        """The record at `path` as it is now, for one whose every change touches a record that is read with `names`."""
+        node = self._store.get(path)
+        return _present(None if node is None else decode(cls, path, node.data), path)
+
     def names(self, path: str) -> tuple[str, ...]:
         """The names below `path`, and a requirement that its own version stays (who changes a name touches it)."""
         children = self._known.children.get(path)

@@ -95,6 +95,7 @@ class TransactionRecord:
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
     :param outputs: per transactional state, digest of what the first grant was about to write.
+    :param fenced: names of the states that some grant was about to write.
     """
 
     key: str
@@ -116,6 +117,7 @@ class TransactionRecord:
     yielded: str | None = None
     failures: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
+    fenced: list[str] = field(default_factory=list)
     processed: str | None = None
     granted_at: str | None = None
     error: str | None = None

@@ -12,7 +12,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.paths import decode as decode_name
-from airflow_tx.protocol.processing import ack_val, missing_acks
+from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.records import (
     Ack,
     Counter,
@@ -172,7 +172,7 @@ def _view_open(
         granted=record.granted_at if record.phase is Phase.COMMITTING else None,
         ended=None,
         rows=max(rows, default=None),
-        ack_val=f"{ack_val(record, acks, ()):016x}",
+        ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
         waiting_for=_waiting_for(txid, record, acks, opened, current),
@@ -209,7 +209,7 @@ def _waiting_for(
     if record.phase is Phase.FAILED:
         return "a replay: clear its failed task or its run"
     if record.phase is Phase.PROCESSING:
-        tasks = missing_acks(record, acks, ())
+        tasks = missing_acks(acks, _must_ack(record, acks))
         return f"an ack of {', '.join(tasks)}" if tasks else "its committer"
     first = opened.get(current)
     if txid > current and first is not None:
@@ -265,3 +265,7 @@ def _need(store: Store, cls: type[R], path: str, what: str) -> R:
     if record is None:
         raise UnknownTransaction(what=what, path=path)
     return record
+
+
+def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[Instance]:
+    return must_ack(record, acks, {task for task, index in acks if index >= 0})

@@ -158,6 +158,12 @@ def _updates(block: Block) -> None:
         task = update.input.operator.task_id
         if task not in inside:
             raise refuse(block.spec, f"the input of {update!r} is of task {task}", "Move that task into the block.")
+        if not compat.pushes_xcom(update.input.operator):
+            raise refuse(
+                block.spec,
+                f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
+                "Leave do_xcom_push as it is: what the task returns is what is committed.",
+            )
 
 
 def _states(block: Block) -> None:

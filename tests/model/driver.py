@@ -176,7 +176,11 @@ class Committer:
         """Only the question for the turn."""
         assert isinstance(self.done, Processed)
         outputs = {state.name: digest(self.output) for state in self.states if state.kind.value == "transactional"}
-        return self.ledger.acquire(AcquireRequest(self.begun.attempt, self.done.epoch, self.begun.rows_digest, outputs))
+        return self.ledger.acquire(
+            AcquireRequest(
+                self.begun.attempt, self.done.epoch, self.begun.rows_digest, outputs, tuple(s.name for s in self.states)
+            )
+        )
 
     def acquire(self) -> Grant | None:
         """The turn, or None if the transaction is committed."""

@@ -103,7 +103,8 @@ def commit(env: Any, shape: Shape, handed: Handed) -> Any:
         done = ledger.processed(handed.of, rows_digest=handed.rows_digest)
         if isinstance(done, AlreadyCommitted):
             return "committed"
-        granted = ledger.acquire(AcquireRequest(handed.of, done.epoch, handed.rows_digest))
+        names = tuple(f"s{index}" for index in range(shape.states))
+        granted = ledger.acquire(AcquireRequest(handed.of, done.epoch, handed.rows_digest, {}, names))
         if isinstance(granted, AlreadyCommitted):
             return "committed"
         if isinstance(granted, NotYet):
@@ -116,7 +117,7 @@ def commit(env: Any, shape: Shape, handed: Handed) -> Any:
     grant = Grant("model", granted.incarnation, token, HashableDict(granted.last))
     counts = (done.acks[(TASK, -1)].outputs or [0, 0])[:2]
     _write(env, shape, grant, counts)
-    ledger.commit(token, states=[f"s{index}" for index in range(shape.states)], rows=sum(counts))
+    ledger.commit(token, states=names, rows=sum(counts))
     return "committed"
 
 

@@ -91,7 +91,8 @@ class FakeTi:
         return self.xcoms.get((task_ids, key, -1 if map_indexes is None else map_indexes))
 
     def get_task_states(self, *, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
-        return {self.run_id: self.states}
+        asked = {name: state for name, state in self.states.items() if {name, name.rpartition("_")[0]} & set(task_ids)}
+        return {self.run_id: asked}
 
     def get_dagrun_state(self, *, dag_id: str, run_id: str) -> str:
         return self.runs.get(run_id, "running")

@@ -16,6 +16,7 @@ from airflow_tx.errors import (
     SourceError,
     StaleAttempt,
     StaleBatch,
+    StateMissing,
     StateUnavailable,
     TxError,
 )
@@ -26,10 +27,12 @@ from airflow_tx.operators.lifecycle import Processing
 from airflow_tx.operators.spec import Payload
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.waiting import advice, commit_in_turn
-from airflow_tx.protocol.records import TransactionRecord, decode
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, decode
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
+from airflow_tx.state.api import Grant
 from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers
 
 PER_TRANSACTION = 20
@@ -73,6 +76,7 @@ class Run:
         rows = [{"word": task, "count": count}]
         processing.ack(returned(rows, multiple=False))
         self.committer.xcoms[task, "return_value", index] = rows
+        self.committer.states[task if index < 0 else f"{task}_{index}"] = "success"
 
     def commit(self) -> Commit:
         assert self.payload is not None
@@ -246,6 +250,81 @@ def test_mapped_tasks_are_closed_and_all_their_instances_are_added_up(make: Any,
     assert counts(state) == {"count": 7}
 
 
+def test_a_mapped_instance_that_was_marked_success_by_hand_is_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.committer.states["count_1"] = "success"
+    with pytest.raises(IncompleteBatch, match=r"no ack from count\[1\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_instances_that_succeeded_in_an_earlier_attempt_only_are_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0)
+    run.begin()
+    with pytest.raises(IncompleteBatch, match=r"no ack from count\[0\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_an_instance_that_failed_before_it_started_is_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0)
+    run.committer.states["count_1"] = "failed"
+    with pytest.raises(IncompleteBatch, match=r"count\[1\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_an_instance_that_was_removed_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.work(index=1, count=2)
+    run.committer.states["count_1"] = "removed"
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 1}
+
+
+def test_an_instance_that_started_and_was_removed_holds_up_nothing(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.start(index=1)
+    run.committer.states["count_1"] = "removed"
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 1}
+
+
+def test_a_task_that_a_branch_skips_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(state, "a"), update(other, "b")], tasks=("a", "b"))
+    run.begin()
+    run.work("a")
+    run.work("b")
+    run.committer.states["a"] = "skipped"
+    assert run.commit_now() is None
+    assert (counts(state), counts(other)) == ({}, {"b": 10})
+
+
+def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make: Any, state: MemoryState) -> None:
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(state), update(other)])
+    run.begin()
+    run.work()
+    commit = run.commit()
+    commit.complete()
+    commit.prepare()
+    commit._acquire(commit._processed, commit._rows)
+    run.updates = [update(state)]
+    with pytest.raises(StateMissing, match="state other"):
+        run.commit_now()
+
+
 def test_a_failed_transaction_is_not_committed(make: Any) -> None:
     run = make("r1")
     run.begin()
@@ -369,11 +448,22 @@ def test_an_outranked_committer_does_not_take_the_ledger_for_broken(make: Any) -
             return 0
 
     run = make("r1", [update(Overtaken("words", "raise_and_write", behind))])
-    again = make("r1", [])
+    again = make("r1")
     run.begin()
     run.work()
-    again.payload = run.payload
+    again.payload, again.committer = run.payload, run.committer
     with pytest.raises(Outranked):
+        run.commit_now()
+
+
+def test_a_fence_above_the_token_that_the_ledger_holds_tells_of_a_ledger_that_was_set_back(make: Any) -> None:
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(words)])
+    run.begin()
+    run.work()
+    topology = decode(TopologyRecord, "", run.spec.memory.get(run.spec.paths.record).data)
+    words.raise_fence(Grant("numbers", topology.incarnation, Token(1, 1, 9, 9, "n"), {}))
+    with pytest.raises(LedgerBehind, match="--ledger-lost"):
         run.commit_now()
 
 
