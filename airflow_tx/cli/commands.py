@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
@@ -14,7 +14,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 
 from airflow_tx.cli import render
 from airflow_tx.config import Settings
-from airflow_tx.errors import RepairRefused, TxError, UnreadableRecord
+from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -47,9 +47,15 @@ def list_transactions(args: Namespace) -> None:
             view = topology_view(store, _paths(args, args.topology), recent=max(args.limit, 0))
             rows = [render.transaction(each) for each in view.transactions]
         else:
-            names = topologies(store, _root(args))
-            rows = [render.topology(topology_view(store, _paths(args, name), recent=0)) for name in names]
+            rows = [_topology(store, _paths(args, name)) for name in topologies(store, _root(args))]
     render.show(rows, args.output)
+
+
+def _topology(store: Store, paths: Paths) -> render.Row:
+    try:
+        return render.topology(topology_view(store, paths, recent=0))
+    except (UnreadableRecord, UnknownTransaction) as error:
+        return render.unreadable(paths.topology, str(error))  # the others are well
 
 
 @suppress_logs_and_warning
@@ -104,13 +110,7 @@ def _reset(args: Namespace, store: Store) -> None:
 
     request, states = _dag(args, store, RESET)
     for name, state in states.items():
-        if not hasattr(state, "clear"):
-            raise RepairRefused(
-                what=RESET,
-                topology=args.topology,
-                problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
-                remedy="Empty it by hand, take it out of the DAG, and repeat.",
-            )
+        _check_clearable(name, state, partial(RepairRefused, what=RESET, topology=args.topology))
     values = ", ".join(sorted(states)) or "none"
     _confirm(
         args, f"Forget all transactions of topology {args.topology} and DELETE ALL VALUES of its states: {values}."
@@ -121,6 +121,24 @@ def _reset(args: Namespace, store: Store) -> None:
             state.clear()
 
     _done(_repairs(args, store).reset(request, _audit(args), clear=clear))
+
+
+def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused]) -> None:
+    """Find out before the ledger is emptied: what it held is lost then."""
+    from airflow_tx.protocol.repairs import reason_of
+
+    if not hasattr(state, "clear"):
+        raise refused(
+            problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
+            remedy="Empty it by hand, take it out of the DAG, and repeat.",
+        )
+    try:
+        state.fence()
+    except Exception as error:
+        raise refused(
+            problem=f"state {name!r} cannot be read ({reason_of(error)})",
+            remedy="Let it be reached, or take it out of the DAG, and repeat.",
+        ) from error
 
 
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:

@@ -41,7 +41,14 @@ def topology(view: TopologyView) -> Row:
         "max_pending": view.record.max_pending,
         "states": dumps(view.record.states),
         "repairs": len(view.repairs),
+        "problem": None,
     }
+
+
+def unreadable(name: str, problem: str) -> Row:
+    """The line of a topology that cannot be read."""
+    columns = ("dag_id", "source", "next_commit", "allocated", "open", "failed", "max_pending", "states", "repairs")
+    return {"topology": name, **dict.fromkeys(columns), "problem": problem}
 
 
 def transaction(view: TransactionView) -> Row:

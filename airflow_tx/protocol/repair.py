@@ -6,6 +6,7 @@ takes several: it keeps the topology unusable until its last one, and can be rep
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed
@@ -28,6 +29,7 @@ from airflow_tx.protocol.step import Decision, Repaired, Stamp
 STATE_LOST = "state-lost"
 RESET = "reset"
 _TOGETHER = 100  # deletions in one multi
+_RESETTING = "being reset: "
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,17 @@ def _emptied(read: Reader, paths: Paths, anew: int) -> list[Write]:
 
 def close_for_reset(read: Reader, stamp: Stamp, *, paths: Paths) -> Decision:
     """First half: nobody can use the topology until `reset` is done, and whoever tries is told so."""
-    told = f"being reset: airflow tx repair {paths.topology} --reset"
+    told = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
     mark = dumps({"format": told, "op": stamp.op}).encode()
     return Decision((*_folders(read, paths), _put(read, paths.record, mark)), Repaired(0, 0, told), paths.record)
+
+
+def is_being_reset(data: bytes) -> bool:
+    """Whether the topology record is the mark that `close_for_reset` left."""
+    try:
+        return str(json.loads(data)["format"]).startswith(_RESETTING)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def empty(store: Store, paths: Paths) -> None:

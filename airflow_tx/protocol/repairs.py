@@ -6,17 +6,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from airflow_tx.errors import RepairRefused
+from airflow_tx.errors import RepairRefused, StateError, TxError
 from airflow_tx.protocol import repair
 from airflow_tx.protocol.beginning import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
-from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.records import TopologyRecord, decode
 from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.step import Repaired
 from airflow_tx.protocol.view import topologies
+
+
+class ResetIncomplete(TxError):
+    """A reset that has begun and could not end."""
+
+    template = (
+        "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
+        "part. Correct that, then repeat: airflow tx repair {topology} --reset"
+    )
 
 
 class Repairs:
@@ -39,6 +47,7 @@ class Repairs:
 
         :param held: what the fence of every state says that has one.
         :raises RepairRefused: see `rebuilding.rebuilt` and `repair.ledger_lost`.
+        :raises UnreadableRecord: another topology's record, so that nobody knows whose the states are.
         """
         paths = self._ledger.paths
         plan = rebuilt(paths, held)
@@ -48,11 +57,16 @@ class Repairs:
         return cast(Repaired, self._ledger.run(step))
 
     def _check_owner(self, incarnation: str) -> None:
-        """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger."""
+        """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger.
+
+        :raises UnreadableRecord: of another topology, which may be the owner.
+        """
         store, own = self._ledger.store, self._ledger.paths
         for name in topologies(store, own.root):
-            record = Reader(store).peek_if_any(TopologyRecord, Paths(own.root, name).record)
-            if name != own.topology and record is not None and record.incarnation == incarnation:
+            node = store.get(path := Paths(own.root, name).record)
+            if name == own.topology or node is None or repair.is_being_reset(node.data):
+                continue  # one that is being reset gives its states up
+            if decode(TopologyRecord, path, node.data).incarnation == incarnation:
                 raise RepairRefused(
                     what=LEDGER_LOST,
                     topology=own.topology,
@@ -65,12 +79,24 @@ class Repairs:
 
         Not covered: a committer that still lives. End the topology's runs first.
 
-        :param clear: empties the states, their fences included; called while nobody can use the topology.
+        :param clear: empties the states, their fences included; called while nobody can use the topology. Whether it
+            can is to be found out before: what the ledger held is lost by then.
+        :raises ResetIncomplete: the topology stays closed until this is repeated.
         """
         ledger, paths = self._ledger, self._ledger.paths
         ledger.store.ensure(paths.root)
         ledger.run(partial(repair.close_for_reset, paths=paths))
-        repair.empty(ledger.store, paths)
-        clear()
         step = partial(repair.reset, paths=paths, request=request, incarnation=ledger.ids.nonce(), audit=audit)
-        return cast(Repaired, ledger.run(step))
+        try:
+            repair.empty(ledger.store, paths)
+            clear()
+            return cast(Repaired, ledger.run(step))
+        except Exception as error:
+            where = f"state {error.state!r}: " if isinstance(error, StateError) else ""
+            raise ResetIncomplete(topology=paths.topology, reason=where + reason_of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    fields = error.fields if isinstance(error, TxError) else {}
+    return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_tx.errors import FenceForeign, StateBehind
 from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.requirement import Put
 from airflow_tx.state import Sum
 from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
@@ -49,7 +50,7 @@ class Commands:
         dags.mkdir(parents=True)
         (dags / "the_dag.py").write_text(_DAG)
         self.database = f"{home}/state.db"
-        self._environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -61,7 +62,7 @@ class Commands:
         """Its output; what it says on failure, if it `fails`."""
         found = subprocess.run(
             [str(Path(sys.executable).parent / "airflow"), *arguments],
-            env={**self._environment, "AIRFLOW__TX__ROOT": root},
+            env={**self.environment, "AIRFLOW__TX__ROOT": root},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -126,6 +127,20 @@ def test_list_and_show_tell_what_the_ledger_says(
     assert again == topology
 
 
+def test_a_topology_that_cannot_be_read_does_not_hide_the_others(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    broken = Pipeline(pipeline.store, zookeeper_root, topology="broken")
+    broken.begin("r1")
+    pipeline.store.multi([], [Put(broken.paths.record, b'{"format": 99}')])
+    listed = airflow.json("tx", "list", root=zookeeper_root)
+    assert [(each["topology"], each["next_commit"]) for each in listed] == [("broken", None), ("flights", "2")]
+    assert listed[0]["problem"].startswith(f"Record {broken.paths.record} cannot be read: it has format 99")
+    assert listed[0].keys() == listed[1].keys()
+    assert listed[1]["problem"] is None
+
+
 def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     root = zookeeper_root
     for arguments, said in (
@@ -185,3 +200,17 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     pipeline.request = TopologyRequest("the_dag", "transactional", 1)
     assert pipeline.run("r1") == 1
     assert pipeline.totals() == [1, 1]
+
+
+def test_a_reset_changes_nothing_while_a_state_cannot_be_reached(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("r1")
+    nowhere = json.dumps({"conn_type": "sqlite", "host": "/nowhere/state.db"})
+    monkeypatch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
+    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--yes")
+    (told,) = airflow.run(*reset, root=zookeeper_root, fails=True).strip().splitlines()
+    assert told.startswith("Repair --reset of topology 'flights' refused: state 'tx_state.one' cannot be read (")
+    assert "Nothing was changed. Let it be reached" in told
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [3, 3]

@@ -27,7 +27,8 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.rebuilding import Held
 from airflow_tx.protocol.repair import Audit
-from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
+from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FenceRow, StateKind
@@ -316,6 +317,24 @@ def test_a_state_of_another_topology_is_not_taken_from_it(
     assert owner.totals() == [3]
 
 
+def test_another_topology_that_cannot_be_read_may_be_the_owner_unless_it_is_being_reset(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
+    lost.run("r1")
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
+    broken = Pipeline(store, f"{zookeeper_root}/new", topology="broken")
+    broken.begin("r1")
+    store.multi([], [Put(broken.paths.record, b'{"format": 99}')])
+    fixes = Repairs(pipeline.ledger)
+    with pytest.raises(UnreadableRecord, match=broken.paths.record):
+        fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    with pytest.raises(ResetIncomplete):
+        Repairs(broken.ledger).reset(broken.request, AUDIT, clear=_unreachable)
+    fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    assert pipeline.run("r2") == 2
+
+
 def test_a_ledger_with_results_of_its_own_is_not_replaced(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
@@ -435,7 +454,9 @@ def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     pipeline.run("r1")
     fixes = Repairs(pipeline.ledger)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        ResetIncomplete, match=r"not complete: a state cannot be reached\. .*repeat: airflow tx repair flights --reset"
+    ):
         fixes.reset(pipeline.request, AUDIT, clear=_unreachable)
     for step in (lambda: pipeline.begin("r2"), lambda: topology_view(store, pipeline.paths)):
         with pytest.raises(UnreadableRecord, match="being reset: airflow tx repair flights --reset"):
