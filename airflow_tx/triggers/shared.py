@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
-from airflow_tx.errors import StoreError
+from airflow_tx.errors import StoreError, UnreadableRecord
 from airflow_tx.protocol.api import Store
 
-T = TypeVar("T")
+Event = dict[str, Any]
+"""What a trigger wakes its task with: plain JSON."""
 
 # Between two looks; a look is a few reads on a client that all triggers share.
 POLL = 1.0
@@ -26,10 +27,11 @@ _threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="airflow_tx-trig
 log = logging.getLogger(__name__)
 
 
-async def until(look: Callable[[Store], T | None], conn_id: str, *, hold: float, poll: float = POLL) -> T:
+async def until(look: Callable[[Store], Event | None], conn_id: str, *, hold: float, poll: float = POLL) -> Event:
     """Ask `look` in a thread, again and again, until it answers; not before `hold` seconds have passed.
 
-    A ledger that cannot be reached is no answer: the task would only fail for it.
+    A ledger that cannot be reached is no answer: the task would only fail for it. One that is damaged or deleted does
+    not mend itself: the task is woken, and meets the error.
 
     :param look: reads the ledger; blocking.
     """
@@ -40,6 +42,8 @@ async def until(look: Callable[[Store], T | None], conn_id: str, *, hold: float,
         try:
             answer = await loop.run_in_executor(_threads, partial(_ask, look, conn_id))
             told = False
+        except UnreadableRecord as error:
+            answer = {"reason": str(error)}
         except StoreError as error:
             answer = None
             if not told:
@@ -50,7 +54,7 @@ async def until(look: Callable[[Store], T | None], conn_id: str, *, hold: float,
         await asyncio.sleep(poll)
 
 
-def _ask(look: Callable[[Store], T | None], conn_id: str) -> T | None:
+def _ask(look: Callable[[Store], Event | None], conn_id: str) -> Event | None:
     from airflow_tx.hooks.zookeeper import shared_store
 
     return look(shared_store(conn_id))

@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_tx.errors import StoreUnavailable
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.requirement import Put
 from airflow_tx.triggers.ready import ReadyTrigger
 from airflow_tx.triggers.turn import TurnTrigger
 from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers
@@ -153,6 +154,15 @@ def test_a_ledger_that_cannot_be_reached_fails_nobody(store: SlowStore) -> None:
     begin(store, "r1")
     store.failures = 3
     assert fire(ready(max_pending=2)) == [{"current": 1}]
+
+
+@pytest.mark.parametrize("trigger", [ready(), turn(4, "abc")], ids=["ready", "turn"])
+def test_a_damaged_or_deleted_ledger_wakes_the_task_to_meet_the_error(store: SlowStore, trigger: BaseTrigger) -> None:
+    path = Paths("/airflow_tx", "numbers").current
+    assert fire(trigger)[0]["reason"].startswith(f"Record {path} cannot be read: it is missing.")
+    begin(store, "r1")
+    store.multi([], [Put(path, b"damaged")])
+    assert fire(trigger)[0]["reason"].startswith(f"Record {path} cannot be read: it is not a record")
 
 
 def test_a_trigger_does_not_block_the_event_loop(store: SlowStore) -> None:
