@@ -125,7 +125,7 @@ class FileSource(TransactionalSource):
         if spark is None:
             return self._rows(paths, options)
         reader = spark.read.format(self.format).options(**options)
-        schema = self.schema or (csv_schema(paths[0], options) if self.format == "csv" else None)
+        schema = self.schema or (self._header_schema(paths[0], options) if self.format == "csv" else None)
         if schema:
             reader = reader.schema(schema)
         return reader.load([spark_path(path) for path in paths])
@@ -135,9 +135,16 @@ class FileSource(TransactionalSource):
             try:
                 yield from read_rows(path, self.format, options, self.schema)
             except (ValueError, OSError) as error:
-                raise self._refused(
-                    f"{path}: {error}", "Correct the file, or the source's options and schema."
-                ) from None
+                raise self._unreadable(path, error) from None
+
+    def _header_schema(self, path: Path, options: Mapping[str, Any]) -> str | None:
+        try:
+            return csv_schema(path, options)
+        except (ValueError, OSError) as error:
+            raise self._unreadable(path, error) from None
+
+    def _unreadable(self, path: Path, error: Exception) -> SourceError:
+        return self._refused(f"{path}: {error}", "Correct the file, or the source's options and schema.")
 
     def _folder(self) -> Path:
         folder = Path(split_glob(self.path_glob)[0]).expanduser()

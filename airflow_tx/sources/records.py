@@ -64,12 +64,13 @@ def csv_schema(path: Path, options: Mapping[str, Any]) -> str | None:
     """The schema that Spark would find for a csv file, strings by the names in its header; without a job of its own.
 
     :return: Spark DDL; None if only Spark can tell.
+    :raises ValueError: if the header is not one.
     """
     given = {key.lower(): value for key, value in options.items()}
     if set(given) - _CSV or not _header(given):
         return None
     with path.open(newline="", encoding=_encoding(given)) as file:
-        names: list[str] = next(_reader(file, given), [])
+        names: list[str] = next(_lines(_reader(file, given)), [])
     plain = all(re.fullmatch(r"\w+", name) for name in names)
     return ", ".join(f"`{name}` STRING" for name in names) if plain and len(set(names)) == len(names) else None
 
@@ -86,6 +87,14 @@ def _reader(file: TextIO, given: Mapping[str, Any]) -> Any:
     return csv.reader(file, delimiter=given.get("sep", given.get("delimiter", ",")), quotechar=given.get("quote", '"'))
 
 
+def _lines(reader: Any) -> Iterator[list[str]]:
+    """The lines of a csv reader, whose own error is no ValueError."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
+
+
 def _read_csv(path: Path, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
     given = {key.lower(): value for key, value in options.items()}
     if unknown := sorted(set(given) - _CSV):
@@ -94,10 +103,11 @@ def _read_csv(path: Path, options: Mapping[str, Any], schema: str | None) -> Ite
     null = given.get("nullvalue", "")
     with path.open(newline="", encoding=_encoding(given)) as file:
         reader = _reader(file, given)
-        names = next(reader, []) if _header(given) else list(columns)
+        lines = _lines(reader)
+        names = next(lines, []) if _header(given) else list(columns)
         if columns and names and names != list(columns):
             raise ValueError(f"header {','.join(names)} is not that of the schema, {','.join(columns)}")
-        for fields in reader:
+        for fields in lines:
             if not fields:
                 continue
             if len(fields) != len(names):

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -234,6 +235,29 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
     assert split_glob("/a/[bc]/d/e.csv") == ("/a", "[bc]/d/e.csv")
     assert split_glob("/*.csv") == ("/", "*.csv")
     assert split_glob("only.csv") == (".", "only.csv")
+
+
+def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None:
+    source = FileSource(f"{tmp_path}/*.csv")
+    told = r"a\.csv: line {} is not csv: field larger than .* Correct the file, or the source's options and schema\."
+    put(tmp_path, "a.csv", content="carrier,delay\nUA,5\n" + "x" * 200_000 + ",6\n")
+    batch = take(source)
+    with pytest.raises(SourceError, match=told.format(3)):
+        rows_of(source, batch.rows)
+    put(tmp_path, "a.csv", content="x" * 200_000 + ",delay\n")
+    spark: Any = SimpleNamespace(read=FakeReader())
+    with pytest.raises(SourceError, match=told.format(1)):
+        source.emit_batch(ATTEMPT, take(source).rows, spark)
+
+
+class FakeReader:
+    """Spark's reader up to the schema."""
+
+    def format(self, name: str) -> FakeReader:
+        return self
+
+    def options(self, **options: Any) -> FakeReader:
+        return self
 
 
 def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
