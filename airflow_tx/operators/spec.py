@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,9 @@ class TransactionSpec:
         from airflow_tx.staging import StagingArea
 
         home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
-        return StagingArea(Settings.load().staging or os.path.join(home, "tx_staging"))
+        root = self.paths.root.rstrip("/")
+        ledger = hashlib.sha256(f"{self.conn_id}\n{root}".encode()).hexdigest()[:12]
+        return StagingArea(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
 
 
 def spec_of(dag: DAG) -> TransactionSpec:

@@ -2,10 +2,11 @@
 
 ::
 
-    <root>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
+    <root>/<ledger>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
 
 No two writers share a folder, so nothing is ever overwritten, and a driver that outlives its task writes into a
-folder nobody reads. The area is swept again after later commits, because such a driver may write after the first one.
+folder nobody reads. Topologies of one name in different ledgers know nothing of each other, so they share none
+either. The area is swept again after later commits, because such a driver may write after the first one.
 """
 
 from __future__ import annotations
@@ -55,16 +56,20 @@ class StagingArea:
     """The staging area below one root.
 
     :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
+    :param ledger: short name of the ledger, the first part of every path; None: `root_uri` names it already, as the
+        `root` of another area does.
     """
 
-    def __init__(self, root_uri: str) -> None:
+    def __init__(self, root_uri: str, ledger: str | None = None) -> None:
         if not root_uri.strip():
             raise ConfigError(option="[tx] staging", value=root_uri, remedy="Name a folder or an object storage URI.")
+        if ledger is not None:
+            root_uri = f"{root_uri}{'' if root_uri.endswith('/') else '/'}{encode(ledger)}"
         self.files = open_files(root_uri)
 
     @property
     def root(self) -> str:
-        """The root, absolute."""
+        """The root, absolute, with the ledger."""
         return self.files.root
 
     def __repr__(self) -> str:

@@ -198,3 +198,17 @@ def test_a_descriptor_that_cannot_be_read_is_named(local: StagingArea) -> None:
 def test_a_staging_root_must_be_given() -> None:
     with pytest.raises(ConfigError, match="staging"):
         StagingArea(" ")
+
+
+def test_topologies_of_one_name_in_two_ledgers_do_not_sweep_each_other(area: StagingArea) -> None:
+    one, other = StagingArea(area.root, "one"), StagingArea(area.root, "other")
+    ref = emit(try_dir(one))
+    emit(try_dir(other))
+    assert other.sweep("flights", 9) == [3]
+    assert list(read_output(one, ref)) == ROWS
+    assert list(read_output(StagingArea(one.root), ref)) == ROWS
+
+
+def test_the_ledger_is_the_first_part_of_every_path(tmp_path: Path) -> None:
+    assert StagingArea(f"{tmp_path}/", "a/b").root == StagingArea(str(tmp_path), "a/b").root == f"{tmp_path}/a%2Fb"
+    assert StagingArea("/", "a").root == StagingArea("file:///", "a").root == "/a"
