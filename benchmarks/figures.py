@@ -1,0 +1,31 @@
+"""How the benchmarks print what they found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+from collections.abc import Sequence
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least `part` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * round(part * 100) // 100) - 1)]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, 99th percentile and maximum, of seconds in milliseconds."""
+    middle, most, last = statistics.median(values), percentile(values, 0.99), max(values)
+    return f"median {middle * 1000:7.1f} ms   99 % {most * 1000:7.1f} ms   max {last * 1000:7.1f} ms"
+
+
+def machine() -> str:
+    """The processors, and how busy others keep them: figures of a busy machine are too high."""
+    load = "/".join(f"{each:.1f}" for each in os.getloadavg())
+    return f"{os.cpu_count()} processors, load {load}"
+
+
+def quiet() -> None:
+    """No lines of the operators between the figures."""
+    logging.getLogger("airflow_tx").setLevel(logging.WARNING)
