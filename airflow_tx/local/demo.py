@@ -15,7 +15,7 @@ from airflow_tx.local import report
 from airflow_tx.local.faults import Faults
 from airflow_tx.local.flights import write_months
 from airflow_tx.local.keeper import end_kept, keep
-from airflow_tx.local.ledger import history, opened, transactions
+from airflow_tx.local.ledger import batches, history, opened, transactions
 from airflow_tx.local.servers import ROOT, database, make_airflow
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
@@ -24,7 +24,7 @@ from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 
 DAG_ID = "flights"
-RUNS = [f"2013-{month:02}" for month in range(1, 13)]
+RUNS = [f"run-{number:02}" for number in range(1, 13)]  # whichever run begins first takes the first month
 PROGRAM = "airflow_tx.local.demo"
 PATHS = Paths(ROOT, DAG_ID)
 _TIMEOUT = 600
@@ -46,6 +46,7 @@ class Demo:
         self._started = time.monotonic()
         self._shown = ""
         self._clears: Counter[str] = Counter()
+        self._batches: dict[str, str] = {}
 
     def say(self, text: str) -> None:
         """Print one line of progress with the seconds since the start."""
@@ -84,7 +85,7 @@ class Demo:
         faults = Faults(airflow, DAG_ID, self.say)
         faults.arm(failpoints)
         wrong = self._drive(airflow, store, faults)
-        done = transactions(airflow, DAG_ID, history(store, PATHS))
+        done = transactions(airflow, DAG_ID, history(store, PATHS), self._batches)
         wrong += report.order_violations(done)
         wrong += [f"the fault did not happen: {what}" for what in faults.missing()]
         return wrong, done
@@ -99,6 +100,7 @@ class Demo:
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
             done = {entry.txid: entry.run_id for entry in history(store, PATHS)}
+            self._batches.update(batches(store, PATHS))
             faults.step(done)
             # Read after the faults: a run that has just been cleared is not done.
             states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
@@ -129,7 +131,8 @@ class Demo:
         running: dict[str, list[str]] = {"flight_counts": [], "commit": []}
         for task in airflow.task_instances(DAG_ID, "~"):
             if task["task_id"] in running and task["state"] in ("running", "deferred", "up_for_retry"):
-                running[task["task_id"]].append(task["dag_run_id"])
+                run_id = task["dag_run_id"]
+                running[task["task_id"]].append(f"{run_id} ({self._batches.get(run_id, '?')})")
         text = (
             f"{len(done):2} of {len(RUNS)} committed | Spark: {' '.join(sorted(running['flight_counts'])) or '-'}"
             f" | committing or waiting for the turn: {' '.join(sorted(running['commit'])) or '-'}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
 from airflow_tx.local.report import Transaction
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import History, Outcome, decode
+from airflow_tx.protocol.records import History, Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.testing.airflow import LocalAirflow
 
 
@@ -40,8 +40,26 @@ def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[His
             yield decode(History, path, node.data)
 
 
-def transactions(airflow: LocalAirflow, dag_id: str, entries: list[History]) -> list[Transaction]:
-    """The committed transactions with the tries of their tasks."""
+def batches(store: Store, paths: Paths) -> dict[str, str]:
+    """The names of the files that open transactions process, by run id; a final one's are forgotten in time."""
+    children = store.children(paths.transactions)
+    found = {}
+    for txid in map(int, children.names if children else ()):
+        own, meta = store.get(path := paths.transaction(txid)), store.get(paths.meta(txid))
+        if own is not None and meta is not None:  # else it became final in between
+            rows = decode(Metadata, paths.meta(txid), meta.data).rows
+            run_id = decode(TransactionRecord, path, own.data).run_id
+            found[run_id] = " ".join(file["name"] for file in rows["files"]) if rows else "no rows"
+    return found
+
+
+def transactions(
+    airflow: LocalAirflow, dag_id: str, entries: list[History], batches: Mapping[str, str]
+) -> list[Transaction]:
+    """The committed transactions with their batches and the tries of their tasks.
+
+    :param batches: file names by run id, see `batches`.
+    """
     tries: dict[str, dict[str, int]] = {}
     for task in airflow.task_instances(dag_id, "~"):
         tries.setdefault(task["dag_run_id"], {})[task["task_id"]] = task["try_number"]
@@ -49,6 +67,7 @@ def transactions(airflow: LocalAirflow, dag_id: str, entries: list[History]) -> 
         Transaction(
             txid=entry.txid,
             run_id=entry.run_id,
+            batch=batches.get(entry.run_id, "?"),
             attempts=entry.attempts,
             tries=tries.get(entry.run_id, {}),
             began=datetime.fromisoformat(entry.began),

@@ -27,11 +27,13 @@ class Totals:
 class Transaction:
     """One transaction as it went.
 
+    :param batch: names of its files.
     :param tries: per task, how often it was tried.
     """
 
     txid: int
     run_id: str
+    batch: str
     attempts: int
     tries: Mapping[str, int]
     began: datetime
@@ -121,10 +123,15 @@ def table(transactions: Sequence[Transaction]) -> list[str]:
         return "".join(cells)
 
     tasks = list(transactions[0].tries)
-    header = "  ".join(["txid", f"{'run':10}", "attempt", *(f"tries:{task}" for task in tasks), "committed"])
+    wide = max(len("batch"), *(len(one.batch) for one in transactions))
+    header = "  ".join(
+        ["txid", f"{'run':10}", f"{'batch':{wide}}", "attempt", *(f"tries:{task}" for task in tasks), "committed"]
+    )
     lines = [f"{header}  = processing  . waiting for its turn  # committing"]
     for one in transactions:
         tries = "  ".join(f"{one.tries[task]:>{len(task) + 6}}" for task in tasks)
         ended = f"{(one.ended - first).total_seconds():7.1f} s"
-        lines.append(f"{one.txid:>4}  {one.run_id:10}  {one.attempts:>7}  {tries}  {ended}  {bar(one)}")
+        lines.append(
+            f"{one.txid:>4}  {one.run_id:10}  {one.batch:{wide}}  {one.attempts:>7}  {tries}  {ended}  {bar(one)}"
+        )
     return lines

@@ -25,7 +25,7 @@ RIGHT = Totals({("AA", "JFK"): (2, 7), ("UA", "EWR"): (1, -3)}, 3)
 
 def transaction(txid: int, began: int, processed: int, granted: int, ended: int) -> Transaction:
     times = [START + timedelta(seconds=second) for second in (began, processed, granted, ended)]
-    return Transaction(txid, f"r{txid}", 1, {"count": 1, "commit": 2}, *times)
+    return Transaction(txid, f"r{txid}", f"{txid:02}.csv", 1, {"count": 1, "commit": 2}, *times)
 
 
 def test_the_direct_computation_counts_flights_without_a_delay(tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_processing_overlap_is_counted() -> None:
 def test_the_table_has_a_line_for_each_transaction() -> None:
     lines = table([transaction(1, 0, 4, 4, 5), transaction(2, 0, 3, 5, 9)])
     assert len(lines) == 3
-    assert lines[1].split()[:5] == ["1", "r1", "1", "1", "2"]
+    assert lines[1].split()[:6] == ["1", "r1", "01.csv", "1", "1", "2"]
     assert "===" in lines[1]
     assert lines[2].rstrip().endswith("#")
