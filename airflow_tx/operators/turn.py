@@ -65,12 +65,13 @@ def decide(line: Line) -> Wait:
     return Wait.WARM if all(each.ready for each in line.earlier.values()) else Wait.DEFERRED
 
 
-def look(store: Store, paths: Paths, txid: int, mapped: Collection[str]) -> Line:
+def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None) -> Line:
     """Read the line; what is far away is not read.
 
     :param mapped: the tasks with map indexes: how many instances they will have is not known here.
+    :param read: reads the records, for a caller who wants to keep them.
     """
-    read = Reader(store)
+    read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
     if current >= txid:
         return Line(txid, current)

@@ -9,6 +9,7 @@ from airflow_tx import compat
 from airflow_tx.operators.committing import Commit, Completion
 from airflow_tx.operators.turn import Line, Wait, decide, look, watched
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.reading import Reader
 
 
 def commit_in_turn(
@@ -23,7 +24,9 @@ def commit_in_turn(
     deadline = clock() + patience
     line: Line | None = None
     while (completion := commit.complete()) is not Completion.OVER:
-        before, line = line, look(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped)
+        read = Reader(store)
+        before, line = line, look(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
+        commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
             continue

@@ -233,6 +233,10 @@ class Ledger:
         record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))
         return committing.holds(record, read.peek(TopologyRecord, self.paths.record), token)
 
+    def remember(self, read: Reader) -> None:
+        """What a caller has just read, so that the next step need not; its multi checks it."""
+        self._known.nodes.update({path: node for path, node in read.seen.nodes.items() if node is not None})
+
     def run(self, step: Step | partial[Decision | Result]) -> Result:
         """A step that has no method here, such as a repair."""
         return self._run(step)
