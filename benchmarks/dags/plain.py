@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, BaseHook, get_current_context, task  # noqa: TID253
+from airflow.sdk import DAG, BaseHook, get_current_context, task
 
 UPSERT = (
     "INSERT INTO plain VALUES (:key, :n, :total) "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from airflow.sdk import DAG, task  # noqa: TID253
+from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
 from airflow_tx.sources.files import FileSource
