@@ -6,7 +6,7 @@ Source: trident-state seed (State), PROTOCOL §7 (fence, roll-back, continuity).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,12 +50,14 @@ class FenceRow:
     """What a store remembers of the last grant that raised its fence.
 
     :param applied: whether all of the updates of that grant are in the store.
+    :param state: name of the state that raised it; "" if the store does not know.
     """
 
     incarnation: str
     token: Token
     applied: bool = False
     batch: str = "null"
+    state: str = field(default="", compare=False)
 
 
 class State(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
 from airflow_tx.state.api import FenceRow, Grant
 
 
@@ -15,12 +15,13 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
     :raises LedgerBehind, StateBehind: one of the two went back.
     :raises FenceOutranked: a later grant has raised it.
+    :raises StateError: this very grant has raised it for a state of another name.
     """
     last = grant.last.get(state)
     if stored is None:
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
-        return FenceRow(grant.incarnation, grant.token, False, grant.batch)
+        return FenceRow(grant.incarnation, grant.token, False, grant.batch, state)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
             state=state,
@@ -31,8 +32,9 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
     _check_rank(stored, grant, state=state)
     _check_continuity(stored, grant, last, state=state)
     if stored.token == grant.token:
+        _check_one_update(stored, state=state)
         return stored
-    return FenceRow(grant.incarnation, grant.token, False, grant.batch)
+    return FenceRow(grant.incarnation, grant.token, False, grant.batch, state)
 
 
 def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
@@ -56,6 +58,16 @@ def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
         return  # the continuity check words this better: the ledger is behind, or the writer is
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
+
+
+def _check_one_update(stored: FenceRow, *, state: str) -> None:
+    """The second update would start from what was there before the first, as if it replaced it."""
+    if stored.state not in ("", state):
+        raise StateError(
+            state=state,
+            problem=f"two updates of this DAG write to one table: {stored.state!r} and {state!r}",
+            remedy="Make them one update, or give one of them another table.",
+        )
 
 
 def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:

@@ -88,3 +88,12 @@ def test_the_fence_never_goes_down(calls: list[tuple[tuple[int, int, int, int], 
             continue
         assert stored is None or after.token.rank > stored.token.rank or after == stored
         stored = after
+
+
+def test_one_grant_raises_a_fence_for_one_name() -> None:
+    first = raised(None, _grant(1, 1), state="s")
+    assert raised(first, _grant(1, 1), state="s") == first
+    with pytest.raises(StateError, match="two updates of this DAG write to one table: 's' and 'main.s'"):
+        raised(applied(first), _grant(1, 1), state="main.s")
+    assert raised(_row(1, 1), _grant(1, 1), state="any name") == _row(1, 1)  # an earlier version noted none
+    assert raised(first, _grant(1, 1, 2), state="renamed").state == "renamed"
