@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import ConfigError, StateError, StateUnavailable, TxidBehind
+from airflow_tx.errors import (
+    ChunkConflict,
+    ConfigError,
+    FenceForeign,
+    StateError,
+    StateLocked,
+    StateOutcomeUnknown,
+    StateUnavailable,
+    TxidBehind,
+)
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
 from airflow_tx.testing.state_suite import Grants, rows
@@ -123,6 +132,56 @@ def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_written(url: str, tab
     assert state.read() == [{"key": "a", "n": 2**63 - 1}, {"key": "b", "n": 1}]
 
 
+_TOO_LARGE: dict[str, tuple[Any, Any, str, str]] = {
+    "bigint": (2**63 - 1, 1, "sum of column n leaves 64 bits", r'Use Sum\("numeric"\) with a new table'),
+    "double": (1.7e308, 1.7e308, "sum of column n is larger than any double", r'Use Sum\("numeric"\)'),
+    "numeric": (Decimal("1E+900"), Decimal("1E-900"), "sum of column n needs more digits", "Round the numbers"),
+}
+
+
+@pytest.mark.parametrize("column", _TOO_LARGE)
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_sqlite_names_the_column_whose_sum_cannot_be_stored(tmp_path: Path, kind: str, column: str) -> None:
+    stored, delta, problem, remedy = _TOO_LARGE[column]
+    values: dict[str, CombinerAggregator] = {"m": Count(), "n": Sum(column)}
+    state = SqlState.from_url(f"sqlite:///{tmp_path}/db", table="t", keys=["key"], values=values, kind=kind)
+    grants = Grants()
+    grant = grants(1)
+    state.raise_and_write(grant, [{"key": "a", "m": 1, "n": stored}, {"key": "b", "m": 1, "n": 1}])
+    grants.final(grant, state)
+    for sign in (1, -1):
+        update = [{"key": "b", "m": 1, "n": 1}, {"key": "a", "m": 1, "n": delta}]
+        if sign < 0:  # and what fits goes in afterwards
+            update[1]["n"] = -stored
+            state.raise_and_write(grants(2), update)
+            break
+        with pytest.raises(StateError, match=f"{problem}.*Nothing of this update was written.*{remedy}") as failure:
+            state.raise_and_write(grants(2), update)
+        assert not isinstance(failure.value, StateUnavailable)
+        assert [row["n"] for row in state.read()] == [stored, 1]
+    assert [(row["m"], row["n"]) for row in state.read()] == [(2, 0), (2, 2)]
+
+
+def test_a_float_sum_that_is_infinite_already_is_refused_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/db"
+    state = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum("double")})
+    grants = Grants()
+    grants.commit(1, state, {"a": 1})
+    _query(url, "UPDATE t SET n = 9e999")
+    with pytest.raises(StateError, match="larger than any double"):
+        grants.commit(2, state, {"a": -1})
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_two_chunks_of_a_state_without_keys_are_refused(url: str, table: str, kind: str) -> None:
+    state, grant = SqlState.from_url(url, table=table, keys=[], values={"n": Sum()}, kind=kind), Grants()(1)
+    state.raise_fence(grant)
+    state.write(grant, [{"n": 1}], chunk=1, complete=False)
+    with pytest.raises(ChunkConflict, match=r"key \{\} came from chunk 1 and from chunk 2"):
+        state.write(grant, [{"n": 1}], chunk=2, complete=False)
+    assert state.read() == [{"n": 1}]
+
+
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Count(), "s": Sum()}, kind=kind)
@@ -221,6 +280,89 @@ def test_a_schema_has_its_own_fence(postgres: LocalPostgres) -> None:
     assert state.read() == [{"key": "a", "n": 2}]
 
 
+# --- one table under several names --------------------------------------------------------------------------------
+
+
+def _spellings(url: str, table: str) -> list[str]:
+    return [table, f"public.{table}"] if url.startswith("postgres") else [table, table.upper(), f"Main.{table}"]
+
+
+def test_all_spellings_of_a_table_share_one_fence(url: str, table: str) -> None:
+    states = [
+        SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, label="one")
+        for name in _spellings(url, table)
+    ]
+    grants = Grants()
+    for txid, state in enumerate(states, 1):
+        grants.last = {state.name: txid - 1} if txid > 1 else {}
+        state.raise_and_write(grants(txid), rows({"a": 1}))
+    assert {state.fence() for state in states} == {states[-1].fence()}
+    assert states[0].read() == [{"key": "a", "n": len(states)}]
+    for state in states:
+        with pytest.raises(FenceForeign):
+            state.raise_fence(Grants()(len(states) + 1))
+
+
+def test_names_that_differ_beyond_ascii_case_are_two_tables(tmp_path: Path) -> None:
+    for name in ("ä", "Ä"):
+        state = SqlState.from_url(f"sqlite:///{tmp_path}/db", table=name, keys=["key"], values={"n": Sum()})
+        Grants().commit(1, state, {"a": 1})
+        assert state.read() == [{"key": "a", "n": 1}]
+
+
+def test_the_fence_stands_beside_the_table_that_the_search_path_finds(postgres: LocalPostgres) -> None:
+    name = postgres.new_database()
+    url, grants = postgres.url(name), Grants()
+    plain = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
+    grants.commit(1, plain, {"a": 1})
+    _query(url, "CREATE SCHEMA app")
+    _query(url, f"ALTER DATABASE {name} SET search_path = app, public")
+    other = SqlState.from_url(url, table="t2", keys=["key"], values={"n": Sum()})
+    Grants().commit(1, other, {"a": 1})
+    again = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
+    assert again.fence() == plain.fence() is not None
+    assert _query(url, "SELECT state FROM app.airflow_tx_fence") == [("t2",)]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything_is_written(
+    url: str, table: str, kind: str
+) -> None:
+    grants = Grants()
+    first, second, other_connection = (
+        SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, kind=kind, label=label)
+        for name, label in ((table, "one"), (_spellings(url, table)[-1], "one"), (table, "two"))
+    )
+    grant = grants(1)
+    first.raise_fence(grant)
+    for state in (second, other_connection):
+        for use in (state.raise_fence, lambda grant, state=state: state.raise_and_write(grant, rows({"a": 5}))):
+            with pytest.raises(StateError, match=f"two updates .* one table: '{first.name}' and '{state.name}'"):
+                use(grant)
+    assert first.read() == []
+    for _ in range(2):
+        first.raise_fence(grant)
+        first.write(grant, rows({"a": 1}))
+    assert first.read() == [{"key": "a", "n": 1}]
+    # A connection may get another name between two grants.
+    grants.last = {second.name: 1, other_connection.name: 1}
+    other_connection.raise_and_write(grants(2), rows({"a": 1}))
+    assert first.read() == [{"key": "a", "n": 2}]
+
+
+def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, table: str) -> None:
+    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    grants.commit(1, state, {"a": 1})
+    _query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN raised_by")
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+    assert state.fence() is not None
+    with pytest.raises(StateError, match="missing"):
+        state.raise_and_write(grants(2), [{"wrong": 1}])
+    grants.commit(2, state, {"a": 1})
+    assert _query(url, f"SELECT raised_by FROM airflow_tx_fence WHERE state = '{table}'") == [(state.name,)]
+    assert state.read() == [{"key": "a", "n": 2}]
+
+
 # --- connections -------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +438,76 @@ def test_a_locked_sqlite_file_is_waited_for_and_then_named(tmp_path: Path, table
         with pytest.raises(StateUnavailable, match="database is locked"):
             state.raise_fence(Grants()(1))
         assert state.read() == [{"key": "a", "n": 1}]
+
+
+def _impatient(url: str, table: str, options: str) -> SqlState:
+    changed = sa.make_url(url).update_query_dict({"options": options}).render_as_string(hide_password=False)
+    return SqlState.from_url(changed, table=table, keys=["key"], values={"n": Sum()})
+
+
+def test_postgres_sessions_give_up_unless_their_user_says_otherwise(postgres: LocalPostgres, table: str) -> None:
+    def times(state: SqlState) -> list[str]:
+        names = ("lock_timeout", "idle_in_transaction_session_timeout")
+        with state._store.transaction() as connection:
+            return [connection.execute(sa.text(f"SHOW {name}")).scalar_one() for name in names]
+
+    name = postgres.new_database()
+    url = postgres.url(name)
+    assert times(SqlState.from_url(url, table=table, keys=[], values={"n": Sum()})) == ["30s", "1min"]
+    assert times(_impatient(url, table, "-c lock_timeout=0")) == ["0", "1min"]
+    _query(url, f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '7s'")
+    assert times(_impatient(url, table, "-c lock_timeout=5s")) == ["5s", "7s"]
+
+
+def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgres: LocalPostgres, table: str) -> None:
+    holder = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()})
+    waiting = _impatient(postgres.url(), table, "-c lock_timeout=200ms")
+    Grants().commit(1, holder, {"a": 1})
+    with holder._store.transaction() as connection:
+        holder._store.read_fence(connection, lock="update")
+        with pytest.raises(StateLocked, match="locked by another session: .*lock timeout.* the next try waits again"):
+            waiting.raise_fence(Grants()(1))
+
+
+def test_a_silent_holder_of_the_fence_is_ended(postgres: LocalPostgres, table: str) -> None:
+    silent = _impatient(postgres.url(), table, "-c idle_in_transaction_session_timeout=200ms")
+    other, grants = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()
+    grants.commit(1, other, {"a": 1})
+
+    def hold() -> None:
+        with silent._store.transaction() as connection:
+            silent._store.read_fence(connection, lock="update")
+            grants.commit(2, other, {"a": 1})  # it waits for the lock, and gets it
+            silent._store.read_fence(connection)
+
+    with pytest.raises(StateUnavailable) as failure:
+        hold()
+    assert not isinstance(failure.value, StateOutcomeUnknown)
+    assert other.read() == [{"key": "a", "n": 2}]
+
+
+def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
+    postgres: LocalPostgres, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, grant = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()(1)
+    state.fence()
+    dialect = state._store._engine.dialect
+
+    def commit_and_lose_the_answer(dbapi_connection: Any) -> None:
+        dbapi_connection.commit()
+        pid = dbapi_connection.get_backend_pid()
+        _query(postgres.url(), f"SELECT pg_terminate_backend({pid})")
+        dbapi_connection.cursor().execute("SELECT pg_sleep(60)")
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(dialect, "do_commit", commit_and_lose_the_answer)
+        with pytest.raises(StateOutcomeUnknown, match="may have been written.*the next try finds out") as failure:
+            state.raise_and_write(grant, rows({"a": 1}))
+        assert "Nothing" not in str(failure.value)
+        assert isinstance(failure.value, StateUnavailable)
+        assert str(pickle.loads(pickle.dumps(failure.value))) == str(failure.value)
+    assert state.raise_and_write(grant, rows({"a": 1})) == 1
+    assert state.read() == [{"key": "a", "n": 1}]
 
 
 def test_rows_that_the_caller_cannot_give_leave_nothing(url: str, table: str) -> None:

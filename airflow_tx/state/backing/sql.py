@@ -27,6 +27,10 @@ class SqlState:
     Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
     after a failure they may still change. In the commit phase they are exact.
 
+    Locks are waited for 30 s. A PostgreSQL session that is silent for 60 s inside a transaction is ended, so that a
+    committer whose machine vanished holds nothing; the extra `options` of the connection set other times, such as
+    "-c lock_timeout=5min -c idle_in_transaction_session_timeout=10min". For SQLite it is the extra `timeout`.
+
     :param conn_id: Airflow connection of type sqlite or postgres; looked up when the state is used, not
         when a DAG is parsed.
     :param table: "table" or "schema.table".

@@ -7,9 +7,10 @@ types of a fixed length with a binary collation, assignments in the order prev, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -24,6 +25,24 @@ from airflow_tx.state.backing.sql_types import ExactDecimal, UtcTimestamp, array
 
 PARAM = "tx_p"
 Constants = dict[str, Any]
+# SQL of SQLite, as literals: a bulk statement has no parameters but the values of the rows.
+LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))
+REAL: sa.ColumnClause[str] = sa.literal_column("'real'")
+REFUSED = "tx_refused"
+# What a PostgreSQL session gets unless its user, database or connection says otherwise: without them, a committer
+# whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
+TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+
+
+class SumRefused(Exception):
+    """A sum that its column cannot store.
+
+    :param column: number of the value column.
+    """
+
+    def __init__(self, column: int) -> None:
+        super().__init__(column)
+        self.column = column
 
 
 class Dialect:
@@ -38,6 +57,14 @@ class Dialect:
         """An engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
         raise NotImplementedError
 
+    def identity(self, name: str) -> str:
+        """The same text for all spellings of a table name that mean one table."""
+        return name
+
+    def schema(self, connection: Connection, schema: str | None, name: str) -> str | None:
+        """The same schema for all spellings that mean one table."""
+        raise NotImplementedError
+
     def lock_ddl(self, connection: Connection) -> None:
         """Let only one of several first users create tables; held to the end of the transaction."""
 
@@ -49,8 +76,15 @@ class Dialect:
         """Constraints without which the column would not be exact."""
         return []
 
-    def combined(self, kind: str, base: Any, delta: Any) -> Any:
-        """SQL for base + delta, where NULL changes nothing."""
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether a statement gave up because another session holds a lock."""
+        raise NotImplementedError
+
+    def combined(self, kind: str, base: Any, delta: Any, column: int) -> Any:
+        """SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored.
+
+        :param column: number of the value column, for `SumRefused`.
+        """
         return sa.func.coalesce(base + delta, base, delta)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
@@ -64,7 +98,10 @@ class Dialect:
     def execute_rows(
         self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Sequence[Sequence[Any]]
     ) -> int:
-        """Run what `insert_rows` gave for one portion of rows; how many were inserted or updated."""
+        """Run what `insert_rows` gave for one portion of rows; how many were inserted or updated.
+
+        :raises SumRefused: a sum cannot be stored, where the dialect itself finds that.
+        """
         raise NotImplementedError
 
 
@@ -95,6 +132,14 @@ class Sqlite(Dialect):
         event.listen(engine, "begin", self._on_begin)
         return engine
 
+    def identity(self, name: str) -> str:
+        """In lower case, as SQLite compares names: A to Z only."""
+        return "".join(char.lower() if char.isascii() else char for char in name)
+
+    def schema(self, connection: Connection, schema: str | None, name: str) -> str | None:
+        """None for the file itself."""
+        return None if schema is None or self.identity(schema) == "main" else schema
+
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         """As declared in the table."""
         rows = connection.execute(
@@ -114,9 +159,19 @@ class Sqlite(Dialect):
             )
         ]
 
-    def combined(self, kind: str, base: Any, delta: Any) -> Any:
-        """Decimals are added in Python, since SQLite would add them as floats."""
-        return sa.func.tx_add(base, delta) if kind == "numeric" else super().combined(kind, base, delta)
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """SQLITE_BUSY and SQLITE_LOCKED, as the driver words them."""
+        return "is locked" in str(error.orig)
+
+    def combined(self, kind: str, base: Any, delta: Any, column: int) -> Any:
+        """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
+        become a float, and a float one infinite, for ever."""
+        number: sa.ColumnClause[int] = sa.literal_column(str(column))
+        if kind == "numeric":
+            return sa.func.tx_add(base, delta, number)
+        total = super().combined(kind, base, delta, column)
+        bad = sa.func.abs(total) > LARGEST_DOUBLE if kind == "double" else sa.func.typeof(total) == REAL
+        return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         """INSERT ... ON CONFLICT DO NOTHING."""
@@ -138,7 +193,12 @@ class Sqlite(Dialect):
         ready = [self._bound(connection, kinds[i], columns[i]) for i in order]
         rows = list(zip(*ready, strict=True))
         options = {"preserve_rowcount": True}
-        return connection.exec_driver_sql(str(compiled), rows, execution_options=options).rowcount
+        try:
+            return connection.exec_driver_sql(str(compiled), rows, execution_options=options).rowcount
+        except sa.exc.OperationalError:
+            if REFUSED in connection.info:
+                raise SumRefused(connection.info.pop(REFUSED)) from None
+            raise
 
     def _bound(self, connection: Connection, kind: str, values: Sequence[Any]) -> Sequence[Any]:
         process = self.types[kind].dialect_impl(connection.dialect).bind_processor(connection.dialect)
@@ -155,9 +215,23 @@ class Sqlite(Dialect):
             ) from None
 
     @staticmethod
-    def _on_connect(dbapi_connection: Any, _record: Any) -> None:
+    def _on_connect(dbapi_connection: Any, record: Any) -> None:
+        # An exception of a function reaches the caller without its text: which column it was is left here.
+        def refuse(column: int) -> NoReturn:
+            record.info[REFUSED] = column
+            raise SumRefused(column)
+
+        def add_texts(a: str | None, b: str | None, column: int) -> str | None:
+            try:
+                total = add(None if a is None else Decimal(a), None if b is None else Decimal(b))
+            except ArithmeticError:
+                refuse(column)
+            return None if total is None else format(total, "f")
+
         dbapi_connection.isolation_level = None
-        dbapi_connection.create_function("tx_add", 2, _add_texts, deterministic=True)
+        dbapi_connection.create_function("tx_add", 3, add_texts, deterministic=True)
+        # Not deterministic: a constant call of such a function is made even if its result is not used.
+        dbapi_connection.create_function("tx_refuse", 1, refuse)
         # 64 MiB: with SQLite's 2 MiB, a large commit reads and writes its pages over and over.
         dbapi_connection.execute("PRAGMA cache_size = -65536")
 
@@ -165,11 +239,6 @@ class Sqlite(Dialect):
     def _on_begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("tx_reading", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
-
-
-def _add_texts(a: str | None, b: str | None) -> str | None:
-    total = add(None if a is None else Decimal(a), None if b is None else Decimal(b))
-    return None if total is None else format(total, "f")
 
 
 class Postgres(Dialect):
@@ -191,9 +260,31 @@ class Postgres(Dialect):
         connect = (
             {"connect_timeout": 10} if "psycopg" in url.get_driver_name() and "connect_timeout" not in url.query else {}
         )
-        return sa.create_engine(
+        engine = sa.create_engine(
             url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=connect
         )
+        event.listen(engine, "begin", self._on_begin)
+        return engine
+
+    @staticmethod
+    def _on_begin(connection: Connection) -> None:
+        chosen = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
+        for name, timeout in TIMEOUTS.items():
+            connection.execute(
+                sa.text(f"SELECT set_config(:name, :timeout, true) WHERE :name NOT IN ({chosen})"),
+                {"name": name, "timeout": timeout},
+            )
+
+    def schema(self, connection: Connection, schema: str | None, name: str) -> str | None:
+        """Where the search path finds the table, or would make it."""
+        if schema is not None:
+            return schema
+        found = sa.text(
+            "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.oid = to_regclass(quote_ident(CAST(:name AS text)))), current_schema())"
+        )
+        where: str | None = connection.execute(found, {"name": name}).scalar_one()
+        return where
 
     def lock_ddl(self, connection: Connection) -> None:
         """An advisory lock: CREATE TABLE IF NOT EXISTS of two at once can fail."""
@@ -205,6 +296,11 @@ class Postgres(Dialect):
         columns = inspector.get_columns(table.name, schema=table.schema)
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
         return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
+
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """lock_not_available and deadlock_detected."""
+        code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
+        return code in ("55P03", "40P01")
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         """INSERT ... ON CONFLICT DO NOTHING; it waits for another first writer to end."""

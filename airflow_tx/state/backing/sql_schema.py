@@ -17,6 +17,7 @@ from airflow_tx.state.columns import Columns
 
 FENCE_TABLE = "airflow_tx_fence"
 FENCE_FORMAT = 1
+RAISED_BY = "raised_by"
 SINGLE_KEY = "tx_key"
 PREV = "tx_prev_"
 # The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
@@ -59,6 +60,8 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", sa.Text, nullable=False),
+        # Of which name the state was; tables made by the first versions got it later.
+        sa.Column(RAISED_BY, sa.Text),
         schema=schema,
     )
 
@@ -104,7 +107,7 @@ def existing_key_types(connection: Connection, table: sa.Table, columns: Columns
     if found != expected or set(primary) != {column.name for column in table.primary_key}:
         raise StateError(
             state=columns.state,
-            problem=f"table {table.fullname} exists with other columns: expected {_show(expected)} with key "
+            problem=f"table {table.name} exists with other columns: expected {_show(expected)} with key "
             f"{sorted(column.name for column in table.primary_key)}, found {_show(found)} with key {sorted(primary)}",
             remedy="Give the state another table, or change this one.",
         )

@@ -10,14 +10,23 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import ChunkConflict, StateError, StateUnavailable, TxidBehind
+from airflow_tx.errors import (
+    ChunkConflict,
+    StateError,
+    StateLocked,
+    StateOutcomeUnknown,
+    StateUnavailable,
+    TxidBehind,
+)
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.backing.sql_dialects import dialect_of
+from airflow_tx.state.backing.sql_dialects import SumRefused, dialect_of
 from airflow_tx.state.backing.sql_schema import (
     FENCE_FORMAT,
+    FENCE_TABLE,
     PREV,
+    RAISED_BY,
     SINGLE_KEY,
     WRITER,
     existing_key_types,
@@ -29,6 +38,16 @@ from airflow_tx.state.columns import Columns, Row
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
+_NOTHING = "Nothing of this update was written."
+# Why a sum cannot be stored, and what to do; per type of the column.
+_SUM_REFUSED = {
+    "bigint": ("leaves 64 bits", 'Use Sum("numeric") with a new table.'),
+    "double": ("is larger than any double", 'Use Sum("numeric") with a new table.'),
+    "numeric": (
+        "needs more digits than can be added exactly (1000)",
+        'Round the numbers before writing, or use Sum("double") with a new table.',
+    ),
+}
 
 
 class SqlStore:
@@ -43,7 +62,10 @@ class SqlStore:
         self._dialect = dialect_of(url)
         self._engine = self._dialect.engine(url)
         self._schema, self._name = split_name(table, columns)
-        self._fence = fence_table(self._schema)
+        # Two spellings of one table name are one state: they share its fence.
+        self._identity = self._dialect.identity(self._name)
+        self._fence: sa.Table = fence_table(self._schema)
+        self._placed = self._fence_complete = False
         self._key_types: dict[str, str] | None = None
 
     @contextmanager
@@ -51,17 +73,32 @@ class SqlStore:
         """One transaction of the database: committed at the end, undone by any error.
 
         :raises StateUnavailable: the database does not answer, or not in time.
+        :raises StateOutcomeUnknown: it does not answer to the commit itself.
         :raises StateError: it refuses a statement.
         """
+        committing, complete = False, self._fence_complete
         try:
             with self._engine.connect().execution_options(tx_reading=reading) as connection, connection.begin():
+                self._place(connection)
                 yield connection
-        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            raise StateUnavailable(state=self.columns.state, where=self.where, reason=self._reason(error)) from None
+                committing = not reading
+            complete = self._fence_complete
+        except SumRefused as refusal:
+            raise self._sum_refused(refusal) from None
         except sa.exc.DBAPIError as error:
-            raise self._refused(self._reason(error)) from None
+            raise self._failure(error, committing=committing) from None
         except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
             raise self._refused(str(error).splitlines()[0]) from None
+        finally:
+            # What a transaction found of its own DDL is undone with it.
+            self._fence_complete = complete
+
+    def _place(self, connection: Connection) -> None:
+        """Learn the schema of the tables, which the user may have left to the database."""
+        if not self._placed:
+            self._schema = self._dialect.schema(connection, self._schema, self._name)
+            self._fence = fence_table(self._schema)
+            self._placed = True
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
@@ -72,7 +109,7 @@ class SqlStore:
         """
         if not sa.inspect(connection).has_table(self._fence.name, schema=self._schema):
             return None
-        query = sa.select(self._fence).where(self._fence.c.state == self._name)
+        query = sa.select(*self._fence_columns(connection)).where(self._fence.c.state == self._identity)
         row = (
             connection.execute(query.with_for_update(read=lock == "share") if lock else query).mappings().one_or_none()
         )
@@ -85,7 +122,7 @@ class SqlStore:
                 remedy="Upgrade airflow-provider-tx.",
             )
         token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], row["nonce"])
-        return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"])
+        return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], row.get(RAISED_BY) or "")
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
         """Raise the fence under its lock and undo what outranked tokens of this txid wrote."""
@@ -115,17 +152,16 @@ class SqlStore:
 
     def set_applied(self, connection: Connection, grant: Grant) -> None:
         """Note that all updates of the grant are in the store."""
-        row = FenceRow(grant.incarnation, grant.token, batch=grant.batch)
-        self._put_fence(connection, fence.applied(row))
+        connection.execute(self._fence.update().where(self._fence.c.state == self._identity).values(applied=True))
 
     def _put_fence(self, connection: Connection, row: FenceRow) -> None:
         connection.execute(
-            self._fence.update().where(self._fence.c.state == self._name).values(self._fence_values(row))
+            self._fence.update().where(self._fence.c.state == self._identity).values(self._fence_values(row))
         )
 
     def _fence_values(self, row: FenceRow) -> dict[str, Any]:
-        values = {"state": self._name, "format": FENCE_FORMAT, "incarnation": row.incarnation, "applied": row.applied}
-        return {**values, **row.token.to_json(), "batch": row.batch}
+        of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
+        return {**of_the_fence, "incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}
 
     # --- the values -----------------------------------------------------------------------------------------------
 
@@ -163,7 +199,7 @@ class SqlStore:
     def clear(self, connection: Connection) -> None:
         """Delete the fence row and all values."""
         if self.read_fence(connection, lock="update") is not None:
-            connection.execute(self._fence.delete().where(self._fence.c.state == self._name))
+            connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
         found = self._found(connection)
         if found is not None:
             connection.execute(found[0].delete())
@@ -176,10 +212,10 @@ class SqlStore:
             constants["tx_created"] = sa.true()
         insert = self._dialect.insert_rows(table, columns, constants)
         updated: dict[str, Any] = {name: insert.excluded[name] for name in writer}
-        for value, aggregator in self.columns.values.items():
+        for number, (value, aggregator) in enumerate(self.columns.values.items()):
             stored, delta = table.c[value], insert.excluded[value]
             base = sa.case((same, table.c[PREV + value]), else_=stored) if opaque else stored
-            combined = self._dialect.combined(aggregator.type, base, delta)
+            combined = self._dialect.combined(aggregator.type, base, delta, number)
             updated[value] = combined if opaque else sa.case((same, stored), else_=combined)
             if opaque:
                 updated[PREV + value] = base
@@ -210,7 +246,8 @@ class SqlStore:
                 continue
             if txid > token.txid:
                 return TxidBehind(txid=token.txid, stored=txid)
-            shown = dict(zip(self.columns.keys, key, strict=True))
+            # A state without keys has one row, whose key is ours and not shown.
+            shown = dict(zip(self.columns.keys, key, strict=False))
             return ChunkConflict(state=self.columns.state, key=shown, found=found, chunk=chunk, txid=token.txid)
         return self._refused("it did not take all rows of the update")
 
@@ -248,6 +285,21 @@ class SqlStore:
         if not sa.inspect(connection).has_table(self._fence.name, schema=self._schema):
             self._dialect.lock_ddl(connection)
             self._fence.metadata.create_all(connection)
+        if len(self._fence_columns(connection)) < len(self._fence.c):
+            self._dialect.lock_ddl(connection)
+            if len(self._fence_columns(connection)) < len(self._fence.c):
+                added = sa.schema.CreateColumn(self._fence.c[RAISED_BY]).compile(dialect=connection.dialect)
+                named = connection.dialect.identifier_preparer.format_table(self._fence)
+                connection.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {added}")
+
+    def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
+        """Those that are there: a table of the first versions lacks one until the fence is raised."""
+        if not self._fence_complete:
+            found = {column["name"] for column in sa.inspect(connection).get_columns(FENCE_TABLE, schema=self._schema)}
+            if not found.issuperset(self._fence.c.keys()):
+                return [column for column in self._fence.c if column.name in found]
+            self._fence_complete = True
+        return list(self._fence.c)
 
     def _execute(self, connection: Connection, statement: Any) -> int:
         result = connection.execute(statement.execution_options(preserve_rowcount=True))
@@ -257,11 +309,24 @@ class SqlStore:
         text = " ".join(str(error.orig).split())
         return text.replace(self._secret, "***") if self._secret else text
 
+    def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
+        reason, kind = self._reason(error), StateUnavailable
+        if self._dialect.is_lock_timeout(error):
+            kind = StateLocked
+        elif not (isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)) or error.connection_invalidated):
+            return self._refused(reason)
+        elif committing:
+            kind = StateOutcomeUnknown
+        return kind(state=self.columns.state, where=self.where, reason=reason)
+
     def _refused(self, reason: str) -> StateError:
+        return StateError(state=self.columns.state, problem=f"the database says: {reason}", remedy=_NOTHING)
+
+    def _sum_refused(self, refusal: SumRefused) -> StateError:
+        name, aggregator = list(self.columns.values.items())[refusal.column]
+        problem, remedy = _SUM_REFUSED[aggregator.type]
         return StateError(
-            state=self.columns.state,
-            problem=f"the database says: {reason}",
-            remedy="Nothing of this update was written.",
+            state=self.columns.state, problem=f"the sum of column {name} {problem}", remedy=f"{_NOTHING} {remedy}"
         )
 
 
