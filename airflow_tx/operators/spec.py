@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.compat import pull
@@ -77,9 +76,10 @@ class TransactionSpec:
     def ledger(self, store: ZooKeeperStore) -> Ledger:
         """Its ledger on a store."""
         from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+        from airflow_tx.protocol.system import SystemClock, SystemIds
 
         options = LedgerOptions(history=Settings.load().history)
-        return Ledger(store, self.paths, clock=_Clock(), ids=_Ids(), options=options)
+        return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), options=options)
 
     def staging(self) -> StagingArea:
         """Where the output of its tasks lies between processing and commit."""
@@ -143,16 +143,3 @@ class Payload:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON of all fields."""
         return asdict(self)
-
-
-class _Clock:
-    def now(self) -> datetime:
-        return datetime.now(timezone.utc)
-
-
-class _Ids:
-    def nonce(self) -> str:
-        return os.urandom(16).hex()
-
-    def message_id(self) -> int:
-        return int.from_bytes(os.urandom(8), "big") or 1

@@ -125,12 +125,18 @@ class Run:
         """`commit` starts in a new process."""
         return Committer(self, self.topology.ledger())
 
-    def commit(self) -> None:
-        """`commit` from gate to mark."""
+    def written(self) -> Committer:
+        """A `commit` that has written and not yet marked, perhaps never will."""
         committer = self.committer()
         if committer.acquire() is not None:
             committer.raise_fences()
             committer.write()
+        return committer
+
+    def commit(self) -> None:
+        """`commit` from gate to mark."""
+        committer = self.written()
+        if committer.grant is not None:
             committer.mark()
 
 

@@ -55,10 +55,7 @@ def test_the_same_commit_said_twice_is_one_commit(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     run.process({"a": 1})
-    committer = run.committer()
-    committer.acquire()
-    committer.raise_fences()
-    committer.write()
+    committer = run.written()
     assert committer.mark() == Committed(1, here=True)
     assert committer.mark() == Committed(1, here=False)
     assert topology.totals() == {"a": 1}
@@ -70,10 +67,7 @@ def test_a_committer_failed_from_outside_between_its_write_and_its_mark_is_follo
     run = Run(topology, "r1")
     run.begin(1)
     run.process({"a": 1})
-    failed = run.committer()
-    failed.acquire()
-    failed.raise_fences()
-    failed.write()
+    failed = run.written()
     run.commit()
     assert failed.mark() == Committed(1, here=False)
     assert topology.totals() == {"a": 1}
