@@ -25,7 +25,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
-from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
+from kazoo.protocol.states import Callback, KeeperState  # type: ignore[import-untyped]
 
 from airflow_tx.errors import (
     OutcomeUnknown,
@@ -162,6 +162,7 @@ class ZooKeeperStore:
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
         """See `Store.watch`; a lost connection wakes too, for what happens during it is not told afterwards."""
+        self._settle()
         with self._watches.on(paths) as watch:
             for path in paths:
                 self._set_watch(path)
@@ -209,6 +210,14 @@ class ZooKeeperStore:
             self._read(path, lambda: self._client.create_async(path, b""))
         except NodeExistsError:
             pass  # somebody else's, or the reply to our own was lost
+
+    def _settle(self) -> None:
+        """Let events that have arrived reach those who waited for them: kazoo tells of them in a thread of its own, and
+        the next watch on the same path must not be woken by them."""
+        if not self.ended:
+            settled = threading.Event()
+            self._client.handler.dispatch_callback(Callback("watch", settled.set, ()))
+            settled.wait(self._read_timeout)
 
     def _set_watch(self, path: str) -> None:
         self._read(path, lambda: self._client.exists_async(path, watch=self._on_event))
