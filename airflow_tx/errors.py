@@ -253,6 +253,12 @@ class SourceError(TxError):
     template = "Source {source} refused: {problem}. {remedy}"
 
 
+class PartitionUnavailable(SourceError):
+    """A partition of a source that cannot be reached now. An opaque source is used without it, others stop."""
+
+    template = "Partition {partition!r} of source {source} cannot be reached: {reason}."
+
+
 # --- staging -----------------------------------------------------------------------------------------------------
 
 

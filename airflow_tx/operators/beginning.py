@@ -8,10 +8,11 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
-from airflow_tx.sources.api import TransactionalSource, as_batch
+from airflow_tx.sources.api import Source, SourceKind
 
 
 def ask(spec: TransactionSpec, ti: Any, *, retry: bool) -> Begun | NoData | WindowFull | AlreadyCommitted:
@@ -25,7 +26,7 @@ def ask(spec: TransactionSpec, ti: Any, *, retry: bool) -> Begun | NoData | Wind
     with spec.store() as store:
         return spec.ledger(store).begin(
             make_request(spec, ti, retry=retry),
-            decide=lambda txid, position: decide(spec.source, txid, position),
+            decide=lambda attempt, position: decide(spec.source, attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
 
@@ -42,14 +43,14 @@ def make_request(spec: TransactionSpec, ti: Any, *, retry: bool) -> BeginRequest
     )
 
 
-def decide(source: TransactionalSource, txid: int, position: Any) -> tuple[Any, Any] | None:
+def decide(source: Source, attempt: TransactionAttempt, position: Any) -> tuple[Any, Any] | None:
     """Ask the source for the rows of a transaction; None if it has none. Whatever goes wrong there is one line.
 
     :param position: where the transaction before it ended.
-    :raises SourceError: the source failed, or what it said is no plain JSON.
+    :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
     """
     try:
-        batch = as_batch(source.initialize_transaction(txid, position)) if source.is_ready() else None
+        batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
             dumps([batch.rows, batch.position])
     except TxError:
@@ -57,7 +58,19 @@ def decide(source: TransactionalSource, txid: int, position: Any) -> tuple[Any, 
     except Exception as error:
         raise SourceError(
             source=type(source).__name__,
-            problem=f"transaction {txid} after position {dumps(position)[:200]}: {type(error).__name__}: {error}",
+            problem=f"transaction {attempt.txid} after position {dumps(position)[:200]}: "
+            f"{type(error).__name__}: {error}",
             remedy="Nothing was allocated; correct the source, then clear this task.",
         ) from error
-    return None if batch is None else (batch.rows, batch.position)
+    finally:
+        source.close()
+    if batch is None:
+        return None
+    if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"transaction {attempt.txid} has rows {dumps(batch.rows)[:200]}, and ends where the one before it "
+            f"ended, at {dumps(position)[:200]}: the next one would have them again",
+            remedy="Nothing was allocated; let the source give a position that lies after the rows.",
+        )
+    return batch.rows, batch.position

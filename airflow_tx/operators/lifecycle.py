@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.processing import TaskTry as LedgerTry
-    from airflow_tx.sources.api import TransactionalSource
+    from airflow_tx.sources.api import Source
     from airflow_tx.staging import StagingArea, TaskTry
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Processing:
         return self.payload.rows
 
     @property
-    def source(self) -> TransactionalSource:
+    def source(self) -> Source:
         """Where the rows come from."""
         return self.spec.source
 

@@ -14,7 +14,7 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.sources.api import TransactionalSource
+from airflow_tx.sources.api import Source
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -37,7 +37,7 @@ class TransactionSpec:
 
     topology: str
     dag_id: str
-    source: TransactionalSource
+    source: Source
     max_pending: int | None = None
     message_timeout: float | None = None
     zookeeper_conn_id: str | None = None

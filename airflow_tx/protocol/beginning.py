@@ -194,7 +194,7 @@ def _allocate(
     position = position_before(read, paths, txid)
     base = digest(position)
     if proposal is None or (proposal.txid, proposal.base) != (txid, base):
-        return NeedBatch(txid, position, base)
+        return NeedBatch(TransactionAttempt(txid, 1), position, base)
     if proposal.batch is None:
         return NoData(txid)
     rows, after = proposal.batch
@@ -309,7 +309,7 @@ def _next_attempt(
         position = position_before(read, paths, txid)
         base = digest(position)
         if proposal is None or (proposal.txid, proposal.base) != (txid, base):
-            return NeedBatch(txid, position, base)
+            return NeedBatch(TransactionAttempt(txid, record.attempt + 1), position, base)
         rows, after = proposal.batch if proposal.batch is not None else (None, position)
     attempt = record.attempt + 1
     again = replace(

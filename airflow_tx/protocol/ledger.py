@@ -55,8 +55,8 @@ T = TypeVar("T")
 PASSES = 100
 QUESTIONS = (NeedBatch, NeedRunState, NeedTopology)
 
-Decide = Callable[[int, Any], tuple[Any, Any] | None]
-"""Asks the source: (txid, position before) → (rows, position after), or None without data."""
+Decide = Callable[[TransactionAttempt, Any], tuple[Any, Any] | None]
+"""Asks the source: (attempt, position before) → (rows, position after), or None without data."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 
@@ -112,7 +112,7 @@ class Ledger:
             if isinstance(result, NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
-                proposal = Proposal(result.txid, result.base, decide(result.txid, result.position))
+                proposal = Proposal(result.attempt.txid, result.base, decide(result.attempt, result.position))
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             else:

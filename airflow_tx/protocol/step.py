@@ -69,9 +69,9 @@ class WindowFull:
 
 @dataclass(frozen=True)
 class NeedBatch:
-    """Ask the source for the rows of `txid` from `position`, and come again with its proposal."""
+    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal."""
 
-    txid: int
+    attempt: TransactionAttempt
     position: Any
     base: str
 

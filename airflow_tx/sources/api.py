@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_tx.compat import RunInfo
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -39,15 +40,16 @@ class Batch:
     position: Json
 
 
-class TransactionalSource(ABC):
-    """A source of batches. Subclass it; `initialize_transaction` and `emit_batch` are all a source must have.
+class Source(ABC):
+    """What every source has. Subclass `TransactionalSource`, or one of the partitioned ones in `sources.partitioned`.
 
-    Both halves of the seeds' spout are methods of this one class: the coordinator half (`is_ready`,
-    `initialize_transaction`) runs in `begin`, the emitter half (`emit_batch`, `cleanup_before`) in the processing
-    tasks. An instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
+    Both halves of the seeds' spout are methods of one class: the coordinator half (`is_ready`, `decide`) runs in
+    `begin` and in the coordinator, the emitter half (`emit_batch`, `cleanup_before`) in the processing tasks. An
+    instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
     """
 
     kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
+    partitioned: ClassVar[bool] = False
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -58,11 +60,11 @@ class TransactionalSource(ABC):
         return True
 
     @abstractmethod
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | Json:
-        """Decide the rows of transaction `txid`.
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        """Decide the rows of a transaction; None if there is no data.
 
-        :param prev_metadata: the position after transaction txid − 1; None for the first one.
-        :return: a `Batch`; plain JSON if rows and position are the same; None if there is no data.
+        :param position: where the transaction before it ended; None for the first one. Of a partitioned source a
+            mapping from partitions to where each of them stands.
         """
 
     @abstractmethod
@@ -77,11 +79,42 @@ class TransactionalSource(ABC):
         :raises SourceError: if exactly these rows cannot be had.
         """
 
+    def key(self, run: RunInfo) -> str:
+        """The identity of a run: runs of the same key stand for the same transaction, for ever.
+
+        By default its run_id; a source whose batch is the run's own interval or partition says so here, since another
+        run can stand for the same one.
+        """
+        return run.run_id
+
+    def of_run(self, run: RunInfo) -> Source:
+        """The source as it is to be asked for the batch of this run; by default any run takes the next rows."""
+        return self
+
     def cleanup_before(self, txid: int) -> None:
         """Forget what was kept for transactions before `txid`; they are final."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Give back connections; the next use opens them again."""
+
+
+class TransactionalSource(Source):
+    """A source of batches: `initialize_transaction` and `emit_batch` are all that it must have.
+
+    With ``kind = SourceKind.OPAQUE`` a replay is decided anew, from where the transaction before it ended.
+    """
+
+    @abstractmethod
+    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | Json:
+        """Decide the rows of transaction `txid`.
+
+        :param prev_metadata: the position after transaction txid − 1; None for the first one.
+        :return: a `Batch`; plain JSON if rows and position are the same; None if there is no data.
+        """
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        """See `Source.decide`."""
+        return as_batch(self.initialize_transaction(attempt.txid, position))
 
 
 def as_batch(decided: Batch | Json) -> Batch | None:
@@ -91,10 +124,10 @@ def as_batch(decided: Batch | Json) -> Batch | None:
     return Batch(rows=decided, position=decided)
 
 
-def rebuild(classpath: str, arguments: Mapping[str, Any]) -> TransactionalSource:
+def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
     """Make the source that `serialize()` described, as Airflow does with triggers."""
     from importlib import import_module
 
     module, _, name = classpath.rpartition(".")
-    source: TransactionalSource = getattr(import_module(module), name)(**arguments)
+    source: Source = getattr(import_module(module), name)(**arguments)
     return source

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import TransactionalSource, rebuild
+from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.output import Output, check_name, refuse
@@ -31,7 +31,7 @@ class Batch:
         self._spark = spark
         self._where = dir_of(StagingArea(descriptor.root), descriptor)
         self._outputs: dict[str, Output] = {}
-        self._source: TransactionalSource | None = None
+        self._source: Source | None = None
 
     def __str__(self) -> str:
         return str(self.descriptor)

@@ -38,7 +38,7 @@ class Descriptor:
     :param attempt: which attempt of which transaction.
     :param task: the try that the output belongs to.
     :param rows: the metadata, plain JSON: exactly which rows.
-    :param source: class path and constructor arguments, as `TransactionalSource.serialize()` gave them.
+    :param source: class path and constructor arguments, as `Source.serialize()` gave them.
     :param root: root of the staging area.
     """
 

@@ -16,7 +16,7 @@ from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.operators.updates import KeyedState, Update
-from airflow_tx.sources.api import SourceKind, TransactionalSource
+from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.state.api import StateKind
 
 _EXACTLY_ONCE = {
@@ -74,11 +74,11 @@ def check(block: Block) -> None:
 
 
 def _source(block: Block) -> None:
-    if not isinstance(block.spec.source, TransactionalSource):
+    if not isinstance(block.spec.source, Source):
         raise refuse(
             block.spec,
             f"source = {type(block.spec.source).__name__} is no source",
-            "Pass a TransactionalSource, such as FileSource.",
+            "Pass a source, such as FileSource.",
         )
 
 

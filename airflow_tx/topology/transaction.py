@@ -14,7 +14,7 @@ from airflow_tx.config import Settings
 from airflow_tx.operators.around import hook_up
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.spec import TransactionSpec
-from airflow_tx.sources.api import TransactionalSource
+from airflow_tx.sources.api import Source
 from airflow_tx.topology.rules import Block, check, refuse
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Transaction:
     def __init__(
         self,
         *,
-        source: TransactionalSource,
+        source: Source,
         topology: str | None = None,
         max_pending: int | None = None,
         message_timeout: float | None = None,

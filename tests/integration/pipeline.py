@@ -76,7 +76,7 @@ class Pipeline:
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, messages)
         begun = self.ledger.begin(
-            request, decide=lambda txid, position: (row := (position or 0) + 1, row), run_state=lambda run_id: "failed"
+            request, decide=lambda _, position: (row := (position or 0) + 1, row), run_state=lambda run_id: "failed"
         )
         assert isinstance(begun, Begun), begun
         return begun

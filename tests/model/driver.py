@@ -104,7 +104,7 @@ class Run:
             {"p": f"{ids.message_id():016x}"},
         )
 
-        def decide(txid: int, position: Any) -> tuple[Any, Any] | None:
+        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
             start = position or 0
             return ([start, start + rows], start + rows) if rows else None
 

@@ -70,7 +70,7 @@ def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: in
         {TASK: f"{run:016x}"},
     )
 
-    def decide(txid: int, position: int | None) -> tuple[list[int], int]:
+    def decide(attempt: Any, position: int | None) -> tuple[list[int], int]:
         start = position or 0
         return [start, start + size], start + size
 

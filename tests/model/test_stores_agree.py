@@ -122,7 +122,7 @@ class StoresAgree(RuleBasedStateMachine):
         )
         name = run if process == "own" else f"{run}{own}"
 
-        def decide(txid: int, position: Any) -> tuple[Any, Any] | None:
+        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
             return ([position, rows], (position or 0) + rows) if rows else None
 
         answer = self.both(name, lambda ledger: ledger.begin(request, decide=decide, run_state=lambda _: state))

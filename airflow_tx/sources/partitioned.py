@@ -1,0 +1,154 @@
+"""Sources of several partitions, each with a place of its own that the ledger keeps.
+
+Source: storm-transactional-topologies (IPartitionedTransactionalSpout, IOpaquePartitionedTransactionalSpout).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_tx.errors import PartitionUnavailable, SourceError
+from airflow_tx.sources.api import Batch, Json, Source, SourceKind, as_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.protocol.attempt import TransactionAttempt
+
+log = logging.getLogger(__name__)
+
+
+class PartitionedTransactionalSource(Source):
+    """A source of partitions: say which there are, what the next batch of one is, and what rows that batch has.
+
+    The ledger keeps rows and position of every partition by itself. A partition may be added at any time; one that
+    took part before and is gone stops the source with the reason, until it is back.
+    """
+
+    kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
+    partitioned: ClassVar[bool] = True
+
+    def num_partitions(self) -> int:
+        """How many partitions there are now, if they are numbered; else override `partitions`."""
+        raise NotImplementedError(f"{type(self).__name__} has neither num_partitions nor partitions")
+
+    def partitions(self) -> Sequence[str]:
+        """The names of the partitions that there are now."""
+        return [str(number) for number in range(self.num_partitions())]
+
+    @abstractmethod
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
+    ) -> Batch | Json | None:
+        """Decide the rows of one partition in a transaction. No row is read here: Storm's spout emits them, too.
+
+        :param prev_metadata: where the partition stands; None if it never took part.
+        :return: a `Batch`; plain JSON if rows and position are the same; None if the partition has nothing now.
+        :raises PartitionUnavailable: it cannot be reached now.
+        """
+
+    @abstractmethod
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows of one partition that `metadata` names: a DataFrame if `spark` is given, else Python rows.
+
+        :raises SourceError: if exactly these rows cannot be had.
+        """
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        """See `Source.decide`: rows and positions of the partitions that take part.
+
+        :raises SourceError: a partition that took part before is gone, or cannot be reached.
+        """
+        places = _places(self, position)
+        rows: dict[str, Json] = {}
+        after: dict[str, Json] = {}
+        for partition in self._taking_part(places):
+            try:
+                batch = as_batch(self.emit_partition_batch_new(attempt, partition, places.get(partition)))
+            except PartitionUnavailable as error:
+                self._unavailable(partition, error)
+                continue
+            if batch is not None:
+                rows[partition], after[partition] = batch.rows, batch.position
+        return Batch(rows, after) if rows else None
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """See `Source.emit_batch`: the rows of all partitions that take part."""
+        if not isinstance(metadata, dict) or not metadata:
+            raise SourceError(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition", remedy=_OTHER)
+        if spark is None:
+            return self._all_rows(attempt, metadata)
+        frames = [self.emit_partition_batch(attempt, name, metadata[name], spark) for name in sorted(metadata)]
+        return reduce(lambda one, other: one.unionByName(other), frames)  # type: ignore[union-attr,arg-type]
+
+    def _all_rows(self, attempt: TransactionAttempt, metadata: Mapping[str, Json]) -> Iterator[Mapping[str, Any]]:
+        for name in sorted(metadata):
+            yield from self.emit_partition_batch(attempt, name, metadata[name])  # type: ignore[misc]
+
+    def _taking_part(self, places: Mapping[str, Json]) -> Sequence[str]:
+        found = _names(self)
+        lost = sorted(set(places) - set(found))
+        if lost:
+            self._gone(lost)
+        return found
+
+    def _gone(self, partitions: Sequence[str]) -> None:
+        raise SourceError(
+            source=repr(self),
+            problem=f"partition {', '.join(partitions)} took part before and is gone",
+            remedy="Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is "
+            "an OpaquePartitionedTransactionalSource.",
+        )
+
+    def _unavailable(self, partition: str, error: PartitionUnavailable) -> None:
+        raise error
+
+
+class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
+    """Like its base, for partitions that may be away for a while.
+
+    A partition that is gone or cannot be reached is left out and keeps its place: what it has not given yet is in a
+    later batch. A replay is decided anew, from where the transaction before it ended.
+    """
+
+    kind: ClassVar[SourceKind] = SourceKind.OPAQUE
+
+    def _gone(self, partitions: Sequence[str]) -> None:
+        log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, ", ".join(partitions))
+
+    def _unavailable(self, partition: str, error: PartitionUnavailable) -> None:
+        log.warning("%s It is left out of this batch and keeps its place.", error)
+
+
+_OTHER = "The topology had another source before: give it another name, Transaction(topology=...)."
+
+
+def _places(source: Source, position: Json) -> dict[str, Json]:
+    if position is None:
+        return {}
+    if not isinstance(position, dict):
+        raise SourceError(
+            source=repr(source), problem=f"position {str(position)[:80]!r} has no partitions", remedy=_OTHER
+        )
+    return position
+
+
+def _names(source: PartitionedTransactionalSource) -> list[str]:
+    """Checked: every one has its own record in the ledger."""
+    found = list(source.partitions())
+    wrong = [name for name in found if not isinstance(name, str) or not name or found.count(name) > 1]
+    if wrong:
+        raise SourceError(
+            source=repr(source),
+            problem=f"partitions() gives {wrong[0]!r}",
+            remedy="Names of partitions are texts, not empty, each of them once.",
+        )
+    return found
