@@ -227,9 +227,46 @@ class SourceKindChanged(Refused):
     """The kind of the source changed while transactions are open."""
 
     template = (
-        "Topology {topology!r} has open transactions of a {found} source, and the DAG now has a {expected} one. "
-        "Let them commit with the old DAG first (airflow tx list {topology})."
+        "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
+        "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
+        "airflow tx list {topology} shows none open; skip what cannot be committed."
     )
+
+
+class SourceShapeChanged(Refused):
+    """A source with partitions took the place of one without, or the other way round."""
+
+    template = (
+        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}. "
+        "Give the new one another name: Transaction(topology=...)."
+    )
+
+
+class AlreadyFinal(Refused):
+    """Something was asked of a transaction that is over."""
+
+    template = "Transaction {txid} is {outcome}. {remedy}"
+
+
+class SkipRefused(Refused):
+    """A transaction that cannot be skipped as it is."""
+
+    template = "Skip of transaction {txid} refused: {problem}. {remedy}"
+
+
+class NotSkipped(Refused):
+    """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
+
+    template = (
+        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}. Nothing was changed; "
+        "airflow tx list {topology} shows the skipped ones."
+    )
+
+
+class Outbid(Refused):
+    """A waiter that wants to give up its run slot, while another one is to."""
+
+    template = "Run {run_id} does not yield: run {leader} does. It goes on waiting; there is nothing to do."
 
 
 class UnknownTransaction(Refused):

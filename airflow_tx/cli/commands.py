@@ -144,7 +144,7 @@ def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """What the DAG says of its topology, and its states by name."""
     from airflow_tx.cli.dags import transactional_dag
-    from airflow_tx.protocol.beginning import TopologyRequest
+    from airflow_tx.protocol.opening import TopologyRequest
 
     paths = _paths(args, args.topology)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
@@ -176,7 +176,7 @@ def _repairs(args: Namespace, store: Store) -> Any:
 
 
 def _audit(args: Namespace) -> Any:
-    from airflow_tx.protocol.repair import Audit
+    from airflow_tx.protocol.audit import Audit
 
     return Audit(who=getuser(), why=args.why)
 

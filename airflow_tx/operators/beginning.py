@@ -8,8 +8,9 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.sources.api import Source, SourceKind

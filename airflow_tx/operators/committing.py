@@ -17,7 +17,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.step import AlreadyCommitted, Granted, NotYet, Processed, Restarted
+from airflow_tx.protocol.step import AlreadyCommitted, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.state.api import Grant, StateKind
 
 
@@ -129,7 +129,7 @@ class Commit:
         # Gone through twice: once for the digest, once for the write.
         return list(rows) if update.state.kind is StateKind.TRANSACTIONAL else rows
 
-    def _acquire(self, processed: Processed, rows: Sequence[Rows]) -> Granted | NotYet | Restarted | AlreadyCommitted:
+    def _acquire(self, processed: Processed, rows: Sequence[Rows]) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
         digests = {
             update.state.name: output_digest(found, update)
             for update, found in zip(self.updates, rows, strict=True)

@@ -1,40 +1,37 @@
-"""The steps `open` and `begin`: a run's identity becomes an attempt of a transaction. Source: PROTOCOL §3."""
+"""The step `begin`: a run's identity becomes an attempt of a transaction. Source: PROTOCOL §3, §5 (re-admission)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from airflow_tx.errors import (
-    RunHeld,
-    SkippedTransaction,
-    SourceKindChanged,
-    StaleBegin,
-    TopologyClaimed,
-    UnknownTransaction,
-)
+from airflow_tx.errors import SkippedTransaction, UnknownTransaction
+from airflow_tx.protocol.asking import BeginRequest, Proposal
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.metadata import position_after, position_before, unmoved, written
+from airflow_tx.protocol.opening import check_claim, is_current
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
+    History,
     Metadata,
+    Outcome,
     Phase,
+    Skipped,
     TopologyRecord,
     TransactionRecord,
     digest,
     encode,
 )
-from airflow_tx.protocol.requirement import Create, Delete, Put, Write
+from airflow_tx.protocol.replaying import replay
+from airflow_tx.protocol.requirement import Create, Put, Write
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Begun,
     Decision,
-    Done,
     NeedBatch,
-    NeedRunState,
     NeedTopology,
     NoData,
     Result,
@@ -42,100 +39,6 @@ from airflow_tx.protocol.step import (
     WindowFull,
     is_committed,
 )
-
-LIVE_RUN_STATES = frozenset({"queued", "running"})
-
-
-@dataclass(frozen=True)
-class TopologyRequest:
-    """What a DAG says of its topology."""
-
-    dag_id: str
-    source_kind: str
-    max_pending: int
-
-
-@dataclass(frozen=True)
-class BeginRequest:
-    """What a run's first task asks for.
-
-    :param key: the run's identity: its run_id, or the interval or partition it stands for.
-    :param task_try: id of this try of `begin` (a UUIDv7: later tries are greater).
-    :param retry: whether Airflow retried `begin`, rather than somebody cleared it.
-    :param tasks: per task that must ack, a random 64-bit id as 16 hex digits.
-    """
-
-    topology: TopologyRequest
-    key: str
-    run_id: str
-    task_try: str
-    retry: bool
-    tasks: Mapping[str, str] = field(hash=False)
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What the source said to a `NeedBatch`.
-
-    :param batch: (rows, position), or None without data.
-    """
-
-    txid: int
-    base: str
-    batch: tuple[Any, Any] | None = field(hash=False)
-
-
-def open_topology(
-    read: Reader,
-    stamp: Stamp,
-    *,
-    paths: Paths,
-    request: TopologyRequest,
-    incarnation: str,
-) -> Decision | Result:
-    """Make the ledger of a topology, or bring what its record says of the DAG up to date.
-
-    :raises TopologyClaimed: another DAG uses the name.
-    :raises SourceKindChanged: while transactions are open.
-    """
-    topology = read.find(TopologyRecord, paths.record)
-    if topology is None:
-        made = TopologyRecord(
-            incarnation,
-            request.dag_id,
-            request.source_kind,
-            request.max_pending,
-            op=stamp.op,
-        )
-        folders = [Create(path, b"") for path in paths.folders]
-        counters = [
-            Create(paths.current, encode(Counter(1))),
-            Create(paths.allocated, encode(Counter(0))),
-        ]
-        return Decision(
-            (*folders, *counters, Create(paths.record, encode(made))),
-            Done(),
-            paths.record,
-        )
-    _check_claim(topology, paths, request)
-    writes: list[Write] = []
-    if topology.source_kind != request.source_kind:
-        allocated = read.get(Counter, paths.allocated)
-        if allocated.txid >= read.get(Counter, paths.current).txid:
-            raise SourceKindChanged(
-                topology=paths.topology,
-                found=topology.source_kind,
-                expected=request.source_kind,
-            )
-        # Written again as it is: a begin of the old kind that is just allocating is refused.
-        writes.append(Put(paths.allocated, encode(allocated)))
-    changed = replace(
-        topology,
-        source_kind=request.source_kind,
-        max_pending=request.max_pending,
-        op=stamp.op,
-    )
-    return Decision((*writes, Put(paths.record, encode(changed))), Done(), paths.record)
 
 
 def begin(
@@ -154,29 +57,47 @@ def begin(
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return NeedTopology()
-    _check_claim(topology, paths, request.topology)
-    if (topology.source_kind, topology.max_pending) != (
-        request.topology.source_kind,
-        request.topology.max_pending,
-    ):
+    check_claim(topology, paths, request.topology)
+    if not is_current(topology, request.topology):
         return NeedTopology()
+    if request.key is None:
+        return _allocate(read, stamp, paths, request, proposal, None)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None:
-        return _allocate(read, stamp, paths, request, proposal)
+        return _allocate(read, stamp, paths, request, proposal, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
-        return _final(read, paths, binding.txid)
-    return _replay(read, stamp, paths, request, proposal, run_states, binding.txid, record)
+        return _final(read, stamp, paths, request, binding.txid)
+    return replay(read, stamp, paths, request, proposal, run_states, binding.txid, record)
 
 
-def _check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
-    if topology.dag_id != request.dag_id:
-        raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
+def _final(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, txid: int) -> Decision | Result:
+    if is_committed(read, paths, txid):
+        return AlreadyCommitted(txid)
+    skipped = read.find(Skipped, paths.skipped(txid))
+    if skipped is None:
+        raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
+    if skipped.readmit is None:
+        raise SkippedTransaction(topology=paths.topology, txid=txid)
+    return _allocate(read, stamp, paths, request, None, _Readmission(txid, skipped))
 
 
-def position_before(read: Reader, paths: Paths, txid: int) -> Any:
-    """The position after transaction txid − 1; None for the first one."""
-    return read.get(Metadata, paths.meta(txid - 1)).position if txid > 1 else None
+@dataclass(frozen=True)
+class _Readmission:
+    """The skipped transaction whose rows are taken again."""
+
+    txid: int
+    skipped: Skipped
+
+    def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
+        """It is `txid` now, once and for all."""
+        done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
+        writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
+        history = read.find(History, paths.history(self.txid))
+        if history is not None:
+            told = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
+            writes.append(Put(paths.history(self.txid), encode(told)))
+        return tuple(writes)
 
 
 def _allocate(
@@ -185,6 +106,7 @@ def _allocate(
     paths: Paths,
     request: BeginRequest,
     proposal: Proposal | None,
+    readmission: _Readmission | None,
 ) -> Decision | Result:
     current = read.peek(Counter, paths.current)
     allocated = read.get(Counter, paths.allocated)
@@ -193,154 +115,51 @@ def _allocate(
         return WindowFull(current.txid, allocated.txid, request.topology.max_pending)
     position = position_before(read, paths, txid)
     base = digest(position)
-    if proposal is None or (proposal.txid, proposal.base) != (txid, base):
-        return NeedBatch(TransactionAttempt(txid, 1), position, base)
-    if proposal.batch is None:
-        return NoData(txid)
-    rows, after = proposal.batch
+    partitioned = request.topology.partitioned
+    if readmission is not None:
+        rows = readmission.skipped.rows
+        after = unmoved(position, rows, partitioned=partitioned)
+    else:
+        if proposal is None or not proposal.answers(txid, base):
+            return NeedBatch(TransactionAttempt(txid, 1), position, base)
+        if proposal.batch is None:
+            return NoData(txid)
+        rows, after = proposal.batch
+    ended = position_after(position, after, partitioned=partitioned)
+    key = request.key if request.key is not None else _unused_key(read, paths, txid)
     record = TransactionRecord(
-        key=request.key,
-        run_id=request.run_id,
+        key=key,
+        run_id=request.run_id or key,
         request=request.task_try,
         attempt=1,
         epoch=1,
         op=stamp.op,
         phase=Phase.PROCESSING,
         base=base,
+        ended=digest(ended),
         rows_digest=digest(rows),
         tasks=dict(request.tasks),
         created=stamp.now,
         began=stamp.now,
+        pinned=readmission is not None,
     )
+    binding = encode(Binding(txid))
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
-        Create(paths.run(request.key), encode(Binding(txid))),
-        Create(paths.meta(txid), encode(Metadata(1, rows, after))),
+        Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
+        *written(read, paths, txid, Metadata(1, rows, after), partitioned=partitioned, replaces=False),
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(txid), b""),
+        *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
-    result = Begun(TransactionAttempt(txid, 1), rows, after, record.rows_digest, replay=False)
+    result = Begun(TransactionAttempt(txid, 1), rows, ended, record.rows_digest, replay=False, run_id=record.run_id)
     return Decision(writes, result, paths.transaction(txid))
 
 
-def _final(read: Reader, paths: Paths, txid: int) -> Result:
-    if is_committed(read, paths, txid):
-        return AlreadyCommitted(txid)
-    if read.peek_if_any(Metadata, paths.skipped(txid)) is not None:
-        raise SkippedTransaction(topology=paths.topology, txid=txid)
-    raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
-
-
-def _replay(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: BeginRequest,
-    proposal: Proposal | None,
-    run_states: Mapping[str, str | None],
-    txid: int,
-    record: TransactionRecord,
-) -> Decision | Result:
-    if record.request > request.task_try:
-        raise StaleBegin(
-            run_id=request.run_id,
-            txid=txid,
-            found=record.request,
-            task_try=request.task_try,
-        )
-    if record.run_id != request.run_id:
-        if record.run_id not in run_states:
-            return NeedRunState(record.run_id)
-        if run_states[record.run_id] in LIVE_RUN_STATES:
-            raise RunHeld(
-                run_id=request.run_id,
-                txid=txid,
-                holder=record.run_id,
-                state=run_states[record.run_id],
-            )
-    started = read.names(paths.acks(txid))
-    same = record.request == request.task_try
-    if same or (request.retry and not started and record.phase is Phase.PROCESSING):
-        return _continue(read, stamp, paths, request, txid, record)
-    return _next_attempt(read, stamp, paths, request, proposal, txid, record, started)
-
-
-def _continue(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: BeginRequest,
-    txid: int,
-    record: TransactionRecord,
-) -> Decision | Result:
-    meta = read.get(Metadata, paths.meta(txid))
-    result = Begun(
-        TransactionAttempt(txid, record.attempt),
-        meta.rows,
-        meta.position,
-        record.rows_digest,
-        replay=record.attempt > 1,
-    )
-    if record.request == request.task_try:
-        return result
-    again = replace(
-        record,
-        request=request.task_try,
-        run_id=request.run_id,
-        tasks=dict(request.tasks),
-        op=stamp.op,
-    )
-    return Decision((Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid))
-
-
-def _next_attempt(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: BeginRequest,
-    proposal: Proposal | None,
-    txid: int,
-    record: TransactionRecord,
-    started: tuple[str, ...],
-) -> Decision | Result:
-    meta = read.get(Metadata, paths.meta(txid))
-    rows, after, base = meta.rows, meta.position, record.base
-    if request.topology.source_kind != "transactional":
-        position = position_before(read, paths, txid)
-        base = digest(position)
-        if proposal is None or (proposal.txid, proposal.base) != (txid, base):
-            return NeedBatch(TransactionAttempt(txid, record.attempt + 1), position, base)
-        rows, after = proposal.batch if proposal.batch is not None else (None, position)
-    attempt = record.attempt + 1
-    again = replace(
-        record,
-        run_id=request.run_id,
-        request=request.task_try,
-        attempt=attempt,
-        epoch=record.epoch + 1,
-        op=stamp.op,
-        phase=Phase.PROCESSING,
-        base=base,
-        rows_digest=digest(rows),
-        tasks=dict(request.tasks),
-        began=stamp.now,
-        processed=None,
-        error=None,
-    )
-    writes: tuple[Write, ...] = (
-        Put(paths.transaction(txid), encode(again)),
-        Put(paths.meta(txid), encode(Metadata(attempt, rows, after))),
-        *(Delete(f"{paths.acks(txid)}/{name}") for name in started),
-        Put(paths.acks(txid), b""),
-    )
-    return Decision(
-        writes,
-        Begun(
-            TransactionAttempt(txid, attempt),
-            rows,
-            after,
-            again.rows_digest,
-            replay=True,
-        ),
-        paths.transaction(txid),
-    )
+def _unused_key(read: Reader, paths: Paths, txid: int) -> str:
+    """`tx-<txid>`, unless a run that somebody started by hand was called so."""
+    key, number = f"tx-{txid}", 1
+    while read.find(Binding, paths.run(key)) is not None:
+        number += 1
+        key = f"tx-{txid}-{number}"
+    return key

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field, replace
 from airflow_tx.errors import (
     FailedTransaction,
     OutputChanged,
-    Outranked,
     RowsChanged,
     StaleBatch,
     StateMissing,
 )
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.beginning import position_before
+from airflow_tx.protocol.ending import check_token, ended, history_of
+from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import (
     Counter,
-    History,
-    Metadata,
     Outcome,
     Phase,
     TopologyRecord,
@@ -29,7 +27,7 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
-from airflow_tx.protocol.requirement import Create, Delete, Put, Write
+from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Committed,
@@ -39,6 +37,7 @@ from airflow_tx.protocol.step import (
     Restarted,
     Result,
     Stamp,
+    ToBeSkipped,
     is_committed,
 )
 
@@ -70,7 +69,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     record = newest(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
         return record
-    if record.phase is Phase.FAILED:
+    if record.phase is Phase.FAILED and record.skip is None:
         raise FailedTransaction(
             txid=attempt.txid,
             attempt=attempt.attempt,
@@ -79,6 +78,8 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     current = read.get(Counter, paths.current)
     if current.txid != attempt.txid:
         return NotYet(current.txid)
+    if record.skip is not None:
+        return ToBeSkipped(attempt.txid)
     if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
         return Restarted()
     _check_rows(record, request)
@@ -130,14 +131,6 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
             raise OutputChanged(state=state, txid=txid, digest=output, found=found)
 
 
-def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
-    """Whether `token` is still the grant that the ledger knows."""
-    if record is None or record.phase is not Phase.COMMITTING:
-        return False
-    found = (topology.generation, record.attempt, record.epoch, record.nonce)
-    return found == (token.generation, token.attempt, token.epoch, token.nonce)
-
-
 @dataclass(frozen=True)
 class CommitRequest:
     """What a committer says when everything is written.
@@ -165,49 +158,17 @@ def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) 
     if record is None and is_committed(read, paths, txid):
         return Committed(txid, here=False)
     topology = read.get(TopologyRecord, paths.record)
-    if record is None or not holds(record, topology, token):
-        found = (
-            "no open transaction"
-            if record is None
-            else f"{topology.generation}/{txid}.{record.attempt}#{record.epoch} ({record.phase.value})"
-        )
-        raise Outranked(txid=txid, token=str(token), found=found)
-    read.get(Counter, paths.current)
-    final = {**topology.states, **dict.fromkeys(request.states, txid)}
-    history = History(
-        txid=txid,
-        attempts=record.attempt,
-        run_id=record.run_id,
-        outcome=Outcome.COMMITTED,
-        began=record.began,
-        processed=record.processed,
-        granted_at=record.granted_at,
-        ended=stamp.now,
-        rows=request.rows,
-        ack_val=f"{request.ack_val:016x}",
-        op=stamp.op,
-        failures=record.failures,
+    record = check_token(record, topology, token)
+    told = replace(
+        history_of(record, stamp, txid, Outcome.COMMITTED), rows=request.rows, ack_val=f"{request.ack_val:016x}"
     )
-    writes: list[Write] = [
-        Put(paths.record, encode(replace(topology, states=final, op=stamp.op))),
-        Put(paths.current, encode(Counter(txid + 1))),
-        Create(paths.history(txid), encode(history)),
-        Delete(paths.transaction(txid)),
-        *(Delete(f"{paths.acks(txid)}/{name}") for name in read.names(paths.acks(txid))),
-        Delete(paths.acks(txid)),
-        *_rotation(read, paths, txid, request.history),
-    ]
-    return Decision(tuple(writes), Committed(txid, here=True), paths.history(txid))
-
-
-def _rotation(read: Reader, paths: Paths, txid: int, history: int) -> list[Write]:
-    """What is no longer needed once `txid` is final: its predecessor's metadata, and history beyond its limit.
-
-    Each commit removes the one entry that the commit before it had kept, so one look is enough.
-    """
-    writes: list[Write] = []
-    if txid > 1 and read.find(Metadata, paths.meta(txid - 1)) is not None:
-        writes.append(Delete(paths.meta(txid - 1)))
-    if txid > history and read.exists(paths.history(txid - history)):
-        writes.append(Delete(paths.history(txid - history)))
-    return writes
+    writes = ended(
+        read,
+        stamp,
+        paths=paths,
+        topology=topology,
+        history=told,
+        states=request.states,
+        limit=request.history,
+    )
+    return Decision(writes, Committed(txid, here=True, waiting=tuple(topology.yielded)), paths.history(txid))

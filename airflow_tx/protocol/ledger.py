@@ -1,54 +1,52 @@
-"""Runs the steps on a store: one multi each, lost races planned anew, lost replies read back. Source: PROTOCOL §1.
-
-Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait.
-"""
+"""The ledger: every step of the protocol as a method of one object. Source: PROTOCOL §2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from airflow_tx.errors import (
-    OutcomeUnknown,
-    Refused,
-    RequirementFailed,
-    StoreUnavailable,
     TooMuchContention,
-    TxError,
-    UnreadableRecord,
 )
-from airflow_tx.protocol import beginning, committing, processing
-from airflow_tx.protocol.api import Clock, Ids, Node, Store
+from airflow_tx.protocol import beginning, committing, ending, opening, processing, recovering, skipping, yielding
+from airflow_tx.protocol.api import Clock, Ids, Store
+from airflow_tx.protocol.asking import BeginRequest, Proposal
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.beginning import BeginRequest, Proposal
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest, CommitRequest
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import Instance, TaskTry
-from airflow_tx.protocol.reading import PRESENT, Memory, Reader
+from airflow_tx.protocol.reading import PRESENT, Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.requirement import Create, Put
+from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
+    AlreadySkipped,
     Begun,
+    Bidding,
+    Blocked,
     Committed,
-    Decision,
     Done,
     Granted,
     NeedBatch,
     NeedRunState,
     NeedTopology,
     NoData,
+    NotNeeded,
     NotYet,
     Processed,
+    ReplayNoted,
     Restarted,
-    Result,
-    Stamp,
+    SkipGranted,
     Started,
-    Step,
+    ToBeSkipped,
     WindowFull,
 )
+from airflow_tx.protocol.yielding import Waiter
 
 T = TypeVar("T")
 
@@ -68,11 +66,10 @@ class LedgerOptions:
     history: int = 1000
 
 
-class Ledger:
+class Ledger(StepRunner):
     """The transactions of one topology, as one process sees them.
 
-    It remembers the records that it wrote itself, so that its next step need not read them again; such a memory is only
-    ever used for a multi that checks it.
+    Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait.
     """
 
     def __init__(
@@ -84,12 +81,8 @@ class Ledger:
         ids: Ids,
         options: LedgerOptions | None = None,
     ) -> None:
-        self.store = store
-        self.paths = paths
-        self.clock = clock
-        self.ids = ids
+        super().__init__(store, paths, clock=clock, ids=ids)
         self.options = options or LedgerOptions()
-        self._known = Memory()
 
     def begin(
         self, request: BeginRequest, *, decide: Decide, run_state: RunState
@@ -108,7 +101,7 @@ class Ledger:
                 proposal=proposal,
                 run_states=states,
             )
-            result = self._run(step)
+            result = self.run(step)
             if isinstance(result, NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
@@ -119,15 +112,15 @@ class Ledger:
                 return cast("Begun | NoData | WindowFull | AlreadyCommitted", result)
         raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)
 
-    def open(self, request: beginning.TopologyRequest) -> None:
+    def open(self, request: TopologyRequest) -> None:
         """Make the ledger of this topology, or bring it up to date with the DAG.
 
-        :raises Refused: see `beginning.open_topology`.
+        :raises Refused: see `opening.open_topology`.
         """
         self.store.ensure(self.paths.root)
-        self._run(
+        self.run(
             partial(
-                beginning.open_topology,
+                opening.open_topology,
                 paths=self.paths,
                 request=request,
                 incarnation=self.ids.nonce(),
@@ -145,7 +138,7 @@ class Ledger:
             task=task,
             emitted=self.ids.message_id(),
         )
-        return cast("Started | AlreadyCommitted", self._run(step))
+        return cast("Started | AlreadyCommitted", self.run(step))
 
     def ack(
         self,
@@ -164,13 +157,13 @@ class Ledger:
             rows=rows,
             outputs=list(outputs),
         )
-        return cast(Done, self._run(step))
+        return cast(Done, self.run(step))
 
     def fail(self, attempt: TransactionAttempt, task: TaskTry, reason: str) -> Done:
         """Step `fail`; see `processing.fail`."""
         return cast(
             Done,
-            self._run(
+            self.run(
                 partial(
                     processing.fail,
                     paths=self.paths,
@@ -196,9 +189,9 @@ class Ledger:
             rows_digest=rows_digest,
             expected=expected,
         )
-        return cast("Processed | AlreadyCommitted", self._run(step))
+        return cast("Processed | AlreadyCommitted", self.run(step))
 
-    def acquire(self, request: AcquireRequest) -> Granted | NotYet | Restarted | AlreadyCommitted:
+    def acquire(self, request: AcquireRequest) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
         """Step `acquire`; see `committing.acquire`."""
         step = partial(
             committing.acquire,
@@ -206,7 +199,7 @@ class Ledger:
             request=request,
             nonce=self.ids.nonce(),
         )
-        return cast("Granted | NotYet | Restarted | AlreadyCommitted", self._run(step))
+        return cast("Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted", self.run(step))
 
     def commit(
         self,
@@ -223,95 +216,64 @@ class Ledger:
             self._known.nodes.setdefault(self.paths.history(token.txid - self.options.history), PRESENT)
         return cast(
             Committed,
-            self._run(partial(committing.commit, paths=self.paths, request=request)),
+            self.run(partial(committing.commit, paths=self.paths, request=request)),
         )
+
+    def note_skip(self, txid: int, audit: Audit) -> Done | AlreadySkipped:
+        """Step `skip`; see `skipping.note_skip`."""
+        return cast("Done | AlreadySkipped", self.run(partial(skipping.note_skip, **self._of(txid), audit=audit)))
+
+    def withdraw_skip(self, txid: int) -> Done:
+        """Step `replay` of a person; see `skipping.withdraw_skip`."""
+        return cast(Done, self.run(partial(skipping.withdraw_skip, **self._of(txid))))
+
+    def grant_skip(self, txid: int, states: Mapping[str, bool]) -> SkipGranted | NotYet | AlreadySkipped:
+        """The grant of a skip; see `skipping.grant_skip`."""
+        step = partial(skipping.grant_skip, **self._of(txid), states=states, nonce=self.ids.nonce())
+        return cast("SkipGranted | NotYet | AlreadySkipped", self.run(step))
+
+    def commit_skip(self, token: Token, *, states: Collection[str]) -> Committed:
+        """The end of a skip; see `skipping.commit_skip`."""
+        step = partial(
+            skipping.commit_skip,
+            paths=self.paths,
+            token=token,
+            states=tuple(states),
+            history=self.options.history,
+        )
+        return cast(Committed, self.run(step))
+
+    def readmit(self, txid: int, audit: Audit) -> Done:
+        """Step `readmit`; see `skipping.readmit`."""
+        return cast(Done, self.run(partial(skipping.readmit, **self._of(txid), audit=audit)))
+
+    def bid(self, waiter: Waiter) -> Bidding | NotNeeded:
+        """First half of `yield`; see `yielding.bid`."""
+        return cast("Bidding | NotNeeded", self.run(partial(yielding.bid, paths=self.paths, waiter=waiter)))
+
+    def give_way(self, waiter: Waiter) -> Done | NotNeeded:
+        """Second half of `yield`; see `yielding.give_way`."""
+        return cast("Done | NotNeeded", self.run(partial(yielding.give_way, paths=self.paths, waiter=waiter)))
+
+    def came_back(self, run_id: str) -> Done:
+        """The end of a `yield`; see `yielding.came_back`."""
+        return cast(Done, self.run(partial(yielding.came_back, paths=self.paths, run_id=run_id)))
+
+    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted:
+        """An automatic replay; see `recovering.note_replay`."""
+        step = partial(recovering.note_replay, paths=self.paths, request=request)
+        return cast("ReplayNoted | Blocked | AlreadyCommitted", self.run(step))
+
+    def unblock(self) -> Done:
+        """See `recovering.unblock`."""
+        return cast(Done, self.run(partial(recovering.unblock, paths=self.paths)))
+
+    def _of(self, txid: int) -> dict[str, Any]:
+        return {"paths": self.paths, "txid": txid}
 
     def holds(self, token: Token) -> bool:
         """Whether `token` is still the grant that the ledger knows: an outranked committer, or a broken ledger?"""
         self.store.sync()
         read = Reader(self.store)
         record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))
-        return committing.holds(record, read.peek(TopologyRecord, self.paths.record), token)
-
-    def remember(self, read: Reader) -> None:
-        """What a caller has just read, so that the next step need not; its multi checks it."""
-        self._known.nodes.update({path: node for path, node in read.seen.nodes.items() if node is not None})
-
-    def run(self, step: Step | partial[Decision | Result]) -> Result:
-        """A step that has no method here, such as a repair."""
-        return self._run(step)
-
-    def _run(self, step: Step | partial[Decision | Result]) -> Result:
-        synced = False
-        for _ in range(PASSES):
-            read = Reader(self.store, self._known)
-            stamp = Stamp(self.clock.now().isoformat(timespec="milliseconds"), self.ids.nonce())
-            refusal: TxError | None = None
-            try:
-                outcome = step(read, stamp)
-            except (Refused, UnreadableRecord) as error:
-                refusal, outcome = error, Done()
-            if isinstance(outcome, Decision):
-                if self._send(read, outcome, stamp):
-                    return outcome.result
-            elif isinstance(outcome, QUESTIONS):
-                # The multi that follows the answer checks what led to the question.
-                self._known = read.seen
-                return outcome
-            elif synced and not read.guessed and self._confirmed(read):
-                if refusal is not None:
-                    raise refusal
-                return outcome
-            else:
-                # What writes nothing is decided on what everybody has written until now, never on a memory.
-                self.store.sync()
-                synced = True
-            self._known.clear()
-        raise TooMuchContention(step=_name(step), subject=self.paths.topology, times=PASSES)
-
-    def _confirmed(self, read: Reader) -> bool:
-        """Whether all that was read held at one moment: an answer must not come from records of different times."""
-        requirements = read.requirements(frozenset())
-        try:
-            if requirements:
-                self.store.multi(requirements, ())
-        except (RequirementFailed, OutcomeUnknown):
-            return False
-        return True
-
-    def _send(self, read: Reader, decision: Decision, stamp: Stamp) -> bool:
-        created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
-        try:
-            self.store.multi(read.requirements(created), decision.writes)
-        except RequirementFailed:
-            return False
-        except OutcomeUnknown as unknown:
-            self._known.clear()
-            try:
-                self.store.sync()
-                found = self.store.get(decision.proof)
-            except StoreUnavailable:
-                # Not that one: it says that nothing was written.
-                raise unknown from None
-            return found is not None and f'"op":"{stamp.op}"'.encode() in found.data
-        self._known = _after(self._known, read, decision)
-        return True
-
-
-def _after(before: Memory, read: Reader, decision: Decision) -> Memory:
-    """What the process knows once its multi is done: what it read, with its own writes applied."""
-    seen = {path: node for path, node in read.seen.nodes.items() if node is not None}
-    known = Memory({**before.nodes, **seen}, {**before.children, **read.seen.children})
-    for write in decision.writes:
-        node = known.nodes.pop(write.path, None)
-        known.children.pop(write.path, None)
-        known.children.pop(write.path.rpartition("/")[0], None)
-        if isinstance(write, Create):
-            known.nodes[write.path] = Node(write.data, 0)
-        elif isinstance(write, Put) and node is not None:
-            known.nodes[write.path] = Node(write.data, node.version + 1)
-    return known
-
-
-def _name(step: Any) -> str:
-    return str(getattr(getattr(step, "func", step), "__name__", "step"))
+        return ending.holds(record, read.peek(TopologyRecord, self.paths.record), token)

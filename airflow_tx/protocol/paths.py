@@ -112,6 +112,14 @@ class Paths:
         """Metadata per partition, for partitioned sources."""
         return f"{self.base}/source"
 
+    def places(self, partition: str) -> str:
+        """The metadata of one partition, by txid."""
+        return f"{self.sources}/{encode(partition)}"
+
+    def place(self, partition: str, txid: int) -> str:
+        """Rows and position of one partition in one batch."""
+        return f"{self.places(partition)}/{txid}"
+
     @property
     def repairs(self) -> str:
         """What people did to this ledger; made by the first repair."""
@@ -133,6 +141,7 @@ class Paths:
             self.histories,
             self.runs,
             self.all_skipped,
+            self.sources,
         )
 
 

@@ -45,6 +45,11 @@ class TopologyRecord:
     :param incarnation: uuid made with this ledger; a fence of another one is refused.
     :param generation: raised only by a repair.
     :param states: per state, the last txid whose grant raised its fence and which became final.
+    :param partitioned: whether the source has partitions, each with a place of its own.
+    :param blocked: the transaction that is replayed no more, and why; None if there is none.
+    :param bid: which waiter is about to give up its run slot, while that is decided.
+    :param yielded: per run_id, a waiter that has given up its run slot and is to be started again.
+    :param yields: how many did so in all.
     """
 
     incarnation: str
@@ -54,6 +59,11 @@ class TopologyRecord:
     generation: int = 1
     states: dict[str, int] = field(default_factory=dict)
     op: str = ""
+    partitioned: bool = False
+    blocked: dict[str, Any] | None = None
+    bid: dict[str, Any] | None = None
+    yielded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    yields: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,11 +85,14 @@ class Metadata:
     """Exactly which rows a transaction has, and where the source stands after them.
 
     :param attempt: the attempt that wrote it.
+    :param partitions: of a partitioned source: per partition, the last transaction up to this one that it took part in,
+        where its rows and position lie.
     """
 
     attempt: int
     rows: Any
     position: Any
+    partitions: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,11 @@ class TransactionRecord:
     :param op: nonce of the last step, by which an unanswered write is recognised.
     :param granted: true from the first grant of any attempt on.
     :param base: digest of the position after txid − 1 that the batch was computed from.
+    :param ended: digest of the position after this transaction.
+    :param pinned: it was re-admitted: its rows never change.
+    :param skip: who wants it skipped at its turn, when and why.
+    :param yielded: the txid whose run it gave up its run slot for.
+    :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
     :param outputs: per transactional state, digest of what the first grant was about to write.
@@ -106,6 +124,7 @@ class TransactionRecord:
     op: str
     phase: Phase
     base: str
+    ended: str
     rows_digest: str
     tasks: dict[str, str]
     created: str
@@ -114,7 +133,8 @@ class TransactionRecord:
     granted: bool = False
     pinned: bool = False
     skip: dict[str, str] | None = None
-    yielded: str | None = None
+    yielded: int | None = None
+    replay: dict[str, Any] | None = None
     failures: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     fenced: list[str] = field(default_factory=list)
@@ -159,6 +179,27 @@ class History:
     ack_val: str
     op: str
     failures: int = 0
+    skip: dict[str, str] | None = None
+    readmitted_as: int | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """`skipped/<txid>`: what a skipped transaction had, so that it can be re-admitted.
+
+    :param rows: of all partitions; None once it is re-admitted.
+    :param skip: who skipped it, when and why.
+    :param readmit: who wants it back, when and why.
+    :param readmitted_as: the txid that stands for its rows now.
+    """
+
+    key: str
+    run_id: str
+    rows: Any
+    skip: dict[str, str]
+    op: str
+    readmit: dict[str, str] | None = None
+    readmitted_as: int | None = None
 
 
 @dataclass(frozen=True)

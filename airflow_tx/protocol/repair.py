@@ -7,11 +7,13 @@ takes several: it keeps the topology unusable until its last one, and can be rep
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.metadata import rebuilt_from
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.rebuilding import LEDGER_LOST, Rebuilt
@@ -30,14 +32,6 @@ STATE_LOST = "state-lost"
 RESET = "reset"
 _TOGETHER = 100  # deletions in one multi
 _RESETTING = "being reset: "
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Who repairs, and why."""
-
-    who: str
-    why: str
 
 
 # --- --state-lost ------------------------------------------------------------------------------------------------
@@ -95,7 +89,7 @@ def ledger_lost(
         )
     generation = max(plan.generation, 0 if found is None else found.generation + 1)
     after = replace(
-        found or TopologyRecord(plan.incarnation, request.dag_id, request.source_kind, request.max_pending),
+        found or request.made(plan.incarnation, stamp.op),
         generation=generation,
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
         op=stamp.op,
@@ -105,7 +99,8 @@ def ledger_lost(
     writes.append(_put(read, paths.current, encode(Counter(plan.current))))
     writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
     if plan.meta is not None:
-        writes.append(Create(paths.meta(plan.current - 1), encode(plan.meta)))
+        there = set(_names(read, paths.sources))
+        writes += rebuilt_from(paths, plan.current - 1, plan.meta, partitioned=request.partitioned, there=there)
     return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.told)
 
 
@@ -117,6 +112,9 @@ def _emptied(read: Reader, paths: Paths, anew: int) -> list[Write]:
     """What the ledger holds of open transactions, and of all from `anew` on: they stand for other batches now."""
     writes: list[Write] = []
     for folder in (paths.transactions, paths.metas):
+        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
+    for partition in _names(read, paths.sources):
+        folder = f"{paths.sources}/{partition}"
         writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
     for txid in _names(read, paths.all_acks):
         folder = f"{paths.all_acks}/{txid}"
@@ -153,7 +151,7 @@ def is_being_reset(data: bytes) -> bool:
 
 def empty(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in (*paths.folders, paths.sources):
+    for path in paths.folders:
         if path not in (paths.base, paths.coordinator):
             _delete_below(store, path)
 
@@ -175,7 +173,7 @@ def reset(
     read: Reader, stamp: Stamp, *, paths: Paths, request: TopologyRequest, incarnation: str, audit: Audit
 ) -> Decision:
     """Second half, once everything below the folders is deleted and the states are empty: a new ledger."""
-    after = TopologyRecord(incarnation, request.dag_id, request.source_kind, request.max_pending, op=stamp.op)
+    after = request.made(incarnation, stamp.op)
     writes = [
         _put(read, paths.record, encode(after)),
         _put(read, paths.current, encode(Counter(1))),

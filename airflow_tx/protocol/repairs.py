@@ -8,12 +8,12 @@ from typing import cast
 
 from airflow_tx.errors import RepairRefused, StateError, TxError
 from airflow_tx.protocol import repair
-from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
 from airflow_tx.protocol.records import TopologyRecord, decode
-from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.step import Repaired
 from airflow_tx.protocol.view import topologies
 

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Ack, Counter, Metadata
+from airflow_tx.protocol.records import Ack, Counter, Skipped
 from airflow_tx.protocol.requirement import Write
 
 
@@ -42,13 +42,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Begun:
-    """The run is this attempt of this transaction, with these rows."""
+    """The run is this attempt of this transaction, with these rows.
+
+    :param position: where the source stands after it, all partitions included.
+    :param run_id: the run that it belongs to.
+    :param skip: who wants it skipped at its turn, when and why; None: nobody.
+    """
 
     attempt: TransactionAttempt
     rows: Any
     position: Any
     rows_digest: str
     replay: bool
+    run_id: str = ""
+    skip: Mapping[str, str] | None = field(hash=False, default=None)
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,13 @@ class Restarted:
 
 
 @dataclass(frozen=True)
+class ToBeSkipped:
+    """It is its turn, and a person wants it skipped: nobody commits it."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
 class Granted:
     """The turn is taken.
 
@@ -148,11 +162,70 @@ class Granted:
 
 
 @dataclass(frozen=True)
+class SkipGranted:
+    """The turn is taken to skip a transaction.
+
+    :param attempt: its newest one; rows and position are those of its batch.
+    """
+
+    grant: Granted
+    attempt: TransactionAttempt
+    rows: Any = field(hash=False)
+    position: Any = field(hash=False)
+
+
+@dataclass(frozen=True)
+class AlreadySkipped:
+    """The transaction is skipped; nothing is left to do."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
 class Committed:
-    """The transaction is final, by this call or by an earlier one."""
+    """The transaction is final, by this call or by an earlier one.
+
+    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier ones.
+    """
 
     txid: int
     here: bool
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReplayNoted:
+    """A replay was asked for.
+
+    :param first: by this call; otherwise somebody else is at it.
+    :param count: how many automatic ones there were in a row.
+    """
+
+    first: bool
+    count: int
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """It was replayed as often as may be: a person has to look at it."""
+
+    txid: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bidding:
+    """Which waiter gives up its run slot is being decided.
+
+    :param leader: the run that would, if it ended now.
+    """
+
+    leader: str
+
+
+@dataclass(frozen=True)
+class NotNeeded:
+    """The way is free already; nobody gives up anything."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +253,15 @@ Result = (
     | Processed
     | NotYet
     | Restarted
+    | ToBeSkipped
     | Granted
+    | SkipGranted
+    | AlreadySkipped
     | Committed
+    | ReplayNoted
+    | Blocked
+    | Bidding
+    | NotNeeded
     | Repaired
 )
 Step = Callable[[Reader, Stamp], Decision | Result]
@@ -190,4 +270,4 @@ Step = Callable[[Reader, Stamp], Decision | Result]
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
     """Whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
     current = read.peek(Counter, paths.current)
-    return txid < current.txid and read.peek_if_any(Metadata, paths.skipped(txid)) is None
+    return txid < current.txid and read.peek_if_any(Skipped, paths.skipped(txid)) is None

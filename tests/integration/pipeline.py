@@ -9,10 +9,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.records import dumps

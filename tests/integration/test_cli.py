@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import FenceForeign, StateBehind
-from airflow_tx.protocol.beginning import TopologyRequest
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.state import Sum
 from airflow_tx.state.backing.sql import SqlState

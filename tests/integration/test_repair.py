@@ -25,8 +25,8 @@ from airflow_tx.errors import (
     UnreadableRecord,
 )
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.rebuilding import Held
-from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.view import repairs, topology_view

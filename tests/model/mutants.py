@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from airflow_tx.protocol import beginning, committing, processing, step
+from airflow_tx.protocol import beginning, committing, ending, processing, replaying, step
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.state import fence
@@ -88,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         "token not compared at the mark",
-        ((committing.commit, "not holds(record, topology, token)", "False"),),
+        ((ending.check_token, "not holds(record, topology, token)", "False"),),
         ONE_OPAQUE_KEYS,
     ),
     Mutant("a refused write taken for done", ((Ledger._send, "return False", "return True"),), ONE),
@@ -102,7 +102,11 @@ MUTANTS = (
         "binding not looked at",
         (
             (beginning.begin, "if binding is None:", "if True:"),
-            (beginning._allocate, "Create(paths.run(request.key), encode(Binding(txid))),", ""),
+            (
+                beginning._allocate,
+                "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
+                "",
+            ),
         ),
         ONE,
     ),
@@ -110,9 +114,9 @@ MUTANTS = (
     Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
-        "an old begin may ask", ((beginning._replay, "record.request > request.task_try", "False"),), ONE_OPAQUE_KEYS
+        "an old begin may ask", ((replaying.replay, "record.request > request.task_try", "False"),), ONE_OPAQUE_KEYS
     ),
-    Mutant("a stale position is kept", ((beginning._next_attempt, "base=base,", ""),), TWO_OPAQUE),
+    Mutant("a stale position is kept", ((replaying._next_attempt, "base=base,", ""),), TWO_OPAQUE),
 )
 
 

@@ -18,13 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from airflow_tx.errors import TxError
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.beginning import BeginRequest, TopologyRequest
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.repair import Audit
 from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.protocol.step import Begun, Granted, Processed
 from airflow_tx.store.client import ClientConfig, connect, disconnect

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from airflow_tx.errors import FenceOutranked, OutcomeUnknown, Refused, StaleAttempt, StaleTry, TxError
-from airflow_tx.protocol.beginning import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.records import Ack, Counter, History, Metadata, decode
 from airflow_tx.protocol.requirement import Unchanged
 from airflow_tx.state import Sum

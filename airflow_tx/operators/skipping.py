@@ -1,0 +1,61 @@
+"""Takes a skip that a person asked for into effect, once it is the turn. Source: PROTOCOL §5.
+
+Whoever finds one does it: the command that asked, the committer that advances the turn to it, one that waits behind it,
+its own run's tasks. It is a grant like any other: it outranks a committer of the transaction that still lives, and
+undoes in the states what that one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter, TransactionRecord, dumps
+from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet, SkipGranted
+from airflow_tx.state.api import FencedState, Grant, StateKind
+
+
+def states_of(dag: Any) -> dict[str, FencedState]:
+    """By name, the states that the committers of a DAG update."""
+    return {update.state.name: update.state for task in dag.tasks for update in getattr(task, "updates", ())}
+
+
+def wanted(ledger: Ledger) -> int | None:
+    """The txid whose turn it is, if it is to be skipped."""
+    read = Reader(ledger.store)
+    current = read.peek(Counter, ledger.paths.current).txid
+    record = read.peek_if_any(TransactionRecord, ledger.paths.transaction(current))
+    return current if record is not None and record.skip is not None else None
+
+
+def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any) -> Committed | NotYet:
+    """Skip a transaction, if it is its turn.
+
+    :param states: all states of the topology, by name.
+    :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip`.
+    :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
+    """
+    undoable = {name: state.kind is StateKind.OPAQUE for name, state in states.items()}
+    answer = ledger.grant_skip(txid, undoable)
+    if isinstance(answer, AlreadySkipped):
+        return Committed(txid, here=False)
+    if isinstance(answer, NotYet):
+        return answer
+    grant = _grant(ledger.paths.topology, answer)
+    for state in states.values():
+        state.raise_fence(grant)
+    for state in states.values():
+        state.write(grant, ())  # nothing, completely: the state's fence says that this transaction is over
+    done = ledger.commit_skip(grant.token, states=list(states))
+    log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
+    return done
+
+
+def _grant(topology: str, answer: SkipGranted) -> Grant:
+    given, attempt = answer.grant, answer.attempt
+    token = Token(given.generation, attempt.txid, attempt.attempt, given.epoch, given.nonce)
+    batch = dumps({"rows": answer.rows, "position": answer.position, "prev": given.position_before})
+    return Grant(topology, given.incarnation, token, given.last, batch)

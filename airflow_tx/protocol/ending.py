@@ -1,0 +1,96 @@
+"""What the end of a transaction writes, committed or skipped: history, rotation, the turn. Source: PROTOCOL §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from airflow_tx.errors import Outranked
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.metadata import forgotten
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter, History, Outcome, Phase, TopologyRecord, TransactionRecord, encode
+from airflow_tx.protocol.requirement import Create, Delete, Put, Write
+from airflow_tx.protocol.step import Stamp
+
+
+def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
+    """Whether `token` is still the grant that the ledger knows."""
+    if record is None or record.phase is not Phase.COMMITTING:
+        return False
+    found = (topology.generation, record.attempt, record.epoch, record.nonce)
+    return found == (token.generation, token.attempt, token.epoch, token.nonce)
+
+
+def check_token(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> TransactionRecord:
+    """The record of the transaction that `token` was granted for.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    if record is None or not holds(record, topology, token):
+        found = (
+            "no open transaction"
+            if record is None
+            else f"{topology.generation}/{token.txid}.{record.attempt}#{record.epoch} ({record.phase.value})"
+        )
+        raise Outranked(txid=token.txid, token=str(token), found=found)
+    return record
+
+
+def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outcome) -> History:
+    """What is remembered of a transaction that ends now."""
+    return History(
+        txid=txid,
+        attempts=record.attempt,
+        run_id=record.run_id,
+        outcome=outcome,
+        began=record.began,
+        processed=record.processed,
+        granted_at=record.granted_at,
+        ended=stamp.now,
+        rows=None,
+        ack_val="0" * 16,
+        op=stamp.op,
+        failures=record.failures,
+        skip=record.skip if outcome is Outcome.SKIPPED else None,
+    )
+
+
+def ended(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    topology: TopologyRecord,
+    history: History,
+    states: Collection[str],
+    limit: int,
+) -> tuple[Write, ...]:
+    """Make a transaction final and pass the turn on.
+
+    :param states: names of the states whose fence its grant has raised.
+    :param limit: how many final transactions are remembered.
+    """
+    txid = history.txid
+    read.get(Counter, paths.current)
+    final = {**topology.states, **dict.fromkeys(states, txid)}
+    blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
+    after = replace(topology, states=final, blocked=blocked, bid=None, op=stamp.op)
+    return (
+        Put(paths.record, encode(after)),
+        Put(paths.current, encode(Counter(txid + 1))),
+        Create(paths.history(txid), encode(history)),
+        Delete(paths.transaction(txid)),
+        *(Delete(f"{paths.acks(txid)}/{name}") for name in read.names(paths.acks(txid))),
+        Delete(paths.acks(txid)),
+        *forgotten(read, paths, txid, partitioned=topology.partitioned),
+        *_forgotten_history(read, paths, txid, limit),
+    )
+
+
+def _forgotten_history(read: Reader, paths: Paths, txid: int, limit: int) -> list[Write]:
+    """Each end removes the one entry that the end before it had kept, so one look is enough."""
+    if txid > limit and read.exists(paths.history(txid - limit)):
+        return [Delete(paths.history(txid - limit))]
+    return []

@@ -1,0 +1,155 @@
+"""`begin` for a run that has an open transaction: its next attempt, or the same one again. Source: PROTOCOL §3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.errors import RunHeld, StaleBegin
+from airflow_tx.protocol.asking import BeginRequest, Proposal
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole, written
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, digest, encode
+from airflow_tx.protocol.requirement import Delete, Put, Write
+from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRunState, Result, Stamp
+
+LIVE_RUN_STATES = frozenset({"queued", "running"})
+
+
+def replay(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    run_states: Mapping[str, str | None],
+    txid: int,
+    record: TransactionRecord,
+) -> Decision | Result:
+    """The next attempt of an open transaction; the same one if it is only begun again.
+
+    :raises StaleBegin, RunHeld: and nothing has changed.
+    """
+    if record.request > request.task_try:
+        raise StaleBegin(
+            run_id=request.run_id,
+            txid=txid,
+            found=record.request,
+            task_try=request.task_try,
+        )
+    if record.run_id != request.run_id:
+        if record.run_id not in run_states:
+            return NeedRunState(record.run_id)
+        if run_states[record.run_id] in LIVE_RUN_STATES:
+            raise RunHeld(
+                run_id=request.run_id,
+                txid=txid,
+                holder=record.run_id,
+                state=run_states[record.run_id],
+            )
+    started = read.names(paths.acks(txid))
+    same = record.request == request.task_try
+    # "": it was allocated for this run before the run existed.
+    again = request.retry or record.request == ""
+    if same or (again and not started and record.phase is Phase.PROCESSING):
+        return _continue(read, stamp, paths, request, txid, record)
+    return _next_attempt(read, stamp, paths, request, proposal, txid, record, started)
+
+
+def _continue(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    txid: int,
+    record: TransactionRecord,
+) -> Decision | Result:
+    meta = whole(read, paths, txid)
+    result = Begun(
+        TransactionAttempt(txid, record.attempt),
+        meta.rows,
+        meta.position,
+        record.rows_digest,
+        replay=record.attempt > 1,
+        run_id=request.run_id,
+        skip=record.skip,
+    )
+    if record.request == request.task_try:
+        return result
+    again = replace(
+        record,
+        request=request.task_try,
+        run_id=request.run_id,
+        tasks=dict(request.tasks),
+        op=stamp.op,
+    )
+    return Decision((Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid))
+
+
+def _next_attempt(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    txid: int,
+    record: TransactionRecord,
+    started: tuple[str, ...],
+) -> Decision | Result:
+    meta = whole(read, paths, txid)
+    partitioned = request.topology.partitioned
+    rows, ended, base = meta.rows, meta.position, record.base
+    after = _own_places(meta, txid) if partitioned else ended
+    if record.pinned or request.topology.source_kind != "transactional":
+        position = position_before(read, paths, txid)
+        base = digest(position)
+        if record.pinned:
+            after = unmoved(position, rows, partitioned=partitioned)
+        else:
+            if proposal is None or not proposal.answers(txid, base):
+                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), position, base)
+            nothing = (None, None if partitioned else position)
+            rows, after = proposal.batch if proposal.batch is not None else nothing
+        ended = position_after(position, after, partitioned=partitioned)
+    attempt = record.attempt + 1
+    again = replace(
+        record,
+        run_id=request.run_id,
+        request=request.task_try,
+        attempt=attempt,
+        epoch=record.epoch + 1,
+        op=stamp.op,
+        phase=Phase.PROCESSING,
+        base=base,
+        ended=digest(ended),
+        rows_digest=digest(rows),
+        tasks=dict(request.tasks),
+        began=stamp.now,
+        processed=None,
+        yielded=None,
+        error=None,
+    )
+    writes: tuple[Write, ...] = (
+        Put(paths.transaction(txid), encode(again)),
+        *written(read, paths, txid, Metadata(attempt, rows, after), partitioned=partitioned, replaces=True),
+        *(Delete(f"{paths.acks(txid)}/{name}") for name in started),
+        Put(paths.acks(txid), b""),
+    )
+    result = Begun(
+        TransactionAttempt(txid, attempt),
+        rows,
+        ended,
+        again.rows_digest,
+        replay=True,
+        run_id=request.run_id,
+        skip=record.skip,
+    )
+    return Decision(writes, result, paths.transaction(txid))
+
+
+def _own_places(meta: Metadata, txid: int) -> dict[str, Any]:
+    """The places of the partitions that take part in this very transaction."""
+    return {name: meta.position[name] for name, last in (meta.partitions or {}).items() if last == txid}
