@@ -7,7 +7,23 @@ imported before it is needed, because this module is below every other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_tx.compat_runs import RunNotStarted as RunNotStarted
+from airflow_tx.compat_runs import clear_run as clear_run
+from airflow_tx.compat_runs import create_run as create_run
+from airflow_tx.compat_runs import is_missing
+from airflow_tx.compat_runs import is_paused as is_paused
+from airflow_tx.compat_runs import is_paused_async as is_paused_async
+from airflow_tx.compat_runs import restart_dead as restart_dead
+from airflow_tx.compat_runs import run_states as run_states
+from airflow_tx.compat_runs import running_runs as running_runs
+from airflow_tx.compat_runs import running_runs_async as running_runs_async
+from airflow_tx.compat_runs import runs_of as runs_of
+from airflow_tx.compat_runs import start_run as start_run
+from airflow_tx.compat_runs import text as _text
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -21,10 +37,42 @@ LIVE_TASK_STATES = frozenset(
 # Such an instance has nothing to give, whatever an earlier try of it acked.
 EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
 FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
-_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as its own tasks know it.
+
+    :param interval_start: of its data interval; None, as the other dates are, if the run has none.
+    :param partition_date: what a partitioned run is known by; its key may be given another name.
+    """
+
+    run_id: str
+    run_type: str
+    interval_start: datetime | None
+    interval_end: datetime | None
+    logical_date: datetime | None
+    partition_key: str | None
+    partition_date: datetime | str | None
+    conf: dict[str, Any]
 
 
 # --- questions of a running task ---------------------------------------------------------------------------------
+
+
+def run_info(context: Mapping[str, Any]) -> RunInfo:
+    """What a task's context says of its run, which lacks the keys of the dates that the run does not have."""
+    run = context["dag_run"]
+    return RunInfo(
+        run_id=run.run_id,
+        run_type=_text(run.run_type),
+        interval_start=run.data_interval_start,
+        interval_end=run.data_interval_end,
+        logical_date=run.logical_date,
+        partition_key=run.partition_key,
+        partition_date=run.partition_date,
+        conf=dict(run.conf or {}),
+    )
 
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
@@ -37,7 +85,7 @@ def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
     try:
         return _text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
     except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") == _NOT_FOUND:
+        if is_missing(error):
             return None
         raise
 
@@ -220,7 +268,3 @@ def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _text(state: Any) -> str:
-    return str(getattr(state, "value", state))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
+import pickle
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from airflow.jobs.triggerer_job_runner import ToTriggerSupervisor
 from airflow.sdk import DAG, task, task_group
+from airflow.sdk.api.datamodels._generated import DagRun, DagRunState
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowRuntimeError, DownstreamTasksSkipped, ErrorType
+from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import DagSerialization
@@ -173,9 +179,156 @@ def test_a_dag_with_hooks_is_serialized_the_same_at_every_parse() -> None:
 
 
 def test_a_value_that_is_no_json_has_one_form_before_and_after_its_way_through_an_xcom() -> None:
-    import datetime as dt
-
     from airflow.sdk.serde import deserialize, serialize
 
     value: Any = [{"at": dt.datetime(2013, 1, 2, tzinfo=dt.timezone.utc)}]
     assert compat.canonical(value) == compat.canonical(deserialize(serialize(value)))
+
+
+# --- runs; what Airflow makes of these messages is tested in tests/airflow -----------------------------------------
+
+
+class Supervisor:
+    """Answers messages by their type: with a list one after the other, and an ErrorResponse is raised."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[Any] = []
+
+    def send(self, message: Any) -> Any:
+        self.asked.append(message)
+        answer = self.answers[message.type]
+        if isinstance(answer, list):
+            answer = answer.pop(0)
+        if isinstance(answer, AirflowRuntimeError):
+            raise answer
+        return answer
+
+    async def asend(self, message: Any) -> Any:
+        return self.send(message)
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    made = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", made, raising=False)
+    return made
+
+
+def refusal(status: int | None, **detail: Any) -> AirflowRuntimeError:
+    return AirflowRuntimeError(
+        ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": status, **detail})
+    )
+
+
+def kinds(union: Any) -> set[type]:
+    return set(get_args(get_args(union)[0]))
+
+
+def test_a_task_may_send_every_message_and_a_trigger_those_about_states_only() -> None:
+    both = {comms.GetDagRunState, comms.GetDRCount, comms.GetTaskStates}
+    assert kinds(comms.ToSupervisor) >= both | {comms.TriggerDagRun, comms.GetDag}
+    # When a trigger may ask for a DAG, `is_paused_async` can be more than None.
+    assert kinds(ToTriggerSupervisor) & (both | {comms.TriggerDagRun, comms.GetDag}) == both
+    assert asyncio.run(compat.is_paused_async("d")) is None
+
+
+def test_a_run_is_started_without_a_logical_date_and_one_that_exists_is_not(supervisor: Supervisor) -> None:
+    exists = ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
+    supervisor.answers["TriggerDagRun"] = [comms.OKResponse(ok=True), exists]
+    assert compat.start_run("d", "r", conf={"a": 1}) is True
+    assert compat.start_run("d", "r", reset=True) is False
+    first, second = supervisor.asked
+    assert (first.dag_id, first.run_id, first.logical_date, first.conf) == ("d", "r", None, {"a": 1})
+    assert (first.reset_dag_run, second.reset_dag_run, second.conf) == (False, True, {})
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (
+            refusal(404, message="Server returned error", detail={"detail": {"message": "no such\nDAG"}}),
+            404,
+            "no such DAG",
+        ),
+        (refusal(404, message="Not Found", detail={"detail": "Not Found"}), 404, "Not Found"),
+        (refusal(None, message="connection refused"), None, "connection refused"),
+        (AirflowRuntimeError(ErrorResponse()), None, "GENERIC_ERROR: None"),
+    ],
+)
+def test_a_run_that_airflow_refuses_to_start_is_explained_in_one_line(
+    supervisor: Supervisor, error: AirflowRuntimeError, status: int | None, reason: str
+) -> None:
+    supervisor.answers["TriggerDagRun"] = error
+    with pytest.raises(compat.RunNotStarted) as caught:
+        compat.start_run("d", "r")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == f"Run 'r' of DAG 'd' was not started: {reason}"
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(("state", "resets"), [("restarting", 2), ("queued", 1), (None, 1)])
+def test_a_dead_run_is_reset_again_while_airflow_waits_for_its_process(
+    supervisor: Supervisor, state: str | None, resets: int
+) -> None:
+    supervisor.answers.update(
+        GetDagRunState=comms.DagRunStateResult(state=DagRunState.RUNNING),
+        TriggerDagRun=comms.OKResponse(ok=True),
+        GetTaskStates=comms.TaskStatesResult(task_states={"r": {"begin": "success", "work": state}}),
+    )
+    assert compat.restart_dead("d", "r") is True
+    assert [each.reset_dag_run for each in supervisor.asked if each.type == "TriggerDagRun"] == [True] * resets
+
+
+def test_a_dead_run_that_was_deleted_is_not_created(supervisor: Supervisor) -> None:
+    supervisor.answers["GetDagRunState"] = refusal(404)
+    assert compat.restart_dead("d", "r") is False
+
+
+def test_a_dag_that_airflow_does_not_know_is_neither_paused_nor_not(supervisor: Supervisor) -> None:
+    supervisor.answers["GetDag"] = [SimpleNamespace(is_paused=True), SimpleNamespace(is_paused=False), refusal(404)]
+    assert [compat.is_paused("d") for _ in range(3)] == [True, False, None]
+    assert "is_paused" in comms.DagResult.model_fields
+
+
+def test_running_runs_are_counted(supervisor: Supervisor) -> None:
+    supervisor.answers["GetDRCount"] = comms.DRCount(count=3)
+    assert compat.running_runs("d") == asyncio.run(compat.running_runs_async("d")) == 3
+    assert [each.states for each in supervisor.asked] == [["running"], ["running"]]
+
+
+def test_a_trigger_is_told_the_state_of_every_run_and_none_of_a_deleted_one(supervisor: Supervisor) -> None:
+    running = comms.DagRunStateResult(state=DagRunState.RUNNING)
+    supervisor.answers["GetDagRunState"] = [running, refusal(404)]
+    assert asyncio.run(compat.run_states("d", ["a", "b", "a"])) == {"a": "running", "b": None}
+    supervisor.answers["GetDagRunState"] = [running, refusal(500)]
+    with pytest.raises(AirflowRuntimeError):
+        asyncio.run(compat.run_states("d", ["a", "b"]))
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_run_knows_its_dates_if_it_has_any(dated: bool) -> None:
+    day = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc) if dated else None
+    run = DagRun.model_validate(
+        {
+            "dag_id": "d",
+            "run_id": "r",
+            "logical_date": day,
+            "data_interval_start": day,
+            "data_interval_end": day and day + dt.timedelta(days=1),
+            "run_after": dt.datetime.now(dt.timezone.utc),
+            "start_date": None,
+            "end_date": None,
+            "run_type": "backfill",
+            "state": "running",
+            "consumed_asset_events": [],
+            "partition_key": "p" if dated else None,
+            "partition_date": day,
+            "conf": {"a": 1} if dated else None,
+        }
+    )
+    found = compat.run_info({"dag_run": run})
+    assert (found.run_id, found.run_type) == ("r", "backfill")
+    if day:
+        assert found == compat.RunInfo("r", "backfill", day, day + dt.timedelta(days=1), day, "p", day, {"a": 1})
+    else:
+        assert found == compat.RunInfo("r", "backfill", None, None, None, None, None, {})

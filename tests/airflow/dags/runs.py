@@ -1,0 +1,105 @@
+"""Airflow DAGs whose runs are started, watched, cleared and killed through `compat`; no transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator, get_current_context, task
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_tx import compat
+
+
+@task
+def told() -> dict[str, Any]:
+    """What the run knows of itself."""
+    info = dataclasses.asdict(compat.run_info(get_current_context()))
+    return {name: value if isinstance(value, dict) else value and str(value) for name, value in info.items()}
+
+
+@task
+def hold() -> None:
+    """Runs until the file in the run's conf exists."""
+    path = (get_current_context()["dag_run"].conf or {}).get("until")
+    while path and not Path(path).exists():
+        time.sleep(0.2)
+
+
+with DAG("runs_target", schedule=None, max_active_runs=2):
+    told() >> hold()
+
+
+@task
+def ask() -> list[Any]:
+    """What the functions of `compat` in the run's conf answer: pairs of name and arguments."""
+    answers: list[Any] = []
+    for name, arguments in (get_current_context()["dag_run"].conf or {})["calls"]:
+        began = time.monotonic()
+        try:
+            answers.append(getattr(compat, name)(**arguments))
+        except compat.RunNotStarted as error:
+            answers.append(str(error))
+        print(f"{name} took {time.monotonic() - began:.3f} s")
+    return answers
+
+
+with DAG("runs_asked", schedule=None, max_active_runs=16):
+    ask()
+
+
+class Asking(BaseTrigger):
+    """Asks what the triggerer can be asked, and how long the loop of all triggers stood still meanwhile."""
+
+    def __init__(self, dag_id: str, run_ids: list[str]) -> None:
+        super().__init__()
+        self.dag_id = dag_id
+        self.run_ids = run_ids
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.airflow.dags.runs.Asking", {"dag_id": self.dag_id, "run_ids": self.run_ids}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        # A trigger that fires before the scheduler has seen its task defer would have it failed.
+        await asyncio.sleep(2)
+        beats = asyncio.create_task(longest_pause())
+        began = time.monotonic()
+        answer = {
+            "run_states": await compat.run_states(self.dag_id, self.run_ids),
+            "is_paused": await compat.is_paused_async(self.dag_id),
+            "running_runs": await compat.running_runs_async(self.dag_id),
+        }
+        answer["seconds"] = time.monotonic() - began
+        beats.cancel()
+        answer["pause"] = await beats
+        yield TriggerEvent(answer)
+
+
+async def longest_pause() -> float:
+    """The longest time between two beats of 10 ms, until it is cancelled."""
+    longest, last = 0.0, time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    except asyncio.CancelledError:
+        return longest
+
+
+class AskInTrigger(BaseOperator):
+    """Returns what `Asking` was told of the runs in the run's conf."""
+
+    def execute(self, context: Any) -> None:
+        conf = context["dag_run"].conf
+        self.defer(trigger=Asking(conf["dag_id"], conf["run_ids"]), method_name="answered")
+
+    def answered(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+        return event
+
+
+with DAG("runs_triggered", schedule=None, max_active_runs=16):
+    AskInTrigger(task_id="ask", retries=3, retry_delay=1)

@@ -1,0 +1,182 @@
+"""What a task, a trigger and a command can do with runs in a real Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.eventually import eventually
+from tests.airflow.stack import Signal, Stack
+
+TARGET = "runs_target"
+COMMAND = """
+import json, sys
+from airflow_tx import compat
+print(json.dumps([getattr(compat, name)(**arguments) for name, arguments in json.loads(sys.argv[1])]))
+"""
+
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def until(stack: Stack) -> Iterator[Signal]:
+    """What the runs of a test wait for, given at its end at the latest."""
+    signal = stack.signal()
+    for dag_id in (TARGET, "runs_asked", "runs_triggered"):
+        stack.airflow.wait_dag(dag_id)
+    yield signal
+    signal.give()
+
+
+def from_task(airflow: LocalAirflow, calls: Calls) -> list[Any]:
+    """What functions of `compat` answer in a task."""
+    run_id = uuid.uuid4().hex
+    airflow.trigger("runs_asked", run_id, {"calls": calls})
+    airflow.wait_run("runs_asked", run_id)
+    answers: list[Any] = airflow.xcom("runs_asked", run_id, "ask")
+    return answers
+
+
+def from_command(airflow: LocalAirflow, calls: Calls) -> list[Any]:
+    """What functions of `compat` answer in a process of its own that has the database."""
+    command = [sys.executable, "-c", COMMAND, json.dumps(calls)]
+    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def run(run_id: str, **more: Any) -> dict[str, Any]:
+    return {"dag_id": TARGET, "run_id": run_id, **more}
+
+
+def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_id(stack: Stack) -> None:
+    airflow = stack.airflow
+    airflow.wait_dag("runs_asked")
+    airflow.wait_dag(TARGET)
+    start: tuple[str, dict[str, Any]] = ("start_run", run("new", conf={"color": "red"}))
+    unknown = {"dag_id": "nowhere", "run_id": "r"}
+    airflow.trigger(TARGET, "dated", logical_date=datetime(2013, 1, 1, tzinfo=timezone.utc))
+
+    assert from_task(airflow, [start, start, ("start_run", unknown), ("restart_dead", unknown)]) == [
+        True,
+        False,
+        "Run 'r' of DAG 'nowhere' was not started: Dag with dag_id: 'nowhere' not found",
+        False,
+    ]
+    airflow.wait_run(TARGET, "new")
+    assert airflow.xcom(TARGET, "new", "told") == {
+        "run_id": "new",
+        "run_type": "operator_triggered",
+        "interval_start": None,
+        "interval_end": None,
+        "logical_date": None,
+        "partition_key": None,
+        "partition_date": None,
+        "conf": {"color": "red"},
+    }
+
+    again: tuple[str, dict[str, Any]] = ("start_run", run("new", conf={"color": "blue"}, reset=True))
+    assert from_task(airflow, [again]) == [True]
+    airflow.wait_run(TARGET, "new")
+    assert airflow.task(TARGET, "new", "told")["try_number"] == 2
+    assert airflow.run(TARGET, "new")["conf"] == {"color": "red"}
+
+    airflow.delete_run(TARGET, "new")
+    assert from_task(airflow, [again]) == [True]
+    airflow.wait_run(TARGET, "new")
+    assert airflow.task(TARGET, "new", "told")["try_number"] == 1
+    assert airflow.run(TARGET, "new")["conf"] == {"color": "blue"}
+
+    airflow.wait_run(TARGET, "dated")
+    dated = airflow.xcom(TARGET, "dated", "told")
+    assert [dated[name] for name in ("logical_date", "interval_end")] == ["2013-01-01 00:00:00+00:00"] * 2
+
+
+def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until: Signal) -> None:
+    airflow = stack.airflow
+    for run_id in ("held", "ended", "deleted"):
+        airflow.trigger(TARGET, run_id, {"until": str(until.path)} if run_id == "held" else {})
+    for run_id in ("ended", "deleted"):
+        airflow.wait_run(TARGET, run_id)
+    airflow.delete_run(TARGET, "deleted")
+    airflow.wait_task(TARGET, "held", "hold", "running")
+
+    airflow.trigger("runs_triggered", "r", {"dag_id": TARGET, "run_ids": ["held", "ended", "deleted"]})
+    airflow.pause("runs_triggered")
+    paused: Calls = [("is_paused", {"dag_id": each}) for each in (TARGET, "runs_triggered", "nowhere")]
+    assert from_task(airflow, [*paused, ("running_runs", {"dag_id": TARGET})]) == [False, True, None, 1]
+    airflow.pause("runs_triggered", False)
+
+    airflow.wait_run("runs_triggered", "r")
+    answer = airflow.xcom("runs_triggered", "r", "ask")
+    assert answer["run_states"] == {"held": "running", "ended": "success", "deleted": None}
+    assert answer["running_runs"] == 1
+    assert answer["is_paused"] is None
+    assert answer["pause"] < 0.5
+
+
+def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, until: Signal) -> None:
+    airflow = stack.airflow
+    airflow.trigger(TARGET, "limited")
+    airflow.wait_run(TARGET, "limited")
+    for run_id in ("first", "second"):
+        airflow.trigger(TARGET, run_id, {"until": str(until.path)})
+    for run_id in ("first", "second"):
+        airflow.wait_task(TARGET, run_id, "hold", "running")
+
+    answers = from_command(
+        airflow,
+        [
+            ("clear_run", run("limited", past_limit=False)),
+            ("create_run", run("created", conf={"color": "red"})),
+            ("create_run", run("created", conf={})),
+            ("create_run", run("scheduled__2013-01-01T00:00:00+00:00")),
+            ("clear_run", run("never", past_limit=True)),
+            ("runs_of", {"dag_id": TARGET, "run_ids": ["first", "limited", "created", "never"]}),
+        ],
+    )
+    assert answers == [True, True, False, True, False, {"first": "running", "limited": "queued", "created": "queued"}]
+    # It waits, and is let past the limit; having run, it is cleared and let past at once.
+    for tries in (2, 3):
+        assert from_command(airflow, [("clear_run", run("limited", past_limit=True))]) == [True]
+        airflow.wait_run(TARGET, "limited")
+        assert airflow.task(TARGET, "limited", "told")["try_number"] == tries
+    assert airflow.run(TARGET, "created")["state"] == "queued"
+    until.give()
+    airflow.wait_run(TARGET, "created")
+    assert airflow.xcom(TARGET, "created", "told")["run_type"] == "manual"
+
+
+def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(stack: Stack, until: Signal) -> None:
+    airflow = stack.airflow
+    airflow.trigger(TARGET, "dead", {"until": str(until.path)})
+    pid = airflow.wait_task(TARGET, "dead", "hold", "running")["pid"]
+    supervisor = parent(pid)
+    assert "airflow worker -- LocalExecutor" in Path(f"/proc/{supervisor}/cmdline").read_text()
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: pid not in airflow.processes(), 10, f"the task (pid {pid}) is gone")
+    assert airflow.task(TARGET, "dead", "hold")["state"] == "running"
+
+    until.give()
+    assert from_task(airflow, [("restart_dead", run("dead"))]) == [True]
+    # Airflow by itself would notice after 300 s.
+    airflow.wait_run(TARGET, "dead", timeout=60)
+    assert airflow.task(TARGET, "dead", "hold")["try_number"] == 2
+
+
+def parent(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
