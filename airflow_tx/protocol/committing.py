@@ -171,4 +171,4 @@ def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) 
         states=request.states,
         limit=request.history,
     )
-    return Decision(writes, Committed(txid, here=True, waiting=tuple(topology.yielded)), paths.history(txid))
+    return Decision(writes, Committed.first(topology, txid), paths.history(txid))

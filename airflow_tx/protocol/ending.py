@@ -76,7 +76,8 @@ def ended(
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}
     blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
-    after = replace(topology, states=final, blocked=blocked, bid=None, op=stamp.op)
+    skips = [each for each in topology.skips if each != txid]
+    after = replace(topology, states=final, blocked=blocked, bid=None, skips=skips, op=stamp.op)
     return (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),

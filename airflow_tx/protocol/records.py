@@ -50,6 +50,7 @@ class TopologyRecord:
     :param bid: which waiter is about to give up its run slot, while that is decided.
     :param yielded: per run_id, a waiter that has given up its run slot and is to be started again.
     :param yields: how many did so in all.
+    :param skips: the open transactions that are to be skipped at their turn, in order.
     """
 
     incarnation: str
@@ -64,6 +65,7 @@ class TopologyRecord:
     bid: dict[str, Any] | None = None
     yielded: dict[str, dict[str, Any]] = field(default_factory=dict)
     yields: int = 0
+    skips: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def note_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Aud
     if record is None:
         return AlreadySkipped(txid)
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
-    return Decision((Put(paths.transaction(txid), encode(noted)),), Done(), paths.transaction(txid))
+    writes = (Put(paths.transaction(txid), encode(noted)), _listed(read, stamp, paths, txid, wanted=True))
+    return Decision(writes, Done(), paths.transaction(txid))
 
 
 def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Decision | Result:
@@ -76,7 +77,8 @@ def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Dec
         error="it was to be skipped, and that was withdrawn" if granted else record.error,
         op=stamp.op,
     )
-    return Decision((Put(paths.transaction(txid), encode(after)),), Done(), paths.transaction(txid))
+    writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))
+    return Decision(writes, Done(), paths.transaction(txid))
 
 
 def grant_skip(
@@ -131,7 +133,7 @@ def commit_skip(
     told = history_of(record, stamp, txid, Outcome.SKIPPED)
     end = ended(read, stamp, paths=paths, topology=topology, history=told, states=states, limit=history)
     writes = (*end, Create(paths.skipped(txid), encode(kept)))
-    return Decision(writes, Committed(txid, here=True, waiting=tuple(topology.yielded)), paths.history(txid))
+    return Decision(writes, Committed.first(topology, txid), paths.history(txid))
 
 
 def readmit(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
@@ -158,6 +160,13 @@ def _open(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
     if is_committed(read, paths, txid):
         raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
     return None
+
+
+def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
+    """The topology record that lists the transaction, or no longer: who passes the turn on need not look for it."""
+    topology = read.get(TopologyRecord, paths.record)
+    skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
+    return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
 
 
 def _check_states(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Ack, Counter, Skipped
+from airflow_tx.protocol.records import Ack, Counter, Skipped, TopologyRecord
 from airflow_tx.protocol.requirement import Write
 
 
@@ -186,11 +186,18 @@ class Committed:
     """The transaction is final, by this call or by an earlier one.
 
     :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier ones.
+    :param skip: whether the next transaction is to be skipped, now that it is its turn.
     """
 
     txid: int
     here: bool
     waiting: tuple[str, ...] = ()
+    skip: bool = False
+
+    @classmethod
+    def first(cls, topology: TopologyRecord, txid: int) -> Committed:
+        """Made final by this call, with what it leaves to be done."""
+        return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
 @dataclass(frozen=True)
