@@ -14,14 +14,30 @@ if TYPE_CHECKING:
     from airflow_tx.operators.lifecycle import current_batch
     from airflow_tx.operators.process import SparkBatchOperator
     from airflow_tx.operators.updates import persistent_aggregate
+    from airflow_tx.sources.api import Source, TransactionalSource
+    from airflow_tx.sources.data_interval import DataIntervalSource
+    from airflow_tx.sources.files import FileSource
+    from airflow_tx.sources.folders import PartitionedFileSource
+    from airflow_tx.sources.memory import MemorySource
+    from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
+    from airflow_tx.sources.run_partition import RunPartitionSource
     from airflow_tx.topology.transaction import Transaction
 
 _PUBLIC = {
     "BeginTransactionOperator": "airflow_tx.operators.begin",
     "CommitOperator": "airflow_tx.operators.commit",
+    "DataIntervalSource": "airflow_tx.sources.data_interval",
     "FailedBatch": "airflow_tx.errors",
+    "FileSource": "airflow_tx.sources.files",
+    "MemorySource": "airflow_tx.sources.memory",
+    "OpaquePartitionedTransactionalSource": "airflow_tx.sources.partitioned",
+    "PartitionedFileSource": "airflow_tx.sources.folders",
+    "PartitionedTransactionalSource": "airflow_tx.sources.partitioned",
+    "RunPartitionSource": "airflow_tx.sources.run_partition",
+    "Source": "airflow_tx.sources.api",
     "SparkBatchOperator": "airflow_tx.operators.process",
     "Transaction": "airflow_tx.topology.transaction",
+    "TransactionalSource": "airflow_tx.sources.api",
     "TxError": "airflow_tx.errors",
     "current_batch": "airflow_tx.operators.lifecycle",
     "persistent_aggregate": "airflow_tx.operators.updates",
@@ -30,9 +46,18 @@ _PUBLIC = {
 __all__ = [
     "BeginTransactionOperator",
     "CommitOperator",
+    "DataIntervalSource",
     "FailedBatch",
+    "FileSource",
+    "MemorySource",
+    "OpaquePartitionedTransactionalSource",
+    "PartitionedFileSource",
+    "PartitionedTransactionalSource",
+    "RunPartitionSource",
+    "Source",
     "SparkBatchOperator",
     "Transaction",
+    "TransactionalSource",
     "TxError",
     "current_batch",
     "persistent_aggregate",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import glob
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from airflow_tx.sources.packing import pack, unpack
 
 # Up to here a file is read whole to tell whether it has changed.
 WHOLE = 64 * 1024 * 1024
@@ -31,6 +31,12 @@ def list_files(folder: Path, pattern: str) -> list[str]:
     """The names, relative to `folder`, of the files that match; sorted, hidden ones left out."""
     names = glob.glob(pattern, root_dir=folder, recursive=True)
     return sorted({name for name in names if os.path.isfile(folder / name)})
+
+
+def list_folders(folder: Path, pattern: str) -> list[str]:
+    """The names, relative to `folder`, of the folders that match; sorted, hidden ones left out."""
+    names = glob.glob(f"{pattern}/", root_dir=folder, recursive=True)
+    return sorted({os.path.normpath(name) for name in names})
 
 
 def fingerprint(path: Path, whole: int = WHOLE) -> dict[str, Any]:
@@ -61,11 +67,12 @@ class Position:
     """Where a source of files stands.
 
     The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
-    packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. A name whose file was removed
-    from the folder is dropped, so the position stays as small as the folder.
+    packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. Where names are taken in order, one
+    whose file was removed from the folder is dropped, so the position stays as small as the folder. Where late names
+    are taken, it is kept: the file may come back, and would be taken twice.
 
     :param last: the greatest name taken; "" for none.
-    :param taken: names that were taken and are still in the folder.
+    :param taken: names that were taken, and, of names in order, are still in the folder.
     :param count: how many files were taken in all.
     """
 
@@ -81,14 +88,21 @@ class Position:
         """The names that nobody took and nobody will: they came after a greater name was taken."""
         return [name for name in listing if name <= self.last and name not in self.taken]
 
-    def after(self, chosen: list[str], listing: Iterable[str]) -> Position:
-        """The position once `chosen`, the next names, are taken."""
-        return Position(chosen[-1], self.taken.intersection(listing).union(chosen), self.count + len(chosen))
+    def not_taken(self, listing: Iterable[str]) -> list[str]:
+        """The names that nobody took, late ones included."""
+        return [name for name in listing if name not in self.taken]
+
+    def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> Position:
+        """The position once `chosen`, the next names, are taken.
+
+        :param listing: names that may not be dropped; None: drop none.
+        """
+        kept = self.taken if listing is None else self.taken.intersection(listing)
+        return Position(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        packed = zlib.compress("\0".join(sorted(self.taken)).encode("utf-8", "surrogateescape"), 9)
-        return {"last": self.last, "count": self.count, "taken": base64.b64encode(packed).decode()}
+        return {"last": self.last, "count": self.count, "taken": pack(self.taken)}
 
     @classmethod
     def from_json(cls, value: Any) -> Position:
@@ -99,7 +113,6 @@ class Position:
         if value is None:
             return cls()
         try:
-            names = zlib.decompress(base64.b64decode(value["taken"])).decode("utf-8", "surrogateescape")
-            return cls(value["last"], frozenset(names.split("\0") if names else ()), value["count"])
-        except (TypeError, KeyError, zlib.error) as error:
+            return cls(value["last"], unpack(value["taken"]), value["count"])
+        except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{str(value)[:80]!r} is not the position of a source of files") from error

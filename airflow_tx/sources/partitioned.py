@@ -9,7 +9,8 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.sources.api import Batch, Json, Source, SourceKind, as_batch
@@ -72,9 +73,10 @@ class PartitionedTransactionalSource(Source):
             try:
                 batch = as_batch(self.emit_partition_batch_new(attempt, partition, places.get(partition)))
             except PartitionUnavailable as error:
-                self._unavailable(partition, error)
+                self._unavailable(error)
                 continue
             if batch is not None:
+                self._check_moved(partition, places.get(partition), batch)
                 rows[partition], after[partition] = batch.rows, batch.position
         return Batch(rows, after) if rows else None
 
@@ -86,8 +88,10 @@ class PartitionedTransactionalSource(Source):
             raise SourceError(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition", remedy=_OTHER)
         if spark is None:
             return self._all_rows(attempt, metadata)
-        frames = [self.emit_partition_batch(attempt, name, metadata[name], spark) for name in sorted(metadata)]
-        return reduce(lambda one, other: one.unionByName(other), frames)  # type: ignore[union-attr,arg-type]
+        parts = [self.emit_partition_batch(attempt, name, metadata[name], spark) for name in sorted(metadata)]
+        if not all(hasattr(part, "unionByName") for part in parts):  # a source that knows nothing of Spark
+            return chain.from_iterable(cast("list[Iterable[Mapping[str, Any]]]", parts))
+        return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
     def _all_rows(self, attempt: TransactionAttempt, metadata: Mapping[str, Json]) -> Iterator[Mapping[str, Any]]:
         for name in sorted(metadata):
@@ -100,16 +104,32 @@ class PartitionedTransactionalSource(Source):
             self._gone(lost)
         return found
 
+    def _check_moved(self, partition: str, place: Json, batch: Batch) -> None:
+        # Beside partitions that moved, the ledger could not tell.
+        if batch.position == place:
+            raise SourceError(
+                source=repr(self),
+                problem=f"partition {partition} has rows {str(batch.rows)[:80]}, and stays at {str(place)[:80]}: the "
+                "next batch would have them again",
+                remedy="Nothing was allocated; let the source give a position that lies after the rows.",
+            )
+
     def _gone(self, partitions: Sequence[str]) -> None:
+        if self.kind is not SourceKind.TRANSACTIONAL:
+            named = ", ".join(partitions)
+            log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, named)
+            return
         raise SourceError(
             source=repr(self),
             problem=f"partition {', '.join(partitions)} took part before and is gone",
             remedy="Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is "
-            "an OpaquePartitionedTransactionalSource.",
+            "of kind opaque.",
         )
 
-    def _unavailable(self, partition: str, error: PartitionUnavailable) -> None:
-        raise error
+    def _unavailable(self, error: PartitionUnavailable) -> None:
+        if self.kind is SourceKind.TRANSACTIONAL:
+            raise error
+        log.warning("%s It is left out of this batch and keeps its place.", error)
 
 
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
@@ -120,12 +140,6 @@ class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
     """
 
     kind: ClassVar[SourceKind] = SourceKind.OPAQUE
-
-    def _gone(self, partitions: Sequence[str]) -> None:
-        log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, ", ".join(partitions))
-
-    def _unavailable(self, partition: str, error: PartitionUnavailable) -> None:
-        log.warning("%s It is left out of this batch and keeps its place.", error)
 
 
 _OTHER = "The topology had another source before: give it another name, Transaction(topology=...)."

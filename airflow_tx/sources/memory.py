@@ -1,0 +1,114 @@
+"""Rows that are given to the source itself, in partitions: for examples, and for trying a DAG out.
+
+Source: storm-transactional-topologies (MemoryTransactionalSpout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Json, SourceKind
+from airflow_tx.sources.kinds import source_kind
+from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class MemorySource(PartitionedTransactionalSource):
+    """The next `per_batch` rows of every partition are a transaction.
+
+    The rows travel with the source, so they are few, and plain JSON. `rows` may grow at the end of a partition, or by
+    a partition. One that shrinks below what was taken counts as one that cannot be reached.
+
+    :param partitions: name -> its rows.
+    :param per_batch: at most so many rows of a partition in a transaction.
+    :param kind: ``transactional`` or ``opaque``.
+    :param schema: Spark DDL, such as ``word STRING, n INT``; without one Spark finds the types in the rows.
+    """
+
+    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+
+    def __init__(
+        self,
+        partitions: Mapping[str, Sequence[Mapping[str, Any]]],
+        per_batch: int = 1,
+        kind: str = "transactional",
+        schema: str | None = None,
+    ) -> None:
+        if not isinstance(per_batch, int) or per_batch < 1:
+            remedy = "Give a whole number from 1 on."
+            raise ConfigError(option="per_batch of MemorySource", value=per_batch, remedy=remedy)
+        if not isinstance(partitions, Mapping) or not all(isinstance(name, str) for name in partitions):
+            remedy = 'Give a mapping from names to rows, such as {"0": [{"word": "cat"}]}.'
+            raise ConfigError(option="partitions of MemorySource", value=_short(partitions), remedy=remedy)
+        self.rows = {name: [_row(name, row) for row in rows] for name, rows in partitions.items()}
+        self.per_batch = per_batch
+        self.kind = source_kind(kind, "MemorySource")
+        self.schema = schema
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, the rows of now among them."""
+        arguments = {
+            "partitions": {name: list(rows) for name, rows in self.rows.items()},
+            "per_batch": self.per_batch,
+            "kind": self.kind.value,
+            "schema": self.schema,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    def __repr__(self) -> str:
+        kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
+        return f"{type(self).__name__}({len(self.rows)} partitions, per_batch={self.per_batch}{kind})"
+
+    def partitions(self) -> list[str]:
+        """Their names."""
+        return sorted(self.rows)
+
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
+    ) -> Batch | None:
+        """Take the next rows: from how many were taken on."""
+        taken = 0 if prev_metadata is None else prev_metadata
+        rows = self.rows[partition]
+        if not isinstance(taken, int):
+            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
+            raise self._refused(f"position {_short(taken)!r} of partition {partition} is no number of rows", remedy)
+        if taken > len(rows):
+            reason = f"{taken} of its rows were taken, and it has {len(rows)}"
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
+        end = min(taken + self.per_batch, len(rows))
+        return Batch(rows={"from": taken, "to": end}, position=end) if end > taken else None
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows from `from` up to `to`.
+
+        :raises SourceError: if they are no longer there.
+        """
+        rows = self.rows.get(partition, [])
+        if metadata["to"] > len(rows):
+            problem = (
+                f"rows {metadata['from']} to {metadata['to']} of partition {partition} are gone, it has {len(rows)}"
+            )
+            raise self._refused(problem, "Give the rows back, then clear the task.")
+        batch = rows[metadata["from"] : metadata["to"]]
+        return [dict(row) for row in batch] if spark is None else spark.createDataFrame(batch, self.schema)
+
+    def _refused(self, problem: str, remedy: str) -> SourceError:
+        return SourceError(source=repr(self), problem=problem, remedy=remedy)
+
+
+def _row(partition: str, row: Any) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        remedy = 'Give rows as mappings, such as {"word": "cat"}.'
+        raise ConfigError(option=f"a row of partition {partition} of MemorySource", value=_short(row), remedy=remedy)
+    return dict(row)
+
+
+def _short(value: Any) -> str:
+    return str(value)[:80]

@@ -1,0 +1,185 @@
+"""The source suite on every source we have, and on the one that docs/sources.md makes from scratch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.compat import RunInfo
+from airflow_tx.sources.api import Source
+from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.folders import PartitionedFileSource
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.run_partition import RunPartitionSource
+from airflow_tx.testing.source_suite import Row, SourceSuite
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestMemorySource(SourceSuite):
+    kind = "transactional"
+
+    @pytest.fixture(autouse=True)
+    def place(self) -> None:
+        self.data: dict[str, list[Row]] = {"0": [], "1": []}
+        self.away: dict[str, list[Row]] = {}
+        self.number = 0
+
+    def make(self) -> MemorySource:
+        return MemorySource(self.data, per_batch=3, kind=self.kind)
+
+    def add(self) -> list[Row]:
+        return [row for name in sorted(self.data) for row in self.append(name, 5)]
+
+    def append(self, name: str, count: int) -> list[Row]:
+        rows = [{"n": self.number + n, "partition": name} for n in range(count)]
+        self.number += count
+        self.data.setdefault(name, []).extend(rows)
+        return rows
+
+    def add_partition(self) -> list[Row]:
+        return self.append("new", 4)
+
+    def lose_partition(self) -> None:
+        self.away = {"1": self.data.pop("1")}
+
+    def return_partition(self) -> None:
+        self.data.update(self.away)
+
+    def lose_rows(self) -> None:
+        del self.data["0"][2:]
+
+
+class TestOpaqueMemorySource(TestMemorySource):
+    kind = "opaque"
+
+
+class Folder:
+    """Numbered csv files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        self.number = 0
+
+    def write(self, name: str, **columns: str) -> list[Row]:
+        self.number += 1
+        rows = [{"file": f"{self.path.name}/{name}", "n": str(self.number * 10 + n)} for n in range(2)]
+        (self.path / name).write_text("file,n\n" + "".join(f"{row['file']},{row['n']}\n" for row in rows))
+        return [{**row, **columns} for row in rows]
+
+    def append(self, count: int, **columns: str) -> list[Row]:
+        return [row for _ in range(count) for row in self.write(f"{self.number:04}.csv", **columns)]
+
+
+class TestFileSource(SourceSuite):
+    kind = "transactional"
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.folder = Folder(tmp_path / "in")
+
+    def make(self) -> FileSource:
+        return FileSource(f"{self.folder.path}/*.csv", files_per_batch=2, kind=self.kind)
+
+    def add(self) -> list[Row]:
+        return self.folder.append(5)
+
+    def lose_rows(self) -> None:
+        (self.folder.path / "0000.csv").unlink()
+
+
+class TestOpaqueFileSource(TestFileSource):
+    kind = "opaque"
+
+
+class TestPartitionedFileSource(SourceSuite):
+    kind = "transactional"
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "orders"
+        self.folders = {name: Folder(self.root / f"region={name}") for name in ("eu", "us")}
+
+    def make(self) -> PartitionedFileSource:
+        return PartitionedFileSource(f"{self.root}/*/*.csv", files_per_batch=2, kind=self.kind)
+
+    def add(self) -> list[Row]:
+        return [row for name, folder in self.folders.items() for row in folder.append(3, region=name)]
+
+    def add_partition(self) -> list[Row]:
+        self.folders["asia"] = Folder(self.root / "region=asia")
+        return self.folders["asia"].append(1, region="asia")
+
+    def lose_partition(self) -> None:
+        (self.root / "region=us").rename(self.root.parent / "away")
+
+    def return_partition(self) -> None:
+        (self.root.parent / "away").rename(self.root / "region=us")
+
+    def lose_rows(self) -> None:
+        (self.root / "region=eu" / "0000.csv").write_text("file,n\n")
+
+
+class TestOpaquePartitionedFileSource(TestPartitionedFileSource):
+    kind = "opaque"
+
+    def lose_rows(self) -> None:
+        (self.root / "region=eu" / "0000.csv").unlink()
+
+
+class _Runs(SourceSuite):
+    """Sources whose batch is the run's own."""
+
+    bound_to_runs = True
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # As on a worker, which has the folder of the user's modules on its path.
+        monkeypatch.syspath_prepend(str(Path(__file__).parent))
+        self.file = tmp_path / "lines"
+        self.file.touch()
+        self.days = 0
+
+    def add(self) -> list[Row]:
+        rows = []
+        for _ in range(2):
+            at = (self.start + timedelta(days=self.days)).isoformat()
+            rows += [{"at": at, "n": self.days * 10 + n} for n in range(3)]
+            self.days += 1
+        with self.file.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        return rows
+
+    def runs(self) -> Iterable[RunInfo]:
+        return [self.run_of(self.start + timedelta(days=day)) for day in range(self.days)]
+
+    def run_of(self, date: datetime) -> RunInfo:
+        raise NotImplementedError
+
+
+class TestDataIntervalSource(_Runs):
+    def make(self) -> Source:
+        return DataIntervalSource("interval_reader.between", options={"path": str(self.file)})
+
+    def run_of(self, date: datetime) -> RunInfo:
+        return RunInfo(f"scheduled__{date}", "scheduled", date, date + timedelta(days=1), date, None, None, {})
+
+
+class TestOpaqueDataIntervalSource(TestDataIntervalSource):
+    def make(self) -> Source:
+        return DataIntervalSource("interval_reader.between", options={"path": str(self.file)}, kind="opaque")
+
+
+class TestRunPartitionSource(_Runs):
+    def make(self) -> Source:
+        return RunPartitionSource("interval_reader.of_partition", options={"path": str(self.file)})
+
+    def run_of(self, date: datetime) -> RunInfo:
+        return RunInfo(f"run__{date}", "manual", None, None, None, "eu", date, {})
