@@ -91,7 +91,9 @@ class DataIntervalSource(ReaderSource):
         if position is None:
             return []
         try:
-            return [(datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in position["intervals"]]
+            return [
+                (datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in position["intervals"]
+            ]
         except (TypeError, KeyError, ValueError):
             remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
             raise self.refused(f"position {str(position)[:80]!r} has no intervals", remedy) from None

@@ -34,9 +34,11 @@ def list_files(folder: Path, pattern: str) -> list[str]:
 
 
 def list_folders(folder: Path, pattern: str) -> list[str]:
-    """The names, relative to `folder`, of the folders that match; sorted, hidden ones left out."""
-    names = glob.glob(f"{pattern}/", root_dir=folder, recursive=True)
-    return sorted({os.path.normpath(name) for name in names})
+    """The names, relative to `folder`, of the folders that match, itself as "."; sorted, hidden ones left out."""
+    names = {os.path.normpath(name) for name in glob.glob(f"{pattern}/", root_dir=folder, recursive=True)}
+    if set(pattern.split("/")) == {"**"}:  # glob leaves out the empty name
+        names.add(".")
+    return sorted(names)
 
 
 def fingerprint(path: Path, whole: int = WHOLE) -> dict[str, Any]:

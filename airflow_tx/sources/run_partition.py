@@ -51,7 +51,9 @@ class RunPartitionSource(ReaderSource):
                 "Nothing was allocated. To count anew, give the topology another name, Transaction(topology=...), and "
                 "a new state.",
             )
-        return Batch(rows={"partition": partition}, position={"count": len(taken) + 1, "partitions": pack({*taken, key})})
+        return Batch(
+            rows={"partition": partition}, position={"count": len(taken) + 1, "partitions": pack({*taken, key})}
+        )
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None

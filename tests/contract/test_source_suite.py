@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -183,3 +187,20 @@ class TestRunPartitionSource(_Runs):
 
     def run_of(self, date: datetime) -> RunInfo:
         return RunInfo(f"run__{date}", "manual", None, None, None, "eu", date, {})
+
+
+def _of_the_docs(name: str) -> ModuleType:
+    """A module of docs/sources.md, as it stands there."""
+    text = (ROOT / "docs" / "sources.md").read_text()
+    code = re.search(rf"```python\n(# {name}\.py\n.*?)```", text, re.DOTALL)
+    assert code, f"docs/sources.md has no {name}.py"
+    module = ModuleType(name)
+    sys.modules[name] = module
+    exec(compile(code[1], f"docs/sources.md:{name}", "exec"), module.__dict__)
+    return module
+
+
+_of_the_docs("shop_logs")
+_TESTS = _of_the_docs("test_shop_logs")
+TestShopLogs: Any = _TESTS.TestShopLogs
+TestOpaqueShopLogs: Any = _TESTS.TestOpaqueShopLogs

@@ -1,0 +1,99 @@
+"""What every source of partitions gets from its base class."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx.errors import PartitionUnavailable, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import SourceKind
+from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
+
+ATTEMPT = TransactionAttempt(2, 1)
+
+
+class Scripted(PartitionedTransactionalSource):
+    """Says what it is told to say."""
+
+    def __init__(self, answers: dict[str, Any], names: Sequence[Any] | None = None) -> None:
+        self.answers, self.names = answers, names
+
+    def __repr__(self) -> str:
+        return "Scripted()"
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "Scripted", {}
+
+    def partitions(self) -> Sequence[str]:
+        return list(self.answers) if self.names is None else self.names
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Any:
+        answer = self.answers[partition]
+        if answer == "away":
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason="it is switched off")
+        return answer
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: Any = None
+    ) -> Iterable[dict[str, Any]]:
+        return [{"partition": partition, "is": metadata}]
+
+
+class OpaqueScripted(Scripted, OpaquePartitionedTransactionalSource):
+    """The same for partitions that may be away."""
+
+
+def test_a_partition_that_has_rows_and_does_not_move_is_refused_though_others_move() -> None:
+    with pytest.raises(SourceError, match=r"partition b has rows 7, and stays at 7: the next batch would have"):
+        Scripted({"a": 2, "b": 7}).decide(ATTEMPT, {"a": 1, "b": 7})
+
+
+def test_one_without_data_takes_no_part() -> None:
+    batch = Scripted({"a": 2, "b": None}).decide(ATTEMPT, {"a": 1, "b": 7})
+    assert batch is not None
+    assert (batch.rows, batch.position) == ({"a": 2}, {"a": 2})
+    assert Scripted({"a": None}).decide(ATTEMPT, None) is None
+
+
+def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not_an_opaque_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = {"a": 2, "b": "away"}
+    with pytest.raises(PartitionUnavailable, match=r"Partition 'b' of source Scripted\(\) cannot be reached: it"):
+        Scripted(answers).decide(ATTEMPT, None)
+    with caplog.at_level(logging.WARNING):
+        batch = OpaqueScripted(answers).decide(ATTEMPT, {"gone": 1})
+    assert batch is not None
+    assert batch.rows == {"a": 2}
+    assert "goes on without partition gone" in caplog.text
+    assert "it is switched off. It is left out of this batch and keeps its place." in caplog.text
+
+
+def test_the_kind_alone_says_what_a_lost_partition_means() -> None:
+    class Named(Scripted):
+        kind = SourceKind.OPAQUE
+
+    assert Named({"a": 2}).decide(ATTEMPT, {"gone": 1}) is not None
+    with pytest.raises(SourceError, match=r"partition gone took part before and is gone\. Nothing was allocated"):
+        Scripted({"a": 2}).decide(ATTEMPT, {"gone": 1})
+
+
+@pytest.mark.parametrize("names", [["a", "a"], [""], [0]])
+def test_names_that_the_ledger_cannot_tell_apart_are_refused(names: list[Any]) -> None:
+    with pytest.raises(SourceError, match=r"partitions\(\) gives .* texts, not empty, each of them once"):
+        Scripted({"a": 1, "": 1}, names).decide(ATTEMPT, None)
+
+
+def test_a_source_that_knows_nothing_of_spark_gives_the_rows_of_all_partitions_there_too() -> None:
+    spark: Any = object()
+    rows = cast("Iterable[Any]", Scripted({}).emit_batch(ATTEMPT, {"b": 2, "a": 1}, spark))
+    assert list(rows) == [{"partition": "a", "is": 1}, {"partition": "b", "is": 2}]
+
+
+def test_metadata_that_names_no_partition_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"'\[1\]' names no partition\. The topology had another source before"):
+        Scripted({}).emit_batch(ATTEMPT, [1])
