@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.compat import RunInfo
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
@@ -133,7 +134,9 @@ def begin(spec: TransactionSpec, run_id: str) -> Payload:
     from airflow_tx.operators.beginning import ask
     from airflow_tx.protocol.step import Begun
 
-    begun = ask(spec, TaskInstance(spec.begin, run_id), retry=False)
+    begun = ask(
+        spec, TaskInstance(spec.begin, run_id), RunInfo(run_id, "manual", None, None, None, None, None, {}), retry=False
+    )
     assert isinstance(begun, Begun), begun
     return Payload(
         spec.topology,

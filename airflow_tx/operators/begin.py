@@ -58,26 +58,37 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
         spec, ti = self.transaction, context["ti"]
         try:
-            answer = ask(spec, ti, retry=compat.is_retry(ti, self.retries or 0))
+            answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0))
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if isinstance(answer, Begun):
-            return self._begun(answer)
+            return self._begun(context, answer)
         if isinstance(answer, WindowFull):
-            self._wait(answer)
+            self._wait(context, answer)
         if isinstance(answer, AlreadyCommitted):
-            self._skip_all(ti, answer.txid)
+            self.log.info(
+                "Transaction %s of %s is already committed: its tasks are skipped, nothing is counted again.",
+                answer.txid,
+                spec.topology,
+            )
+            self._skip_all(ti)
         raise AirflowSkipException(f"The source of topology {spec.topology!r} has no rows for another transaction now.")
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Called when there may be room in the window."""
+        """Called when there may be room in the window, or when this run is to give up its run slot."""
+        from airflow_tx.operators.yielding import give_way
+
+        if event and "yield" in event:
+            give_way(self.transaction, context, blocking=event["yield"], txid=None, log=self.log)
         return self.execute(context)
 
-    def _begun(self, begun: Begun) -> dict[str, Any]:
+    def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.rows)
+        if begun.skip is not None:
+            self._skip(context, begun)
         return Payload(
             topology=spec.topology,
             txid=attempt.txid,
@@ -88,7 +99,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             replay=begun.replay,
         ).to_json()
 
-    def _wait(self, full: WindowFull) -> None:
+    def _wait(self, context: Context, full: WindowFull) -> None:
+        from airflow_tx.operators.yielding import slots_of
         from airflow_tx.triggers.ready import ReadyTrigger
 
         spec = self.transaction
@@ -107,14 +119,24 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             topology=spec.topology,
             max_pending=full.max_pending,
             hold=Settings.load().min_deferral,
+            slots=slots_of(spec, context, txid=None),
         )
         self.defer(trigger=trigger, method_name="execute_again")
 
-    def _skip_all(self, ti: Any, txid: int) -> None:
-        self.log.info(
-            "Transaction %s of %s is already committed: its tasks are skipped, nothing is counted again.",
-            txid,
-            self.transaction.topology,
-        )
+    def _skip(self, context: Context, begun: Begun) -> None:
+        """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
+        from airflow_tx.operators.skipping import states_of, take_skip
+
+        spec, txid = self.transaction, begun.attempt.txid
+        assert begun.skip is not None
+        self.log.info("Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"])
+        with spec.store() as store:
+            try:
+                take_skip(spec.ledger(store), txid, states_of(context["dag"]), log=self.log)
+            except Refused as error:
+                raise AirflowFailException(str(error)) from None
+        self._skip_all(context["ti"])
+
+    def _skip_all(self, ti: Any) -> None:
         assert self.dag is not None
         compat.skip_tasks(self, ti, [self.dag.get_task(task) for task in self.transaction.inside])

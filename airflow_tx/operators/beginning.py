@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.sources.api import Source, SourceKind
 
+if TYPE_CHECKING:
+    from airflow_tx.compat import RunInfo
+    from airflow_tx.protocol.ledger import Ledger
 
-def ask(spec: TransactionSpec, ti: Any, *, retry: bool) -> Begun | NoData | WindowFull | AlreadyCommitted:
+CONF = "airflow_tx"
+"""Where a run's configuration says what it is for."""
+
+
+def ask(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> Begun | NoData | WindowFull | AlreadyCommitted:
     """Ask for the transaction of a run.
 
     :param ti: the task instance of `begin`.
@@ -26,22 +32,52 @@ def ask(spec: TransactionSpec, ti: Any, *, retry: bool) -> Begun | NoData | Wind
     """
     with spec.store() as store:
         return spec.ledger(store).begin(
-            make_request(spec, ti, retry=retry),
-            decide=lambda attempt, position: decide(spec.source, attempt, position),
+            make_request(spec, ti, run, retry=retry),
+            decide=lambda attempt, position: decide(spec.source.of_run(run), attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
 
 
-def make_request(spec: TransactionSpec, ti: Any, *, retry: bool) -> BeginRequest:
+def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFull:
+    """Give the next transaction to a run that does not exist yet; the answer names it.
+
+    :raises Refused, SourceError: nothing was allocated.
+    """
+    request = BeginRequest(spec.request, None, "", "", retry=False, tasks={task: _message() for task in spec.tasks})
+    answer = ledger.begin(
+        request,
+        decide=lambda attempt, position: decide(spec.source, attempt, position),
+        run_state=lambda run_id: None,  # asked for other runs of the same key only
+    )
+    assert not isinstance(answer, AlreadyCommitted), "there is no key"
+    return answer
+
+
+def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> BeginRequest:
     """What the run asks for."""
     return BeginRequest(
-        topology=TopologyRequest(spec.dag_id, spec.source.kind.value, spec.window),
-        key=ti.run_id,
+        topology=spec.request,
+        key=key_of(spec, run),
         run_id=ti.run_id,
         task_try=str(ti.id),
         retry=retry,
-        tasks={task: f"{secrets.randbits(64) or 1:016x}" for task in spec.tasks},
+        tasks={task: _message() for task in spec.tasks},
     )
+
+
+def key_of(spec: TransactionSpec, run: RunInfo) -> str:
+    """The run's identity; a run that was deleted and made anew is told whose place it takes."""
+    given = run.conf.get(CONF)
+    return str(given["key"]) if isinstance(given, dict) and given.get("key") else spec.source.key(run)
+
+
+def conf_of(key: str) -> dict[str, Any]:
+    """The configuration of a run that is made anew for a transaction of this key."""
+    return {CONF: {"key": key}}
+
+
+def _message() -> str:
+    return f"{secrets.randbits(64) or 1:016x}"
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> tuple[Any, Any] | None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import (
@@ -15,6 +15,7 @@ from airflow_tx.errors import (
     IncompleteBatch,
     Outranked,
     Refused,
+    SkippedTransaction,
     StagingError,
     StateError,
     StateUnavailable,
@@ -64,6 +65,7 @@ class CommitOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Commit, or defer until the turn is near.
 
+        :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
         from airflow_tx.operators.committing import Commit
@@ -77,20 +79,29 @@ class CommitOperator(BaseOperator):
                 line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         except _TRY_AGAIN:
             raise
+        except SkippedTransaction as error:
+            raise AirflowSkipException(str(error)) from None
         except (Refused, StateError) as error:
             raise AirflowFailException(str(error)) from None
         if line is not None:
-            self._defer(spec, line)
+            self._defer(spec, context, line)
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 extra = context["outlet_events"][outlet].extra
                 extra.update(topology=spec.topology, txid=payload.txid, attempt=payload.attempt)
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Called when the turn is near."""
+        """Called when the turn is near, or when this run is to give up its run slot."""
+        from airflow_tx.operators.yielding import give_way
+
+        if event and "yield" in event:
+            spec = spec_of(context["dag"])
+            txid = Payload.of_run(context["ti"], spec).txid
+            give_way(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         self.execute(context)
 
-    def _defer(self, spec: TransactionSpec, line: Line) -> None:
+    def _defer(self, spec: TransactionSpec, context: Context, line: Line) -> None:
+        from airflow_tx.operators.yielding import slots_of
         from airflow_tx.triggers.turn import TurnTrigger
 
         trigger = TurnTrigger(
@@ -101,5 +112,6 @@ class CommitOperator(BaseOperator):
             op=line.op,
             mapped=sorted(spec.mapped),
             hold=Settings.load().min_deferral,
+            slots=slots_of(spec, context, txid=line.txid),
         )
         self.defer(trigger=trigger, method_name="execute_turn")

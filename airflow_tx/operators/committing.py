@@ -8,16 +8,27 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.errors import FenceOutranked, IncompleteBatch, LedgerBehind, Outranked, StateError, TxError
+from airflow_tx.errors import (
+    FenceOutranked,
+    IncompleteBatch,
+    LedgerBehind,
+    Outranked,
+    Refused,
+    SkippedTransaction,
+    StateError,
+    TxError,
+)
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.outputs import Rows, output_digest, rows_of, values_of
+from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
+from airflow_tx.operators.yielding import start_again
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.step import AlreadyCommitted, Granted, NotYet, Processed, Restarted, ToBeSkipped
+from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.state.api import Grant, StateKind
 
 
@@ -26,7 +37,7 @@ class Completion(Enum):
 
     READY = "everything has acked"
     NOT_YET = "a task works again"
-    OVER = "it is committed already"
+    OVER = "it is final already"
 
 
 class Commit:
@@ -43,6 +54,7 @@ class Commit:
         self.spec = spec
         self.payload = payload
         self.updates = updates
+        self.states = {update.state.name: update.state for update in updates}
         self.ledger = ledger
         self.ti = ti
         self.log = log
@@ -77,6 +89,7 @@ class Commit:
     def commit(self) -> bool:
         """Take the turn, write and mark; False if the turn is not to be had now.
 
+        :raises SkippedTransaction: it is skipped now, as a person wants it.
         :raises Refused, StateError: it cannot be committed as it is.
         """
         assert self._processed is not None
@@ -86,11 +99,26 @@ class Commit:
             self._log_already()
         elif isinstance(answer, Granted):
             self._write_and_mark(answer, self._processed, self._rows)
+        elif isinstance(answer, ToBeSkipped):
+            self.skip(answer.txid)
+            raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
         else:
             if isinstance(answer, Restarted):
                 self.forget()
             return False
         return True
+
+    def skip(self, txid: int) -> None:
+        """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
+
+        :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
+        """
+        try:
+            self._pass_on(take_skip(self.ledger, txid, self.states, log=self.log))
+        except (Refused, StateError) as error:
+            if txid == self.payload.txid:
+                raise
+            self.log.warning("Transaction %s is not skipped now: %s", txid, error)
 
     # --- before the turn
 
@@ -129,7 +157,9 @@ class Commit:
         # Gone through twice: once for the digest, once for the write.
         return list(rows) if update.state.kind is StateKind.TRANSACTIONAL else rows
 
-    def _acquire(self, processed: Processed, rows: Sequence[Rows]) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
+    def _acquire(
+        self, processed: Processed, rows: Sequence[Rows]
+    ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
         digests = {
             update.state.name: output_digest(found, update)
             for update, found in zip(self.updates, rows, strict=True)
@@ -153,7 +183,7 @@ class Commit:
                 raise self._explained(grant, error) from None
             failpoint("commit.before_mark", **self._where)
             consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
-            self.ledger.commit(
+            committed = self.ledger.commit(
                 grant.token,
                 states=[update.state.name for update in self.updates],
                 rows=max(consumed, default=None),
@@ -162,6 +192,18 @@ class Commit:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
         self._clean_up()
+        self._pass_on(committed)
+
+    def _pass_on(self, ended: Committed | NotYet) -> None:
+        """What a transaction that has ended leaves to be done: those that are to be skipped, those that yielded."""
+        while isinstance(ended, Committed) and ended.skip:
+            try:
+                ended = take_skip(self.ledger, ended.txid + 1, self.states, log=self.log)
+            except TxError as error:
+                self.log.warning("The next transaction is not skipped now: %s", error)
+                return
+        if isinstance(ended, Committed) and ended.waiting:
+            start_again(self.spec, self.ledger, self.ti, ended.waiting, log=self.log)
 
     def _explained(self, grant: Grant, error: StateError) -> TxError:
         """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.

@@ -12,7 +12,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused
+from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -207,5 +207,7 @@ class Processing:
 def _final_refusals() -> Iterator[None]:
     try:
         yield
+    except SkippedTransaction as error:
+        raise AirflowSkipException(str(error)) from None
     except Refused as error:
         raise AirflowFailException(str(error)) from None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.opening import TopologyRequest
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -56,6 +57,13 @@ class TransactionSpec:
     def window(self) -> int:
         """How many of its transactions may be open at once."""
         return self.max_pending or Settings.load().max_pending
+
+    @property
+    def request(self) -> TopologyRequest:
+        """What the DAG says of its topology."""
+        from airflow_tx.protocol.opening import TopologyRequest
+
+        return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
 
     @property
     def conn_id(self) -> str:

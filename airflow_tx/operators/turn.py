@@ -44,6 +44,7 @@ class Line:
 
     :param op: of its own record: another one means that something happened to it; None: it is final.
     :param earlier: open transactions from `current` on, those that are close.
+    :param skip: whether the one whose turn it is is to be skipped, by whoever sees it.
     """
 
     txid: int
@@ -51,6 +52,7 @@ class Line:
     op: str | None = None
     phase: Phase | None = None
     earlier: Mapping[int, Earlier] = field(default_factory=dict)
+    skip: bool = False
 
 
 def decide(line: Line) -> Wait:
@@ -76,13 +78,14 @@ def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: R
     if current >= txid:
         return Line(txid, current)
     own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
-    earlier = {}
+    earlier, skip = {}, False
     for each in range(current, min(txid, current + WARM_PLACES)):
         record = read.peek_if_any(TransactionRecord, paths.transaction(each))
         if record is not None:  # else it became final in between
+            skip |= each == current and record.skip is not None
             ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
             earlier[each] = Earlier(each, record.run_id, record.phase, ready)
-    return Line(txid, current, own.op if own else None, own.phase if own else None, earlier)
+    return Line(txid, current, own.op if own else None, own.phase if own else None, earlier, skip)
 
 
 def watched(paths: Paths, line: Line) -> tuple[str, ...]:

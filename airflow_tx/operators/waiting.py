@@ -23,12 +23,17 @@ def commit_in_turn(
     """
     deadline = clock() + patience
     line: Line | None = None
+    skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
         read = Reader(store)
         before, line = line, look(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
         commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
+            continue
+        if line.skip and skipping != line.current:
+            skipping = line.current  # tried once: if it cannot be skipped now, it is waited for like any other
+            commit.skip(line.current)
             continue
         wait = Wait.WARM if completion is Completion.NOT_YET else decide(line)
         if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
@@ -67,11 +72,11 @@ def _tell(commit: Commit, line: Line) -> None:
         first.phase.value,
         first.run_id,
         "was deleted" if state is None else f"is {state}",
-        advice(first.run_id, state),
+        advice(spec.topology, first.txid, first.run_id, state),
     )
 
 
-def advice(run_id: str, state: str | None) -> str:
+def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
     """What somebody who reads of a waiting transaction can do.
 
     :param state: of the run that it waits for.
@@ -79,6 +84,8 @@ def advice(run_id: str, state: str | None) -> str:
     if state == "running":
         return "There is nothing to do."
     if state == "queued":
-        return "That run needs a run slot: see max_active_runs of the DAG."
+        return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
-    return f"To go on, {again}."
+    return (
+        f"To go on, {again}, or replay it: airflow tx replay {topology} {txid}; to go on without it: airflow tx skip."
+    )

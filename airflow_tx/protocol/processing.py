@@ -10,6 +10,7 @@ from airflow_tx.errors import (
     FailedTransaction,
     IncompleteBatch,
     RowsChanged,
+    SkippedTransaction,
     StaleAttempt,
     StaleTry,
     UnknownTransaction,
@@ -17,7 +18,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, encode
+from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
 from airflow_tx.protocol.requirement import Create, Put
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
@@ -51,12 +52,15 @@ def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -
     """The record of a transaction whose newest attempt is `attempt`.
 
     :raises StaleAttempt: a newer attempt exists.
-    :raises UnknownTransaction: there is no such transaction, or it was skipped.
+    :raises SkippedTransaction: it was skipped.
+    :raises UnknownTransaction: there is no such transaction.
     """
     record = read.find(TransactionRecord, paths.transaction(attempt.txid))
     if record is None:
         if is_committed(read, paths, attempt.txid):
             return AlreadyCommitted(attempt.txid)
+        if read.peek_if_any(Skipped, paths.skipped(attempt.txid)) is not None:
+            raise SkippedTransaction(topology=paths.topology, txid=attempt.txid)
         raise UnknownTransaction(
             what=f"open transaction {attempt.txid}",
             path=paths.transaction(attempt.txid),

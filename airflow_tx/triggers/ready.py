@@ -12,6 +12,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter
 from airflow_tx.triggers.shared import POLL, until
+from airflow_tx.triggers.slots import SlotWatch
 
 
 class ReadyTrigger(BaseTrigger):
@@ -19,10 +20,18 @@ class ReadyTrigger(BaseTrigger):
 
     :param hold: seconds that it waits at least.
     :param poll: seconds between two looks.
+    :param slots: what `operators.yielding.slots_of` says of the run that waits; None: it never yields.
     """
 
     def __init__(
-        self, zookeeper_conn_id: str, root: str, topology: str, max_pending: int, hold: float, poll: float = POLL
+        self,
+        zookeeper_conn_id: str,
+        root: str,
+        topology: str,
+        max_pending: int,
+        hold: float,
+        poll: float = POLL,
+        slots: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.zookeeper_conn_id = zookeeper_conn_id
@@ -31,6 +40,7 @@ class ReadyTrigger(BaseTrigger):
         self.max_pending = max_pending
         self.hold = hold
         self.poll = poll
+        self.slots = slots
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments: plain, without passwords."""
@@ -43,12 +53,14 @@ class ReadyTrigger(BaseTrigger):
                 "max_pending": self.max_pending,
                 "hold": self.hold,
                 "poll": self.poll,
+                "slots": self.slots,
             },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, then yield one event."""
-        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll)
+        slots = None if self.slots is None else SlotWatch(Paths(self.root, self.topology), self.slots)
+        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=slots)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def _look(self, store: Store) -> dict[str, int] | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_tx.errors import StoreError, UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.triggers.slots import SlotWatch
 
 Event = dict[str, Any]
 """What a trigger wakes its task with: plain JSON."""
@@ -27,20 +28,33 @@ _threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="airflow_tx-trig
 log = logging.getLogger(__name__)
 
 
-async def until(look: Callable[[Store], Event | None], conn_id: str, *, hold: float, poll: float = POLL) -> Event:
+async def until(
+    look: Callable[[Store], Event | None],
+    conn_id: str,
+    *,
+    hold: float,
+    poll: float = POLL,
+    slots: SlotWatch | None = None,
+) -> Event:
     """Ask `look` in a thread, again and again, until it answers; not before `hold` seconds have passed.
 
     A ledger that cannot be reached is no answer: the task would only fail for it. One that is damaged or deleted does
     not mend itself: the task is woken, and meets the error.
 
     :param look: reads the ledger; blocking.
+    :param slots: asked besides, whether the run is to yield.
     """
-    loop = asyncio.get_running_loop()
+
+    async def ask(question: Callable[[Store], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(_threads, partial(_ask, question, conn_id))
+
     await asyncio.sleep(hold)
     told = False
     while True:
         try:
-            answer = await loop.run_in_executor(_threads, partial(_ask, look, conn_id))
+            answer: Event | None = await ask(look)
+            if answer is None and slots is not None:
+                answer = await slots.look(ask)
             told = False
         except UnreadableRecord as error:
             answer = {"reason": str(error)}
@@ -54,7 +68,7 @@ async def until(look: Callable[[Store], Event | None], conn_id: str, *, hold: fl
         await asyncio.sleep(poll)
 
 
-def _ask(look: Callable[[Store], Event | None], conn_id: str) -> Event | None:
+def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:
     from airflow_tx.hooks.zookeeper import shared_store
 
-    return look(shared_store(conn_id))
+    return question(shared_store(conn_id))

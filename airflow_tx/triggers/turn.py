@@ -11,15 +11,18 @@ from airflow_tx.operators.turn import Wait, decide, look
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.shared import POLL, until
+from airflow_tx.triggers.slots import SlotWatch
 
 
 class TurnTrigger(BaseTrigger):
-    """Fires once: near the turn with all earlier transactions on their way, or when the own record changed or vanished.
+    """Fires once: near the turn with all earlier transactions on their way, when the one whose turn it is
+    is to be skipped, when the own record changed or vanished, or when the run is to yield.
 
     :param op: that of the own record when the task deferred itself.
     :param mapped: ids of the tasks that have map indexes.
     :param hold: seconds that it waits at least.
     :param poll: seconds between two looks.
+    :param slots: what `operators.yielding.slots_of` says of the run that waits; None: it never yields.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class TurnTrigger(BaseTrigger):
         mapped: list[str],
         hold: float,
         poll: float = POLL,
+        slots: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.zookeeper_conn_id = zookeeper_conn_id
@@ -42,6 +46,7 @@ class TurnTrigger(BaseTrigger):
         self.mapped = mapped
         self.hold = hold
         self.poll = poll
+        self.slots = slots
         self._told: tuple[Any, ...] = ()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -57,17 +62,19 @@ class TurnTrigger(BaseTrigger):
                 "mapped": self.mapped,
                 "hold": self.hold,
                 "poll": self.poll,
+                "slots": self.slots,
             },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, then yield one event."""
-        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll)
+        slots = None if self.slots is None else SlotWatch(Paths(self.root, self.topology), self.slots)
+        event = await until(self._look, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=slots)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
-        if decide(line) is not Wait.DEFERRED:
+        if line.skip or decide(line) is not Wait.DEFERRED:
             return {"reason": "its turn is near", "current": line.current}
         if line.op != self.op:
             return {"reason": "its record changed"}

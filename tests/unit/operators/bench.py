@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_tx.compat import RunInfo
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.api import Children, Node
 from airflow_tx.protocol.requirement import Requirement, Write
@@ -70,6 +71,11 @@ class MemorySpec(TransactionSpec):
 
 
 _ids: Iterator[int] = iter(range(1, 1 << 30))
+
+
+def run_of(run_id: str) -> RunInfo:
+    """A run that somebody started by hand."""
+    return RunInfo(run_id, "manual", None, None, None, None, None, {})
 
 
 @dataclass

@@ -33,7 +33,7 @@ from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.api import Grant
-from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers
+from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PER_TRANSACTION = 20
 AWAY = StateUnavailable(state="words", where="somewhere", reason="refused")
@@ -51,7 +51,7 @@ class Run:
         self.committer = FakeTi("commit", run_id)
 
     def begin(self) -> Any:
-        answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), retry=False)
+        answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
         if isinstance(answer, Begun):
             self.payload = Payload(
                 self.spec.topology,
@@ -153,7 +153,7 @@ def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(ma
     assert counts(state) == {}
     assert second.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING) of run r1, which is failed. "
-        "To go on, clear that run."
+        "To go on, clear that run, or replay it: airflow tx replay numbers 1; to go on without it: airflow tx skip."
     )
 
 
@@ -528,15 +528,18 @@ def test_a_source_that_is_not_ready_has_no_data(make: Any) -> None:
     assert make("r1", source=NotReady()).begin().txid == 1
 
 
+OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx skip."
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [
         ("running", "There is nothing to do."),
-        ("queued", "That run needs a run slot: see max_active_runs of the DAG."),
-        ("failed", "To go on, clear that run."),
-        ("success", "To go on, clear that run."),
-        (None, "To go on, start a run with the run id r3."),
+        ("queued", "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."),
+        ("failed", f"To go on, clear that run, {OR}"),
+        ("success", f"To go on, clear that run, {OR}"),
+        (None, f"To go on, start a run with the run id r3, {OR}"),
     ],
 )
 def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
-    assert advice("r3", state) == text
+    assert advice("numbers", 3, "r3", state) == text

@@ -17,7 +17,7 @@ from airflow_tx.operators.spec import Payload
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
-from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers
+from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
 
@@ -38,7 +38,7 @@ class Dag:
             begin >> work.override(task_id="first")(begin.output) >> work.override(task_id="second")(1)
 
     def begin(self) -> dict[str, Any]:
-        answer: Any = ask(self.spec, FakeTi("begin", "r1"), retry=False)
+        answer: Any = ask(self.spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
         self.payload = {
             "topology": "numbers", "txid": answer.attempt.txid, "attempt": answer.attempt.attempt, "rows": answer.rows,
             "position": answer.position, "rows_digest": answer.rows_digest, "replay": answer.replay,

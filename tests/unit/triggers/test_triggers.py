@@ -16,7 +16,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.triggers.ready import ReadyTrigger
 from airflow_tx.triggers.turn import TurnTrigger
-from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers
+from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 LOOP_LIMIT = 0.05
 SLOW = 0.2
@@ -50,7 +50,7 @@ def begin(store: CountingStore, *run_ids: str) -> MemorySpec:
 
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
     for run_id in run_ids:
-        ask(spec, FakeTi("begin", run_id), retry=False)
+        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
     return spec
 
 

@@ -1,0 +1,97 @@
+"""A waiting run gives up its run slot to the run whose turn it is, and is started again. Source: PROTOCOL §6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx import compat
+from airflow_tx.config import Settings
+from airflow_tx.errors import Outbid, TxError
+from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.ledger import Ledger
+
+QUEUED = "queued"
+_BACKFILL = "backfill"
+
+
+def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
+    """What a trigger has to know of a waiting run, to see whether it is in the way: plain JSON.
+
+    :param txid: its transaction; None while it waits for one.
+    """
+    ti, info = context["ti"], compat.run_info(context)
+    # A backfill has run slots of its own, and nobody tells how many of them are taken.
+    limit = None if info.run_type == _BACKFILL else context["dag"].max_active_runs
+    return {
+        "dag_id": spec.dag_id,
+        "run_id": info.run_id,
+        "txid": txid,
+        "task_try": str(ti.id),
+        "limit": limit,
+        "grace": Settings.load().yield_after,
+    }
+
+
+def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | None, log: Any) -> None:
+    """Yield, if that still helps; otherwise the caller goes on waiting.
+
+    :param blocking: the txid whose run has no run slot.
+    :raises AirflowFailException: this run ends now, and its reason says that nothing is lost.
+    """
+    from airflow_tx.protocol.step import Done
+    from airflow_tx.protocol.yielding import Waiter
+
+    ti = context["ti"]
+    with spec.store() as store:
+        holder = _run_of(store, spec, blocking)
+        if holder is None or compat.run_state(ti, spec.dag_id, holder) != QUEUED:
+            return
+        if compat.is_paused(spec.dag_id):
+            log.info("Run %s waits for a run slot while DAG %s is paused: nobody makes room.", holder, spec.dag_id)
+            return
+        try:
+            answer = spec.ledger(store).give_way(Waiter(ti.run_id, txid, str(ti.id), blocking))
+        except Outbid as error:
+            log.info("%s", error)
+            return
+    if isinstance(answer, Done):
+        raise AirflowFailException(
+            f"Run {ti.run_id} yields: transaction {blocking} has to commit before it, and run {holder} of that one is "
+            "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free."
+        )
+
+
+def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequence[str], *, log: Any) -> None:
+    """Start runs that have yielded, if the way is free: the run whose turn it is needs no run slot any more.
+
+    It is called after a commit: what goes wrong fails nothing, and is done by the next one.
+
+    :param waiting: their run_ids.
+    """
+    try:
+        read = Reader(ledger.store)
+        current = read.peek(Counter, ledger.paths.current).txid
+        holder = _run_of(ledger.store, spec, current)
+        if holder is not None and compat.run_state(ti, spec.dag_id, holder) == QUEUED:
+            return
+        yielded = read.peek(TopologyRecord, ledger.paths.record).yielded
+        for run_id in waiting:
+            if run_id in yielded and yielded[run_id]["blocking"] < current:
+                if compat.run_state(ti, spec.dag_id, run_id) == "failed":
+                    log.info("Run %s had yielded, and is started again", run_id)
+                    compat.start_run(spec.dag_id, run_id, reset=True)
+                ledger.came_back(run_id)
+    except TxError as error:
+        log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(waiting), error)
+
+
+def _run_of(store: Any, spec: TransactionSpec, txid: int) -> str | None:
+    record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(txid))
+    return None if record is None else record.run_id
