@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.errors import SkippedTransaction, SkipRefused
+from airflow_tx.operators.committing import Commit
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.yielding import give_way, start_again
 from airflow_tx.protocol.audit import Audit
@@ -28,6 +29,18 @@ def open_run(make: Any, run_id: str, *, work: bool = True) -> Run:
     if work:
         run.work()
     return run
+
+
+def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit.ledger, "commit", killed)
+        commit.complete()
+        commit.prepare()
+        with pytest.raises(OSError, match="killed"):
+            commit.commit()
 
 
 def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
@@ -59,12 +72,12 @@ def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, 
     assert counts(state) == {}
 
 
-def test_what_a_skipped_transaction_had_written_is_rolled_back(make: Any, state: MemoryState) -> None:
+def test_what_a_skipped_transaction_had_written_is_rolled_back(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = open_run(make, "r1")
     commit = run.commit()
-    commit.ledger.commit = lambda *_, **__: (_ for _ in ()).throw(OSError("killed"))
-    with pytest.raises(OSError, match="killed"):
-        commit.complete(), commit.prepare(), commit.commit()
+    killed_before_the_mark(commit, monkeypatch)
     assert counts(state) == {"count": 10}
     ledger = run.commit().ledger
     ledger.note_skip(1, WHY)
@@ -72,15 +85,13 @@ def test_what_a_skipped_transaction_had_written_is_rolled_back(make: Any, state:
     assert counts(state) == {}
 
 
-def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any) -> None:
+def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
     run: Run = make("r1", [update(kept)])
     run.begin()
     run.work()
     commit = run.commit()
-    commit.ledger.commit = lambda *_, **__: (_ for _ in ()).throw(OSError("killed"))
-    with pytest.raises(OSError, match="killed"):
-        commit.complete(), commit.prepare(), commit.commit()
+    killed_before_the_mark(commit, monkeypatch)
     again = run.commit()
     again.ledger.note_skip(1, WHY)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
