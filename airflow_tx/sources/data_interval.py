@@ -65,8 +65,7 @@ class DataIntervalSource(ReaderSource):
 
         :raises SourceError: if the reader cannot be imported, or gives no rows.
         """
-        start, end = datetime.fromisoformat(metadata["from"]), datetime.fromisoformat(metadata["to"])
-        return self.read(spark, start, end)
+        return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 
     def _interval(self, run: RunInfo) -> Interval:
         start, end = run.interval_start, run.interval_end
@@ -112,6 +111,10 @@ def _merged(intervals: list[Interval]) -> list[Interval]:
 
 def _iso(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat()
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _words(interval: Interval) -> str:

@@ -164,9 +164,9 @@ class SourceSuite:
         """The rows of a batch, as plain dicts."""
         source = source or self.make()
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
-        rows = (
-            [row.asDict(True) for row in found.collect()] if hasattr(found, "collect") else [dict(row) for row in found]
-        )
+        if hasattr(found, "collect"):  # Spark's
+            found = [row.asDict(True) for row in found.collect()]
+        rows = [dict(row) for row in found]
         source.close()
         return rows
 

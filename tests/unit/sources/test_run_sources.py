@@ -1,0 +1,241 @@
+"""Sources whose batch is the run's own interval or partition: every interval once, and never two that overlap."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.compat import RunInfo
+from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, rebuild
+from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.run_partition import RunPartitionSource
+
+ATTEMPT = TransactionAttempt(1, 1)
+FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+READERS = """
+def sales(start, end, spark=None, shop=None):
+    return [{"from": start, "to": end, "shop": shop}]
+
+def of_partition(partition, spark=None):
+    return [{"partition": partition}]
+
+def nothing(start, end, spark=None):
+    pass
+
+class Reader:
+    def read(self, start, end, spark=None):
+        return []
+"""
+
+
+@pytest.fixture(autouse=True)
+def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[ModuleType]:
+    """A module that every process could import, if it has the folder on its path."""
+    (tmp_path / "tx_unit_readers.py").write_text(READERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import tx_unit_readers  # type: ignore[import-not-found]
+
+    yield tx_unit_readers
+    del sys.modules["tx_unit_readers"]
+
+
+def run(start: datetime | None, length: timedelta | None = DAY, run_id: str = "r", **partition: Any) -> RunInfo:
+    end = None if start is None or length is None else start + length
+    key, date = partition.get("key"), partition.get("date")
+    return RunInfo(run_id, "scheduled", start, end, start, key, date, {})
+
+
+def source(**arguments: Any) -> DataIntervalSource:
+    return DataIntervalSource("tx_unit_readers.sales", **arguments)
+
+
+def take(start: datetime, position: Any = None, length: timedelta = DAY) -> Batch:
+    batch = source().of_run(run(start, length)).decide(ATTEMPT, position)
+    return Batch(json.loads(json.dumps(batch.rows)), json.loads(json.dumps(batch.position)))
+
+
+def rows_of(source: Any, metadata: Any) -> list[Any]:
+    return list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, metadata)))
+
+
+# --- intervals ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_known_by_its_interval_whatever_it_is_called() -> None:
+    key = "interval:2026-01-01T00:00:00+00:00/2026-01-02T00:00:00+00:00"
+    assert source().key(run(FIRST, run_id="scheduled__1")) == key
+    berlin = FIRST.astimezone(timezone(timedelta(hours=1)))
+    assert source().key(run(berlin, run_id="backfill__7")) == key
+
+
+def test_dates_of_airflow_are_taken() -> None:
+    pendulum = pytest.importorskip("pendulum")
+    start = pendulum.datetime(2026, 3, 29, tz="Europe/Berlin")  # a day of 23 hours
+    bound = source().of_run(run(start, start.add(days=1) - start))
+    batch = bound.decide(ATTEMPT, None)
+    assert batch.rows == {"from": "2026-03-28T23:00:00+00:00", "to": "2026-03-29T22:00:00+00:00"}
+    assert json.loads(json.dumps(batch.position)) == batch.position
+
+
+def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
+    made = source(options={"shop": 7})
+    batch = take(FIRST)
+    assert batch.rows == {"from": "2026-01-01T00:00:00+00:00", "to": "2026-01-02T00:00:00+00:00"}
+    again = rebuild(*json.loads(json.dumps(made.serialize())))
+    assert rows_of(again, batch.rows) == [{"from": FIRST, "to": FIRST + DAY, "shop": 7}]
+
+
+def test_a_bound_source_travels_as_the_unbound_one() -> None:
+    assert source().of_run(run(FIRST)).serialize() == source().serialize()
+    assert source().serialize()[1] == {"reader": "tx_unit_readers.sales", "options": {}, "kind": "transactional"}
+    with pytest.raises(SourceError, match=r"asked for a batch without a run\. Ask source\.of_run\(run\)"):
+        source().decide(ATTEMPT, None)
+
+
+@given(days=st.permutations(range(8)))
+def test_intervals_may_come_in_any_order_and_the_position_stays_small(days: list[int]) -> None:
+    position = None
+    for day in days:
+        position = take(FIRST + day * DAY, position).position
+    assert position == {"intervals": [["2026-01-01T00:00:00+00:00", "2026-01-09T00:00:00+00:00"]]}
+
+
+def test_gaps_between_intervals_stay_gaps() -> None:
+    position = take(FIRST + 4 * DAY, take(FIRST).position).position
+    assert isinstance(position, dict)
+    assert len(cast("list[Any]", position["intervals"])) == 2
+    assert take(FIRST + 2 * DAY, position).rows
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(FIRST + HOUR, HOUR), (FIRST, DAY), (FIRST - HOUR, 2 * HOUR), (FIRST - DAY, 5 * DAY)]
+)
+def test_an_interval_that_overlaps_one_that_was_taken_is_refused(start: datetime, length: timedelta) -> None:
+    with pytest.raises(SourceError) as refusal:
+        take(start, take(FIRST).position, length)
+    said = str(refusal.value)
+    for interval in (
+        f"{start.isoformat()}/{(start + length).isoformat()}",
+        f"{FIRST.isoformat()}/2026-01-02T00:00:00+00",
+    ):
+        assert interval in said
+    assert (
+        "would count twice. Nothing was allocated. If the schedule has changed, let the new one start at 2026" in said
+    )
+
+
+def test_an_hour_after_the_days_that_were_taken_is_taken() -> None:
+    assert take(FIRST + DAY, take(FIRST).position, HOUR).rows
+
+
+@pytest.mark.parametrize("ask", [lambda made, each: made.key(each), lambda made, each: made.of_run(each)])
+@pytest.mark.parametrize(
+    ("each", "problem"),
+    [
+        (
+            run(FIRST, timedelta(0)),
+            r'empty data interval .*Use schedule=CronDataIntervalTimetable\("0 0 \* \* \*", tim',
+        ),
+        (run(None), r"run r has no data interval\. Give the DAG a schedule that has them"),
+        (run(FIRST, None), r"run r has no data interval"),
+        (run(FIRST, -DAY), r"has the data interval .*the earlier one first"),
+        (run(FIRST.replace(tzinfo=None)), r"Let the timetable give dates with a time zone"),
+    ],
+)
+def test_a_run_without_an_interval_of_its_own_is_refused(ask: Callable[..., Any], each: RunInfo, problem: str) -> None:
+    with pytest.raises(SourceError, match=problem) as refusal:
+        ask(source(), each)
+    assert "\n" not in str(refusal.value)
+
+
+# --- partitions of Airflow ---------------------------------------------------------------------------------------
+
+
+def test_a_run_is_known_by_its_partition_date_else_by_its_key() -> None:
+    made = RunPartitionSource("tx_unit_readers.of_partition")
+    assert made.key(run(None, key="day one", date=FIRST)) == made.key(run(None, key="renamed", date=FIRST))
+    assert made.key(run(None, date="2026-01-01T01:00:00+01:00")) == made.key(run(None, date="2026-01-01T00:00:00Z"))
+    assert made.key(run(None, key="eu|2026")) == "partition-key:eu|2026"
+    assert made.key(run(None, date=FIRST)) == "partition-date:2026-01-01T00:00:00+00:00"
+    with pytest.raises(SourceError, match=r"run r has neither a partition date nor a partition key\. Give the DAG"):
+        made.of_run(run(FIRST))
+    with pytest.raises(SourceError, match=r"has the partition date 'soon'"):
+        made.key(run(None, date="soon"))
+
+
+def test_a_partition_is_taken_once_and_its_name_goes_to_the_reader() -> None:
+    made = RunPartitionSource("tx_unit_readers.of_partition")
+    first = made.of_run(run(None, key="eu")).decide(ATTEMPT, None)
+    second = made.of_run(run(None, date=FIRST)).decide(ATTEMPT, first.position)
+    assert rows_of(made, first.rows) == [{"partition": "eu"}]
+    assert rows_of(made, second.rows) == [{"partition": "2026-01-01T00:00:00+00:00"}]
+    with pytest.raises(SourceError, match=r"partition eu of run r was taken: its rows would count twice"):
+        made.of_run(run(None, key="eu")).decide(ATTEMPT, second.position)
+
+
+def test_the_position_of_another_source_is_refused() -> None:
+    partitions = RunPartitionSource("tx_unit_readers.of_partition").of_run(run(None, key="eu"))
+    for position in (7, {"taken": "x"}, {"intervals": "x"}, {"partitions": ["x"]}, {"partitions": "x"}):
+        with pytest.raises(SourceError, match="The topology had another source before"):
+            source().of_run(run(FIRST)).decide(ATTEMPT, cast("Any", position))
+        with pytest.raises(SourceError, match="The topology had another source before"):
+            partitions.decide(ATTEMPT, cast("Any", position))
+
+
+# --- readers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_function_stands_for_its_path(readers: ModuleType) -> None:
+    assert DataIntervalSource(readers.sales).serialize() == source().serialize()
+
+
+def test_a_reader_that_nobody_else_can_import_is_refused(readers: ModuleType) -> None:
+    def local(start: datetime, end: datetime, spark: Any = None) -> list[Any]:
+        return []
+
+    dag_file = ModuleType("unusual_prefix_ab12_sales_dag")
+    exec(READERS, dag_file.__dict__)
+    sys.modules[dag_file.__name__] = dag_file
+    methods = [readers.Reader.read, readers.Reader().read, readers.Reader()]
+    for reader in (local, lambda start, end, spark=None: [], dag_file.sales, "sales", "a.b-c", "", *methods, 7):
+        with pytest.raises(ConfigError) as refusal:
+            DataIntervalSource(cast("Any", reader))
+        said = str(refusal.value)
+        assert said.startswith("reader of DataIntervalSource = ")
+        assert "Give a function at the top of a module that workers and Spark drivers can import" in said
+        assert " at 0x" not in said
+        assert "\n" not in said
+    del sys.modules[dag_file.__name__]
+
+
+@pytest.mark.parametrize(
+    ("reader", "problem"),
+    [
+        ("no_such_module.sales", r"cannot be imported \(No module named 'no_such_module'\)\. Install its module"),
+        ("tx_unit_readers.missing", r"cannot be imported \(module 'tx_unit_readers' has no attribute 'missing'\)"),
+        ("tx_unit_readers.nothing", r"its reader gave a NoneType\. Let it return a DataFrame, or rows as mappings"),
+    ],
+)
+def test_a_reader_that_cannot_read_is_named(reader: str, problem: str) -> None:
+    with pytest.raises(SourceError, match=problem):
+        rows_of(DataIntervalSource(reader), take(FIRST).rows)
+
+
+def test_options_that_cannot_travel_and_a_wrong_kind_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"options of DataIntervalSource = \['at'\] cannot be used\. They travel"):
+        source(options={"at": FIRST})
+    with pytest.raises(ConfigError, match="kind of DataIntervalSource = 'daily'"):
+        source(kind="daily")

@@ -1,0 +1,201 @@
+"""The source suite finds what is wrong with a source: each of these has one fault, and fails the test that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.testing.source_suite import Ledger, Row, SourceSuite
+
+
+class Suite(SourceSuite):
+    """The suite over rows in memory."""
+
+    def __init__(self, source: type[MemorySource], kind: str = "transactional") -> None:
+        self.source, self.kind = source, kind
+        self.data: dict[str, list[Row]] = {"0": [], "1": []}
+        self.away: dict[str, list[Row]] = {}
+        self.number = 0
+        self._spark = None
+
+    def make(self) -> MemorySource:
+        return self.source(self.data, 3, self.kind)
+
+    def add(self) -> list[Row]:
+        return [row for name in sorted(self.data) for row in self.append(name, 7)]
+
+    def append(self, name: str, count: int) -> list[Row]:
+        rows = [{"n": self.number + number} for number in range(count)]
+        self.number += count
+        self.data.setdefault(name, []).extend(rows)
+        return rows
+
+    def add_partition(self) -> list[Row]:
+        return self.append("new", 2)
+
+    def lose_partition(self) -> None:
+        self.away = {"1": self.data.pop("1")}
+
+    def return_partition(self) -> None:
+        self.data.update(self.away)
+
+    def lose_rows(self) -> None:
+        del self.data["0"][2:]
+
+
+class Sound(MemorySource):
+    """Without a fault."""
+
+
+class Overlapping(MemorySource):
+    """Its batches share a row."""
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
+        batch: Any = super().emit_partition_batch_new(attempt, partition, prev_metadata)
+        if batch is None or batch.position == len(self.rows[partition]):
+            return batch  # type: ignore[no-any-return]
+        return Batch(batch.rows, batch.position - 1)
+
+
+class Leaking(MemorySource):
+    """A row between two batches is in none."""
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
+        batch = super().emit_partition_batch_new(attempt, partition, prev_metadata)
+        return batch and Batch(batch.rows, min(int(str(batch.position)) + 1, len(self.rows[partition])))
+
+
+class Lenient(MemorySource):
+    """Gives fewer rows where some are gone."""
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: Any = None
+    ) -> Any:
+        return self.rows.get(partition, [])[metadata["from"] : metadata["to"]]
+
+
+class Growing(MemorySource):
+    """Its metadata says only where the rows begin."""
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: Any = None
+    ) -> Any:
+        return self.rows[partition][metadata["from"] :]
+
+
+class Remembering(MemorySource):
+    """Its position is in the process."""
+
+    taken: dict[str, Any] = {}  # noqa: RUF012
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
+        batch = super().emit_partition_batch_new(attempt, partition, self.taken.get(partition))
+        if batch is not None:
+            self.taken[partition] = batch.position
+        return batch
+
+
+class ByAttempt(MemorySource):
+    """Its rows depend on the attempt that asks."""
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: Any = None
+    ) -> Any:
+        return [{**row, "attempt": attempt.attempt} for row in self.rows[partition]]
+
+
+class Fixed(MemorySource):
+    """It looks for partitions once."""
+
+    def partitions(self) -> list[str]:
+        return ["0", "1"]
+
+
+class Forgiving(MemorySource):
+    """It goes on without a partition, though it is transactional."""
+
+    def _gone(self, partitions: Any) -> None:
+        pass
+
+
+class Forgetful(MemorySource):
+    """A partition that comes back begins where the others are."""
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
+        start = max(prev_metadata or 0, 3 * (attempt.txid - 1))
+        return super().emit_partition_batch_new(attempt, partition, min(start, len(self.rows[partition])))
+
+
+class Closing(MemorySource):
+    """Once closed, it has nothing."""
+
+    def close(self) -> None:
+        self.rows = {}
+
+
+class Tuples(MemorySource):
+    """Its metadata is no plain JSON."""
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
+        batch: Any = super().decide(attempt, position)
+        rows: Any = {"rows": (1, 2)}
+        return batch and Batch(rows, batch.position)
+
+
+class Talkative(MemorySource):
+    """Its repr is Python's own."""
+
+    __repr__ = object.__repr__
+
+
+class Travelling(MemorySource):
+    """It loses an argument on the way."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        classpath, arguments = super().serialize()
+        return classpath, {**arguments, "per_batch": self.per_batch + 1}
+
+
+Check = Callable[[Suite, Ledger], None]
+S = SourceSuite
+FAULTS: list[tuple[type[MemorySource], Check, str]] = [
+    (Overlapping, S.test_batches_have_every_row_exactly_once, "transactional"),
+    (Leaking, S.test_batches_have_every_row_exactly_once, "transactional"),
+    (Lenient, S.test_rows_that_are_gone_are_an_error_and_never_fewer_rows, "transactional"),
+    (Lenient, S.test_rows_that_are_gone_are_an_error_and_never_fewer_rows, "opaque"),
+    (Growing, S.test_the_same_metadata_gives_the_same_rows, "transactional"),
+    (Growing, S.test_data_may_come_between_two_batches, "transactional"),
+    (Remembering, S.test_a_batch_decided_again_with_those_after_it_has_every_row_once, "opaque"),
+    (ByAttempt, S.test_the_same_metadata_gives_the_same_rows, "transactional"),
+    (Fixed, S.test_a_new_partition_is_taken_up, "opaque"),
+    (Forgiving, S.test_a_transactional_source_stops_without_a_partition_it_had, "transactional"),
+    (Forgetful, S.test_an_opaque_source_goes_on_without_a_partition_and_loses_nothing, "opaque"),
+    (Closing, S.test_a_source_that_was_closed_can_be_used_again, "transactional"),
+    (Tuples, S.test_metadata_is_small_and_plain_json, "transactional"),
+    (Travelling, S.test_a_rebuilt_source_is_equal, "transactional"),
+]
+
+
+@pytest.mark.parametrize(("source", "check", "kind"), FAULTS)
+def test_a_fault_is_found_by_its_test(source: type[MemorySource], check: Check, kind: str) -> None:
+    Remembering.taken.clear()
+    sound = Suite(Sound, kind)
+    check(sound, Ledger(sound))
+    faulty = Suite(source, kind)
+    with pytest.raises((AssertionError, SourceError, pytest.fail.Exception)):
+        check(faulty, Ledger(faulty))
+
+
+def test_an_address_in_a_repr_and_a_secret_in_the_arguments_are_found() -> None:
+    with pytest.raises(AssertionError):
+        Suite(Talkative).test_its_repr_and_arguments_show_no_address_and_no_credentials()
+    told = Suite(Sound)
+    told.secrets = ("per_batch",)  # type: ignore[misc]
+    with pytest.raises(AssertionError):
+        told.test_its_repr_and_arguments_show_no_address_and_no_credentials()
