@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
-from airflow.utils.platform import getuser
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_tx.cli import render
-from airflow_tx.config import Settings
-from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
+from airflow_tx.cli.asked import audit_of, confirm, conn_id_of, ledger_on, one_line, paths_of, root_of, store_of
+from airflow_tx.errors import RepairRefused, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
-
-Command = Callable[[Namespace], None]
-
-
-def one_line(command: Command) -> Command:
-    """Let an error of ours end the command with its one line, without a traceback."""
-
-    @wraps(command)
-    def run(args: Namespace) -> None:
-        try:
-            command(args)
-        except TxError as error:
-            raise SystemExit(str(error)) from error
-
-    return run
 
 
 @suppress_logs_and_warning
@@ -42,12 +25,12 @@ def one_line(command: Command) -> Command:
 @one_line
 def list_transactions(args: Namespace) -> None:
     """`airflow tx list [TOPOLOGY]`."""
-    with _store(args) as store:
+    with store_of(args) as store:
         if args.topology is not None:
-            view = topology_view(store, _paths(args, args.topology), recent=max(args.limit, 0))
-            rows = [render.transaction(each) for each in view.transactions]
+            view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
+            rows = [*render.waiters(view), *map(render.transaction, view.transactions)]
         else:
-            rows = [_topology(store, _paths(args, name)) for name in topologies(store, _root(args))]
+            rows = [_topology(store, paths_of(args, name)) for name in topologies(store, root_of(args))]
     render.show(rows, args.output)
 
 
@@ -63,8 +46,8 @@ def _topology(store: Store, paths: Paths) -> render.Row:
 @one_line
 def show_transaction(args: Namespace) -> None:
     """`airflow tx show TOPOLOGY TXID`."""
-    with _store(args) as store:
-        found = transaction_details(store, _paths(args, args.topology), args.txid)
+    with store_of(args) as store:
+        found = transaction_details(store, paths_of(args), args.txid)
     render.show_one(render.details(found), args.output)
 
 
@@ -77,7 +60,7 @@ def repair(args: Namespace) -> None:
     chosen = [name for name in ("state_lost", "ledger_lost", "reset") if getattr(args, name)]
     if len(chosen) != 1:
         raise SystemExit("Give exactly one of --state-lost STATE, --ledger-lost and --reset.")
-    with _store(args) as store:
+    with store_of(args) as store:
         {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](args, store)
 
 
@@ -85,8 +68,8 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
-    _confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
-    _done(_repairs(args, store).state_lost(args.state_lost, _audit(args)))
+    confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
+    _done(_repairs(args, store).state_lost(args.state_lost, audit_of(args)))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
@@ -100,9 +83,9 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         for name, fence in found.items()
         if fence is not None
     ]
-    plan = rebuilt(_paths(args, args.topology), held)
-    _confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.told}.")
-    _done(_repairs(args, store).ledger_lost(held, request, _audit(args)))
+    plan = rebuilt(paths_of(args), held)
+    confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.told}.")
+    _done(_repairs(args, store).ledger_lost(held, request, audit_of(args)))
 
 
 def _reset(args: Namespace, store: Store) -> None:
@@ -112,15 +95,13 @@ def _reset(args: Namespace, store: Store) -> None:
     for name, state in states.items():
         _check_clearable(name, state, partial(RepairRefused, what=RESET, topology=args.topology))
     values = ", ".join(sorted(states)) or "none"
-    _confirm(
-        args, f"Forget all transactions of topology {args.topology} and DELETE ALL VALUES of its states: {values}."
-    )
+    confirm(args, f"Forget all transactions of topology {args.topology} and DELETE ALL VALUES of its states: {values}.")
 
     def clear() -> None:
         for state in states.values():
             state.clear()
 
-    _done(_repairs(args, store).reset(request, _audit(args), clear=clear))
+    _done(_repairs(args, store).reset(request, audit_of(args), clear=clear))
 
 
 def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused]) -> None:
@@ -144,11 +125,10 @@ def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """What the DAG says of its topology, and its states by name."""
     from airflow_tx.cli.dags import transactional_dag
-    from airflow_tx.protocol.opening import TopologyRequest
 
-    paths = _paths(args, args.topology)
+    paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
-    if (spec.paths, spec.conn_id) != (paths, _conn_id(args)):
+    if (spec.paths, spec.conn_id) != (paths, conn_id_of(args)):
         raise RepairRefused(
             what=what,
             topology=args.topology,
@@ -156,7 +136,7 @@ def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]
             remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
             f"--conn-id {spec.conn_id} --root {spec.paths.root}",
         )
-    return TopologyRequest(spec.dag_id, spec.source.kind.value, spec.window), states
+    return spec.request, states
 
 
 def _dag_id(store: Store, paths: Paths) -> str | None:
@@ -168,52 +148,10 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
 
 
 def _repairs(args: Namespace, store: Store) -> Any:
-    from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.repairs import Repairs
-    from airflow_tx.protocol.system import SystemClock, SystemIds
 
-    return Repairs(Ledger(store, _paths(args, args.topology), clock=SystemClock(), ids=SystemIds()))
-
-
-def _audit(args: Namespace) -> Any:
-    from airflow_tx.protocol.audit import Audit
-
-    return Audit(who=getuser(), why=args.why)
-
-
-def _confirm(args: Namespace, question: str) -> None:
-    if args.yes:
-        return
-    try:
-        answer = input(f"{question} [y/N] ")
-    except EOFError:
-        raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
-    if answer.strip().lower() not in ("y", "yes"):
-        raise SystemExit("Nothing was changed.")
+    return Repairs(ledger_on(store, args))
 
 
 def _done(repaired: Any) -> None:
     print(f"Repaired: {repaired.told}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
-
-
-# --- where the ledger is -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _store(args: Namespace) -> Iterator[Store]:
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
-
-    with ZooKeeperHook(_conn_id(args)).store() as store:
-        yield store
-
-
-def _conn_id(args: Namespace) -> str:
-    return args.conn_id or Settings.load().zookeeper_conn_id
-
-
-def _root(args: Namespace) -> str:
-    return args.root or Settings.load().root
-
-
-def _paths(args: Namespace, topology: str) -> Paths:
-    return Paths(_root(args), topology)

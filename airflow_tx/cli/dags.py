@@ -1,8 +1,8 @@
-"""The DAG of a topology, parsed from its file: it names the states that a repair has to ask."""
+"""The DAG of a topology, parsed from its file: it names the states that a repair or a skip has to ask."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_tx.errors import ConfigError
 
@@ -10,19 +10,20 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from airflow_tx.operators.spec import TransactionSpec
+    from airflow_tx.state.api import FencedState
 
 
-def transactional_dag(dag_id: str) -> tuple[TransactionSpec, dict[str, Any]]:
+def transactional_dag(dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """The transaction of a DAG, and by name the states that its committers update.
 
     :raises ConfigError: there is no such DAG, or its file does not parse.
     :raises TransactionDefinitionError: it has no transaction.
     """
+    from airflow_tx.operators.skipping import states_of
     from airflow_tx.operators.spec import spec_of
 
     dag = _parse(dag_id)
-    states = {update.state.name: update.state for task in dag.tasks for update in getattr(task, "updates", ())}
-    return spec_of(dag), states
+    return spec_of(dag), states_of(dag)
 
 
 def _parse(dag_id: str) -> DAG:

@@ -54,6 +54,17 @@ ARG_DAG_ID = _arg(
     "--dag-id", default=None, help="The DAG that names the states (default: as the ledger says, else the topology)"
 )
 ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
+ARG_REASON = _arg("--why", metavar="TEXT", default=None, help="The reason, kept in the ledger; it must be given")
+ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
+ARG_FAILED = _arg(
+    "--failed",
+    action="store_true",
+    default=False,
+    help="Every open transaction that has failed, or whose run ended or was deleted; and runs that made room",
+)
+ARG_FORCE = _arg(
+    "--force", action="store_true", default=False, help="Also a transaction whose run is queued or running"
+)
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 
@@ -69,6 +80,33 @@ TX_COMMANDS = (
         help="Show one transaction",
         func=lazy_load_command("airflow_tx.cli.commands.show_transaction"),
         args=(ARG_TOPOLOGY, ARG_TXID, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="replay",
+        help="Start the runs of open transactions again: same txid, next attempt",
+        description=(
+            "Clears the runs, beyond max_active_runs if need be; a deleted run is made anew. A skip that was asked for "
+            "is withdrawn. A transaction whose run is queued or running is left alone without --force."
+        ),
+        func=lazy_load_command("airflow_tx.cli.actions.replay"),
+        args=(ARG_TOPOLOGY, ARG_TXIDS, ARG_FAILED, ARG_FORCE, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="skip",
+        help="Take a transaction out of the way at its turn",
+        description=(
+            "Its rows are counted nowhere, and kept until they are re-admitted. Who, when and --why are kept in the "
+            "ledger."
+        ),
+        func=lazy_load_command("airflow_tx.cli.actions.skip"),
+        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="readmit",
+        help="Process the rows of a skipped transaction, as a new one",
+        description="Its run is started again and gets a new txid. Who, when and --why are kept in the ledger.",
+        func=lazy_load_command("airflow_tx.cli.actions.readmit"),
+        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="repair",
@@ -88,7 +126,7 @@ def get_tx_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="tx",
-            help="Transactions: what the ledger says, and repairs of it",
+            help="Transactions: what the ledger says, replays, skips and repairs",
             subcommands=TX_COMMANDS,
         )
     ]

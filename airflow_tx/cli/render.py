@@ -41,8 +41,14 @@ def topology(view: TopologyView) -> Row:
         "max_pending": view.record.max_pending,
         "states": dumps(view.record.states),
         "repairs": len(view.repairs),
-        "problem": None,
+        "problem": _problem(view),
     }
+
+
+def _problem(view: TopologyView) -> str | None:
+    return next(
+        (f"blocked at transaction {each.txid}: {each.blocked}" for each in view.transactions if each.blocked), None
+    )
 
 
 def unreadable(name: str, problem: str) -> Row:
@@ -55,16 +61,59 @@ def transaction(view: TransactionView) -> Row:
     """One line of `airflow tx list TOPOLOGY`."""
     return {
         "txid": view.txid,
-        "attempt": view.attempt,
+        "attempt": view.attempt or None,
         "status": view.status,
         "run_id": view.run_id,
         "rows": view.rows,
-        "began": view.began,
+        "began": view.began or None,
         "processing": _seconds(view.began, view.processed),
         "commit": _seconds(view.granted, view.ended),
         "ended": view.ended,
         "waiting_for": view.waiting_for,
+        "note": _note(view),
     }
+
+
+def waiters(view: TopologyView) -> list[Row]:
+    """The lines of runs that gave up their run slots before they had a transaction."""
+    columns = ("txid", "attempt", "status", "run_id", "rows", "began", "processing", "commit", "ended")
+    return [
+        {
+            **dict.fromkeys(columns),
+            "status": "YIELDED",
+            "run_id": run_id,
+            "waiting_for": f"the run of transaction {entry['blocking']}; then it is started again",
+            "note": f"gave up its run slot {entry['when']}",
+        }
+        for run_id, entry in view.record.yielded.items()
+        if entry["txid"] is None
+    ]
+
+
+def _note(view: TransactionView) -> str | None:
+    """What else there is to know of it, in a few words."""
+    told = []
+    if view.pinned:
+        told.append("re-admitted: its rows never change")
+    if view.open and view.skip is not None:
+        told.append(f"to be skipped: {_person(view.skip)}")
+    elif view.skip is not None:
+        told.append(f"skipped: {_person(view.skip)}")
+    if view.readmitted_as is not None:
+        told.append(f"now transaction {view.readmitted_as}")
+    if view.readmit is not None:
+        told.append(f"wanted back: {_person(view.readmit)}")
+    if view.replay is not None and view.replay["count"]:
+        told.append(f"replayed {view.replay['count']} times in a row by itself: {view.replay['reason']}")
+    return "; ".join(told) or None
+
+
+def _person(noted: Mapping[str, str]) -> str:
+    return f"{noted['why']} ({noted['who']})"
+
+
+def _person_at(noted: Mapping[str, str] | None) -> str | None:
+    return None if noted is None else f"{noted['why']} ({noted['who']}, {noted['when']})"
 
 
 def details(found: TransactionDetails) -> Row:
@@ -72,10 +121,10 @@ def details(found: TransactionDetails) -> Row:
     view = found.transaction
     return {
         "txid": view.txid,
-        "attempt": view.attempt,
+        "attempt": view.attempt or None,
         "status": view.status,
         "run_id": view.run_id,
-        "began": view.began,
+        "began": view.began or None,
         "processed": view.processed,
         "granted": view.granted,
         "ended": view.ended,
@@ -84,14 +133,49 @@ def details(found: TransactionDetails) -> Row:
         "failures": view.failures,
         "error": view.error,
         "waiting_for": view.waiting_for,
+        "pinned": "its rows never change: it was skipped and re-admitted" if view.pinned else None,
+        "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts" if view.stale else None,
+        "blocked": view.blocked,
+        "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
+        "replay": _replay(view),
+        "skip": _person_at(view.skip),
+        "readmit": _person_at(view.readmit),
+        "readmitted_as": view.readmitted_as,
         "batch": None if found.batch is None else dumps(found.batch.rows),
-        "position": None if found.batch is None else dumps(found.batch.position),
+        "position": _position(found),
+        "partitions": _partitions(found),
         "acks": _acks(found) if view.open else None,
     }
 
 
 def _acks(found: TransactionDetails) -> str:
     return ", ".join(f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items()))
+
+
+def _position(found: TransactionDetails) -> str | None:
+    batch = found.batch
+    # A skipped one keeps its rows alone.
+    return None if batch is None or batch.attempt == 0 else dumps(batch.position)
+
+
+def _replay(view: TransactionView) -> str | None:
+    if view.replay is None:
+        return None
+    told = view.replay
+    return f"of attempt {told['attempt']}, {told['count']} in a row: {told['reason']} ({told['when']})"
+
+
+def _partitions(found: TransactionDetails) -> str | None:
+    """One line a partition."""
+    batch = found.batch
+    if batch is None or batch.partitions is None:
+        return None
+    rows = batch.rows or {}
+    return "\n".join(
+        f"{name}: rows {dumps(rows[name]) if name in rows else 'none'}, position {dumps((batch.position or {})[name])}"
+        + (f" (since transaction {last})" if last != found.transaction.txid else "")
+        for name, last in sorted(batch.partitions.items())
+    )
 
 
 def _seconds(start: str | None, end: str | None) -> str | None:

@@ -6,10 +6,19 @@ import pytest
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.recovering import ReplayRequest
 from airflow_tx.protocol.requirement import Create, Delete, Put
-from airflow_tx.protocol.view import topologies, topology_view, transaction_details
+from airflow_tx.protocol.step import Begun, SkipGranted
+from airflow_tx.protocol.view import TransactionView, topologies, topology_view, transaction_details
+from airflow_tx.protocol.yielding import Waiter
 from tests.integration.pipeline import Pipeline
+
+AUDIT = Audit("ann", "the file is broken")
 
 
 @pytest.fixture
@@ -38,7 +47,7 @@ def test_every_transaction_says_what_it_waits_for(pipeline: Pipeline) -> None:
     view = topology_view(pipeline.store, pipeline.paths)
     assert (view.current, view.allocated) == (2, 4)
     assert [(each.txid, each.status, each.waiting_for) for each in view.transactions] == [
-        (4, "FAILED", "a replay: clear its failed task or its run"),
+        (4, "FAILED", "a replay: airflow tx replay flights 4, or clear its failed task"),
         (3, "PROCESSED", "transaction 2.1 (run r2, PROCESSING)"),
         (2, "PROCESSING", "an ack of task1"),
         (1, "COMMITTED", None),
@@ -96,3 +105,137 @@ def test_a_damaged_record_stops_with_its_path(pipeline: Pipeline) -> None:
     pipeline.store.multi([], [Put(pipeline.paths.transaction(1), b"")])
     with pytest.raises(UnreadableRecord, match=pipeline.paths.transaction(1)):
         topology_view(pipeline.store, pipeline.paths)
+
+
+def of(pipeline: Pipeline, txid: int) -> TransactionView:
+    """One transaction, which lists and details must tell alike."""
+    listed = {each.txid: each for each in topology_view(pipeline.store, pipeline.paths).transactions}
+    shown = transaction_details(pipeline.store, pipeline.paths, txid).transaction
+    assert listed.get(txid, shown) == shown
+    return shown
+
+
+def fail(pipeline: Pipeline, begun: Begun, task_try: str) -> None:
+    broken = TaskTry("task1", -1, task_try)
+    ledger = pipeline.ledger
+    ledger.start(begun.attempt, broken)
+    ledger.fail(begun.attempt, broken, "it broke")
+
+
+def skip(pipeline: Pipeline, txid: int) -> None:
+    """Skip the transaction whose turn it is; the topology has no states."""
+    pipeline.ledger.note_skip(txid, AUDIT)
+    answer = pipeline.ledger.grant_skip(txid, {})
+    assert isinstance(answer, SkipGranted)
+    grant = answer.grant
+    token = Token(grant.generation, txid, answer.attempt.attempt, grant.epoch, grant.nonce)
+    pipeline.ledger.commit_skip(token, states=[])
+
+
+def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline) -> None:
+    pipeline.begin("r1")
+    pipeline.begin("r2")
+    pipeline.ledger.note_skip(2, AUDIT)
+    noted = of(pipeline, 2)
+    assert noted.skip is not None
+    assert (noted.skip["who"], noted.skip["why"]) == ("ann", "the file is broken")
+    assert noted.waiting_for == "transaction 1.1 (run r1, PROCESSING), then it is skipped"
+
+    skip(pipeline, 1)
+    assert of(pipeline, 2).waiting_for == "its skip"
+    skip(pipeline, 2)
+    skipped = of(pipeline, 2)
+    assert (skipped.status, skipped.waiting_for, skipped.open) == ("SKIPPED", None, False)
+    assert (skipped.skip or {}).items() >= {"who": "ann", "why": "the file is broken"}.items()
+    batch = transaction_details(pipeline.store, pipeline.paths, 2).batch
+    assert batch is not None
+    assert batch.rows == 2
+
+    pipeline.ledger.readmit(2, Audit("bob", "mended"))
+    assert of(pipeline, 2).waiting_for == "begin of run r2, which takes its rows again"
+    pipeline.begin("r2")
+    back = of(pipeline, 2)
+    assert (back.status, back.readmitted_as, back.waiting_for) == ("READMITTED", 3, None)
+    assert back.readmit is not None
+    assert (back.readmit["who"], back.readmit["why"]) == ("bob", "mended")
+    assert (of(pipeline, 3).pinned, of(pipeline, 1).pinned) == (True, False)
+
+
+def test_what_may_be_readmitted_stays_visible_when_history_has_forgotten_it(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    pipeline = Pipeline(each_store, zookeeper_root, history=1)
+    pipeline.begin("r1")
+    skip(pipeline, 1)
+    pipeline.run("r2")
+    pipeline.run("r3")
+    for recent, txids in ((0, [1]), (9, [3, 1])):
+        view = topology_view(pipeline.store, pipeline.paths, recent=recent)
+        assert [each.txid for each in view.transactions] == txids
+    forgotten = of(pipeline, 1)
+    assert (forgotten.status, forgotten.run_id, forgotten.attempt, forgotten.began) == ("SKIPPED", "r1", 0, "")
+    assert forgotten.ended == (forgotten.skip or {})["when"]
+    batch = transaction_details(pipeline.store, pipeline.paths, 1).batch
+    assert batch is not None
+    assert batch.rows == 1
+
+    pipeline.ledger.readmit(1, AUDIT)
+    pipeline.begin("r1")
+    assert [each.txid for each in topology_view(pipeline.store, pipeline.paths, recent=0).transactions] == [4]
+    assert (of(pipeline, 1).status, of(pipeline, 1).readmitted_as) == ("READMITTED", 4)
+
+
+def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: Pipeline) -> None:
+    pipeline.process(pipeline.begin("r1"))
+    pipeline.process(pipeline.begin("r2"))
+    pipeline.process(pipeline.begin("r3"))
+    assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, False, False]
+    request = BeginRequest(pipeline.request, "r1", "r1", "999999", False, {})
+    pipeline.ledger.begin(request, decide=lambda _, position: ([1, 2], 2), run_state=lambda _: None)
+    assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, True, False]
+    assert of(pipeline, 2).waiting_for == "a replay: transaction 1 ended elsewhere than its batch starts"
+
+
+def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline: Pipeline) -> None:
+    first = pipeline.begin("r1")
+    fail(pipeline, first, "900001")
+    replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
+    pipeline.ledger.note_replay(replay)
+    assert (of(pipeline, 1).replay or {}).items() >= {"attempt": 1, "count": 1, "reason": "task1: it broke"}.items()
+    assert of(pipeline, 1).blocked is None
+
+    second = pipeline.begin("r1")
+    fail(pipeline, second, "900002")
+    pipeline.ledger.note_replay(ReplayRequest(second.attempt, "it broke again", counts=True, limit=1))
+    blocked = of(pipeline, 1)
+    assert blocked.blocked == "it broke again"
+    assert blocked.waiting_for == (
+        "a person: it is replayed no more (it broke again): airflow tx replay flights 1, or airflow tx skip"
+    )
+    pipeline.begin("r1")
+    assert of(pipeline, 1).blocked is None
+
+
+def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
+    pipeline.begin("r1")
+    pipeline.process(pipeline.begin("r2"))
+    waiter = Waiter("r2", 2, "000099", 1)
+    pipeline.ledger.bid(waiter)
+    pipeline.ledger.give_way(waiter)
+    assert of(pipeline, 2).yielded == 1
+    told = "the run of transaction 1, to which it gave its run slot; then it is started again"
+    assert of(pipeline, 2).waiting_for == told
+    pipeline.ledger.came_back("r2")
+    assert of(pipeline, 2).yielded is None
+    assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
+
+
+def test_the_details_of_a_batch_with_partitions_put_it_together(pipeline: Pipeline) -> None:
+    topology = TopologyRequest("dag", "opaque", 8, partitioned=True)
+    for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
+        request = BeginRequest(topology, run, run, "000001", False, {})
+        pipeline.ledger.begin(request, decide=lambda *_, batch=batch: batch, run_state=lambda _: None)
+    found = transaction_details(pipeline.store, pipeline.paths, 2).batch
+    assert found is not None
+    assert (found.rows, found.position) == ({"a": [1, 2]}, {"a": 2, "b": 5})
+    assert found.partitions == {"a": 2, "b": 1}

@@ -1,0 +1,140 @@
+"""`airflow tx skip | readmit | replay`: what a person does to transactions. Each is an entry in Airflow's audit log."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from airflow_tx.cli import render
+from airflow_tx.cli.asked import audit_of, confirm, conn_id_of, ledger_on, one_line, paths_of, store_of
+from airflow_tx.errors import SkipRefused
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.view import topology_record, transaction_details
+
+if TYPE_CHECKING:
+    from airflow_tx.cli.restarting import Restarts, Told
+    from airflow_tx.state.api import FencedState
+
+_ROWS_SHOWN = 500
+
+
+@action_cli  # type: ignore[untyped-decorator]
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def skip(args: Namespace) -> None:
+    """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
+    from airflow_tx.cli.skips import Skips
+
+    _check_why(args, "skip")
+    with store_of(args) as store:
+        restarts = _restarts(store, args)
+        skips = Skips(restarts.ledger, restarts, lambda: _states(args, restarts.dag_id))
+        path = paths_of(args).transaction(args.txid)
+        record = Reader(store).peek_if_any(TransactionRecord, path)
+        if record is not None:  # else the ledger says what became of it
+            skips.check(args.txid, record)
+            confirm(args, _question(store, args, record))
+        _show(skips.note(args.txid, audit_of(args)), args)
+
+
+@action_cli  # type: ignore[untyped-decorator]
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def readmit(args: Namespace) -> None:
+    """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
+    from airflow_tx.cli.restarting import Told
+
+    _check_why(args, "readmit")
+    with store_of(args) as store:
+        restarts = _restarts(store, args)
+        skipped = Reader(store).peek_if_any(Skipped, paths_of(args).skipped(args.txid))
+        if skipped is not None and skipped.readmitted_as is None:
+            who = f"skipped by {skipped.skip['who']}: {skipped.skip['why']}"
+            confirm(
+                args,
+                f"Process the rows of transaction {args.txid} of topology {args.topology} ({who}) as a new "
+                f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}.",
+            )
+        restarts.ledger.readmit(args.txid, audit_of(args))
+        assert skipped is not None, "else it is refused"
+        how = restarts.start(skipped.run_id, skipped.key, past_limit=False)
+        done = f"re-admitted: {how}, and takes the same rows as a new transaction"
+        _show([Told(args.txid, skipped.run_id, done)], args)
+
+
+@action_cli  # type: ignore[untyped-decorator]
+@suppress_logs_and_warning
+@providers_configuration_loaded
+@one_line
+def replay(args: Namespace) -> None:
+    """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] | --failed)`."""
+    if bool(args.txids) == args.failed:
+        raise SystemExit("Give either the txids to replay, or --failed.")
+    if args.failed and args.force:
+        raise SystemExit("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
+    with store_of(args) as store:
+        restarts = _restarts(store, args)
+        _show(restarts.failed() if args.failed else restarts.named(args.txids, force=args.force), args)
+
+
+def _check_why(args: Namespace, command: str) -> None:
+    if not (args.why or "").strip():
+        raise SystemExit(
+            f"Say why, it is kept in the ledger: airflow tx {command} {args.topology} {args.txid} --why TEXT"
+        )
+
+
+def _restarts(store: Store, args: Namespace) -> Restarts:
+    """:raises UnknownTransaction: there is no such topology."""
+    from airflow_tx.cli.restarting import Restarts
+
+    return Restarts(ledger_on(store, args), topology_record(store, paths_of(args)).dag_id)
+
+
+def _states(args: Namespace, dag_id: str) -> Mapping[str, FencedState]:
+    from airflow_tx.cli.dags import transactional_dag
+
+    spec, states = transactional_dag(args.dag_id or dag_id)
+    if (spec.paths, spec.conn_id) != (paths_of(args), conn_id_of(args)):
+        raise SkipRefused(
+            txid=args.txid,
+            problem=f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}",
+            remedy=f"Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id {spec.conn_id} and "
+            f"--root {spec.paths.root}",
+        )
+    return states
+
+
+def _question(store: Store, args: Namespace, record: TransactionRecord) -> str:
+    batch = transaction_details(store, paths_of(args), args.txid).batch
+    rows = "unknown rows" if batch is None else _shown(batch.rows)
+    return (
+        f"Skip transaction {args.txid}.{record.attempt} of topology {args.topology} (run {record.run_id}, "
+        f"{record.phase.value}), and count its rows nowhere: {rows}."
+    )
+
+
+def _shown(rows: object) -> str:
+    text = dumps(rows)
+    return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
+
+
+def _show(told: Iterable[Told], args: Namespace) -> None:
+    """Print what was done, also if what comes after it fails."""
+    rows: list[render.Row] = []
+    try:
+        for each in told:
+            rows.append({"txid": each.txid, "run_id": each.run_id, "done": each.done})
+    except BaseException:
+        if rows:
+            render.show(rows, args.output)
+        raise
+    render.show(rows, args.output)

@@ -1,0 +1,86 @@
+"""What every command asks first: where the ledger is, who is there, and whether that is meant."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.platform import getuser
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import TxError
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.ledger import Ledger
+
+Command = Callable[[Namespace], None]
+
+
+def one_line(command: Command) -> Command:
+    """Let an error of ours end the command with its one line, without a traceback."""
+
+    @wraps(command)
+    def run(args: Namespace) -> None:
+        try:
+            command(args)
+        except TxError as error:
+            raise SystemExit(str(error)) from error
+
+    return run
+
+
+@contextmanager
+def store_of(args: Namespace) -> Iterator[Store]:
+    """The store of the ledger, connected as long as the block."""
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    with ZooKeeperHook(conn_id_of(args)).store() as store:
+        yield store
+
+
+def ledger_on(store: Store, args: Namespace) -> Ledger:
+    """The ledger of the topology on a store."""
+    from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+    from airflow_tx.protocol.system import SystemClock, SystemIds
+
+    options = LedgerOptions(history=Settings.load().history)
+    return Ledger(store, paths_of(args), clock=SystemClock(), ids=SystemIds(), options=options)
+
+
+def conn_id_of(args: Namespace) -> str:
+    """The connection of the ledger."""
+    return args.conn_id or Settings.load().zookeeper_conn_id
+
+
+def root_of(args: Namespace) -> str:
+    """The znode below which the topologies lie."""
+    return args.root or Settings.load().root
+
+
+def paths_of(args: Namespace, topology: str | None = None) -> Paths:
+    """Where the records of a topology lie; None: of the one that was named."""
+    return Paths(root_of(args), topology if topology is not None else args.topology)
+
+
+def audit_of(args: Namespace) -> Any:
+    """Who is there, and why."""
+    from airflow_tx.protocol.audit import Audit
+
+    return Audit(who=getuser(), why=args.why)
+
+
+def confirm(args: Namespace, question: str) -> None:
+    """Go on only if it is meant."""
+    if args.yes:
+        return
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("Nothing was changed.")

@@ -1,0 +1,128 @@
+"""Takes skips into effect that are due, for the command that asked for one. Source: PROTOCOL §5."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+
+from airflow_tx.cli.restarting import Restarts, Told
+from airflow_tx.errors import FenceOutranked, Outranked, SkipRefused, StaleBatch, StateMissing, TxError
+from airflow_tx.operators.skipping import take_skip, wanted
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
+from airflow_tx.state.api import FencedState, StateKind
+
+log = logging.getLogger(__name__)
+
+_RACES = 5
+
+
+class NotInEffect(TxError):
+    """A skip that is noted and could not be taken into effect at its turn."""
+
+    template = (
+        "The skip of transaction {txid} is noted, but not in effect: {reason} To try again: "
+        "airflow tx skip {topology} {txid}; to go without it: airflow tx replay {topology} {txid}"
+    )
+
+
+class Skips:
+    """The skips of one topology.
+
+    :param states: gives its states by name, from its DAG; asked only when it is the turn of one to be skipped.
+    """
+
+    def __init__(self, ledger: Ledger, restarts: Restarts, states: Callable[[], Mapping[str, FencedState]]) -> None:
+        self.ledger = ledger
+        self._restarts = restarts
+        self._ask_states = states
+
+    def check(self, txid: int, record: TransactionRecord) -> None:
+        """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
+
+        :raises SkipRefused, StateMissing: it may be in a state that cannot undo it, or that the DAG has no more.
+        """
+        if self._current() != txid:
+            return
+        lost = set(record.fenced) - set(self._states)
+        if lost:
+            raise StateMissing(topology=self.ledger.paths.topology, txid=txid, states=", ".join(sorted(lost)))
+        stuck = sorted(name for name in record.fenced if self._states[name].kind is not StateKind.OPAQUE)
+        if record.granted and stuck:
+            raise SkipRefused(
+                txid=txid,
+                problem=f"it may be in state {', '.join(stuck)} already, which cannot undo it",
+                remedy='Nothing was changed. Replay it until it is committed; a state of kind="opaque" can undo.',
+            )
+
+    def note(self, txid: int, audit: Audit) -> Iterator[Told]:
+        """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
+
+        :raises AlreadyFinal, UnknownTransaction: it is not open.
+        :raises NotInEffect: it is its turn, but it cannot be skipped now.
+        """
+        if isinstance(self.ledger.note_skip(txid, audit), AlreadySkipped):
+            yield Told(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
+            return
+        self.ledger.unblock()
+        try:
+            told, done = self._take(txid)
+        except TxError as error:
+            raise NotInEffect(topology=self.ledger.paths.topology, txid=txid, reason=error) from error
+        yield told
+        while done is not None and (following := wanted(self.ledger)) is not None:
+            try:
+                told, done = self._take(following)
+            except TxError as error:
+                yield Told(following, "", f"it was to be skipped next, and is not: {error}")
+                break
+            yield told
+        if done is not None and done.waiting:
+            yield from self._restarts.free(done.waiting)
+
+    def _take(self, txid: int) -> tuple[Told, Committed | None]:
+        record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(txid))
+        run_id = "" if record is None else record.run_id
+        if self._current() < txid:
+            return Told(txid, run_id, f"to be skipped at its turn; it waits for {self._first()}"), None
+        try:
+            answer = self._raced(txid)
+        except StaleBatch:
+            assert record is not None
+            how = self._restarts.start(record.run_id, record.key, past_limit=True)
+            told = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
+            return Told(txid, run_id, f"{told}skipped: {how}"), None
+        if isinstance(answer, NotYet):
+            return Told(txid, run_id, f"to be skipped at its turn; it waits for {self._first()}"), None
+        return Told(txid, run_id, f"skipped. {self._readmit(txid)}"), answer
+
+    def _raced(self, txid: int) -> Committed | NotYet:
+        """A waiting committer may take the same skip: the later grant wins, and does the same."""
+        for race in range(_RACES):
+            try:
+                return take_skip(self.ledger, txid, self._states, log=log)
+            except (FenceOutranked, Outranked):
+                time.sleep(0.2 * (race + 1))
+        return take_skip(self.ledger, txid, self._states, log=log)
+
+    def _first(self) -> str:
+        current = self._current()
+        record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(current))
+        if record is None:
+            return f"transaction {current}"
+        return f"transaction {current} (run {record.run_id}, {record.phase.value})"
+
+    def _readmit(self, txid: int) -> str:
+        return f"To get its rows back: airflow tx readmit {self.ledger.paths.topology} {txid} --why TEXT"
+
+    def _current(self) -> int:
+        return Reader(self.ledger.store).peek(Counter, self.ledger.paths.current).txid
+
+    @cached_property
+    def _states(self) -> Mapping[str, FencedState]:
+        return self._ask_states()
