@@ -218,6 +218,16 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
     return NoRetryAfter()
 
 
+def empty_interval(dag: Any) -> str | None:
+    """The schedule of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3; else None.
+
+    :return: the name of its timetable.
+    """
+    timetable = dag.timetable
+    name = type(timetable).__name__
+    return name if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None) else None
+
+
 def downstream(task: Task) -> Iterator[str]:
     """Ids of all tasks that come after `task`."""
     return iter(sorted(task.get_flat_relative_ids(upstream=False)))

@@ -50,6 +50,8 @@ class Source(ABC):
 
     kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
     partitioned: ClassVar[bool] = False
+    by_run: ClassVar[bool] = False
+    """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:

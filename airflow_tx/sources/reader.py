@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.sources.api import Source, SourceKind
@@ -39,6 +39,7 @@ class ReaderSource(Source):
     """
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+    by_run: ClassVar[bool] = True
 
     def __init__(
         self,

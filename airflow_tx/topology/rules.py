@@ -17,6 +17,7 @@ from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.operators.updates import KeyedState, Update
 from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.sources.data_interval import DataIntervalSource
 from airflow_tx.state.api import StateKind
 
 _EXACTLY_ONCE = {
@@ -69,7 +70,7 @@ def check(block: Block) -> None:
 
     :raises TransactionDefinitionError: the first thing that is wrong.
     """
-    for rule in (_source, _window, _committer, _after_committer, _serial, _updates, _states, _kinds):
+    for rule in (_source, _interval, _window, _committer, _after_committer, _serial, _updates, _states, _kinds):
         rule(block)
 
 
@@ -79,6 +80,17 @@ def _source(block: Block) -> None:
             block.spec,
             f"source = {type(block.spec.source).__name__} is no source",
             "Pass a source, such as FileSource.",
+        )
+
+
+def _interval(block: Block) -> None:
+    if not isinstance(block.spec.source, DataIntervalSource):
+        return
+    if timetable := compat.empty_interval(block.dag):
+        raise refuse(
+            block.spec,
+            f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
+            'Give the DAG schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), or the like.',
         )
 
 

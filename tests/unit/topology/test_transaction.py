@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, TaskGroup, task
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
+from airflow_tx.sources.data_interval import DataIntervalSource
 from airflow_tx.state import Count, MemoryState
+
+DAYS = DataIntervalSource("json.loads")
 
 
 class Numbers(TransactionalSource):
@@ -270,3 +273,15 @@ def test_a_source_and_a_state_that_cannot_give_exactly_once_are_refused(
 def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
     with dag(), pytest.raises(ZeroDivisionError), block():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("schedule", ["@daily", CronTriggerTimetable("0 6 * * *", timezone="UTC")])
+def test_a_schedule_without_intervals_is_refused_for_a_source_of_intervals(schedule: Any) -> None:
+    with dag(schedule=schedule), refused("empty one.*CronDataIntervalTimetable"), block(source=DAYS) as tx:
+        commit(count(tx.batch))
+
+
+@pytest.mark.parametrize("schedule", [None, CronDataIntervalTimetable("0 6 * * *", timezone="UTC")])
+def test_a_schedule_with_intervals_is_taken_for_a_source_of_intervals(schedule: Any) -> None:
+    with dag(schedule=schedule), block(source=DAYS) as tx:
+        commit(count(tx.batch))
