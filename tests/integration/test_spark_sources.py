@@ -1,0 +1,122 @@
+"""Sources of partitions and of runs, read in a real Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from airflow_tx.compat import RunInfo
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.folders import PartitionedFileSource
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.testing.source_suite import Row, SourceSuite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPT = TransactionAttempt(1, 1)
+FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+READER = """
+from pyspark.sql.functions import col, lit
+
+def events(start, end, spark=None, path=None):
+    if spark is None:
+        raise ValueError("only Spark reads these")
+    at = col("at").cast("timestamp")
+    return spark.read.schema("at STRING, n INT").json(path).where((at >= lit(start)) & (at < lit(end)))
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    """One small session for all tests here."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    session = builder.config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
+    yield session
+    session.stop()
+    # It tells of its end when the streams of the test run are closed already.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def rows_of(source: Source, metadata: Any, spark: Any) -> list[Row]:
+    """What a Spark application reads, in its own process."""
+    again = rebuild(*json.loads(json.dumps(source.serialize())))
+    frame: Any = again.emit_batch(ATTEMPT, metadata, spark)
+    return sorted((row.asDict() for row in frame.collect()), key=str)
+
+
+def rows_without_spark(source: Source, metadata: Any) -> list[Row]:
+    return sorted(cast("Iterable[Any]", source.emit_batch(ATTEMPT, metadata)), key=str)
+
+
+@pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
+def test_rows_in_memory_are_the_same_in_spark(session: SparkSession, schema: str | None) -> None:
+    words = {"0": [{"word": "cat", "n": 1}, {"word": "dog", "n": 2}], "1": [{"word": "man", "n": 3}]}
+    source = MemorySource(words, per_batch=2, schema=schema)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    found = rows_of(source, batch.rows, session)
+    assert sorted(found, key=lambda row: row["n"]) == [row for part in words.values() for row in part]
+
+
+def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    for region, n in (("eu", 1), ("us", 2), ("__HIVE_DEFAULT_PARTITION__", 3)):
+        folder = tmp_path / f"region={region}"
+        folder.mkdir()
+        (folder / "a.csv").write_text(f"n\n{n}\n{n * 10}\n")
+    source = PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT", kind="opaque")
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    found = rows_of(source, batch.rows, session)
+    assert found == rows_without_spark(source, batch.rows)
+    assert {(row["n"], row["region"]) for row in found} >= {(1, "eu"), (20, "us"), (3, None)}
+    assert len(found) == 6
+
+
+class TestDataIntervalsThatOnlySparkReads(SourceSuite):
+    """The suite itself, as a user with such a source runs it."""
+
+    bound_to_runs = True
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "tx_spark_reader.py").write_text(READER)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        self.folder = tmp_path / "events"
+        self.folder.mkdir()
+        self.days = 0
+
+    @pytest.fixture
+    def spark(self, session: SparkSession) -> SparkSession:
+        return session
+
+    def make(self) -> Source:
+        return DataIntervalSource("tx_spark_reader.events", options={"path": str(self.folder)})
+
+    def add(self) -> list[Row]:
+        rows = []
+        for day in range(self.days, self.days + 2):
+            added = [{"at": (FIRST + timedelta(days=day, hours=hour)).isoformat(), "n": day} for hour in (0, 23)]
+            (self.folder / f"{day}.json").write_text("".join(json.dumps(row) + "\n" for row in added))
+            rows += added
+        self.days += 2
+        return rows
+
+    def runs(self) -> list[RunInfo]:
+        starts = [FIRST + timedelta(days=day) for day in range(self.days)]
+        end = timedelta(days=1)
+        return [RunInfo(f"run {each}", "scheduled", each, each + end, each, None, None, {}) for each in starts]
