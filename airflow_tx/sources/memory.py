@@ -5,6 +5,7 @@ Source: storm-transactional-topologies (MemoryTransactionalSpout).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +105,12 @@ class MemorySource(PartitionedTransactionalSource):
 
 
 def _row(partition: str, row: Any) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        remedy = 'Give rows as mappings, such as {"word": "cat"}.'
+    try:
+        usable = isinstance(row, Mapping) and json.loads(json.dumps(dict(row))) == dict(row)
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        remedy = 'Give rows as mappings of plain JSON, such as {"word": "cat"}: they travel with the source.'
         raise ConfigError(option=f"a row of partition {partition} of MemorySource", value=_short(row), remedy=remedy)
     return dict(row)
 

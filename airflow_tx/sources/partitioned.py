@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
@@ -115,21 +116,23 @@ class PartitionedTransactionalSource(Source):
             )
 
     def _gone(self, partitions: Sequence[str]) -> None:
-        if self.kind is not SourceKind.TRANSACTIONAL:
-            named = ", ".join(partitions)
-            log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, named)
-            return
-        raise SourceError(
-            source=repr(self),
-            problem=f"partition {', '.join(partitions)} took part before and is gone",
-            remedy="Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is "
-            "of kind opaque.",
-        )
+        named = ", ".join(partitions[:20]) + (" ..." if len(partitions) > 20 else "")
+        if self.kind is SourceKind.TRANSACTIONAL:
+            raise self._stopped(f"partition {named} took part before and is gone")
+        log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, named)
 
     def _unavailable(self, error: PartitionUnavailable) -> None:
         if self.kind is SourceKind.TRANSACTIONAL:
-            raise error
+            raise self._stopped(f"partition {error.partition} cannot be reached: {error.reason}") from error
         log.warning("%s It is left out of this batch and keeps its place.", error)
+
+    def _stopped(self, problem: str) -> SourceError:
+        return SourceError(
+            source=repr(self),
+            problem=problem,
+            remedy="Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is "
+            "of kind opaque.",
+        )
 
 
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
@@ -158,11 +161,19 @@ def _places(source: Source, position: Json) -> dict[str, Json]:
 def _names(source: PartitionedTransactionalSource) -> list[str]:
     """Checked: every one has its own record in the ledger."""
     found = list(source.partitions())
-    wrong = [name for name in found if not isinstance(name, str) or not name or found.count(name) > 1]
+    times = Counter(map(repr, found))
+    wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
     if wrong:
         raise SourceError(
             source=repr(source),
             problem=f"partitions() gives {wrong[0]!r}",
-            remedy="Names of partitions are texts, not empty, each of them once.",
+            remedy="Names of partitions are texts that UTF-8 can spell, not empty, each of them once.",
         )
     return found
+
+
+def _is_name(name: Any) -> bool:
+    try:
+        return isinstance(name, str) and bool(name.encode())
+    except UnicodeEncodeError:  # of a file system with other names
+        return False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Any, cast
 
 import pytest
 
-from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.memory import MemorySource
@@ -75,7 +76,7 @@ def test_every_partition_takes_its_own_next_rows() -> None:
 
 def test_a_partition_that_shrank_counts_as_one_that_cannot_be_reached() -> None:
     position: Json = {"0": 2, "1": 5}
-    with pytest.raises(PartitionUnavailable, match=r"'1' of source .* 5 of its rows were taken, and it has 3"):
+    with pytest.raises(SourceError, match=r"partition 1 cannot be reached: 5 of its rows were taken, and it has 3"):
         source(9, 3, "transactional", other=3).decide(TransactionAttempt(2, 1), position)
     assert decide(source(9, 3, "opaque", other=3), 2, position).rows == {"0": {"from": 2, "to": 5}}
 
@@ -88,6 +89,7 @@ def test_a_partition_that_shrank_counts_as_one_that_cannot_be_reached() -> None:
         ({0: []}, {}, "partitions of MemorySource = '{0: []}'"),
         ([], {}, "partitions of MemorySource"),
         ({"0": [1]}, {}, "a row of partition 0 of MemorySource = '1'"),
+        ({"0": [{"at": date(2026, 1, 1)}]}, {}, "cannot be used. Give rows as mappings of plain JSON"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(partitions: Any, arguments: dict[str, Any], problem: str) -> None:
