@@ -71,7 +71,7 @@ class Ledger:
     def take(self) -> Batch | None:
         """Decide the next batch and keep it."""
         run = self.run()
-        if run is None and self.suite.bound_to_runs:
+        if run is None and self.suite.make().by_run:
             return None
         batch = self.decide(run=run)
         if batch is not None:
@@ -111,8 +111,6 @@ class SourceSuite:
     secrets: ClassVar[tuple[str, ...]] = ()
     # Whether the rows of a partition (of the source, if it has none) come in the order in which they were added.
     ordered: ClassVar[bool] = True
-    # Whether a batch is that of a run, which `runs` gives; else any run takes the next rows.
-    bound_to_runs: ClassVar[bool] = False
 
     # --- what you say of your source ------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class SourceSuite:
         raise NotImplementedError("override `add`")
 
     def runs(self) -> Iterable[RunInfo | None]:
-        """The runs there are by now, if the batch is the run's own (`bound_to_runs`)."""
+        """The runs there are by now, if the batch is the run's own (`by_run`); else any run takes the next rows."""
         return [None]
 
     def add_partition(self) -> list[Row]:
@@ -207,7 +205,7 @@ class SourceSuite:
     # --- every row once ---------------------------------------------------------------------------------------------
 
     def test_without_data_there_is_no_batch(self, ledger: Ledger) -> None:
-        if self.bound_to_runs:
+        if self.make().by_run:
             pytest.skip("every run has its batch")
         self.add()
         ledger.rest()

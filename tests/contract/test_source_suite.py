@@ -140,7 +140,6 @@ class TestOpaquePartitionedFileSource(TestPartitionedFileSource):
 class _Runs(SourceSuite):
     """Sources whose batch is the run's own."""
 
-    bound_to_runs = True
     start = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
     @pytest.fixture(autouse=True)

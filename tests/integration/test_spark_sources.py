@@ -90,8 +90,6 @@ def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
 class TestDataIntervalsThatOnlySparkReads(SourceSuite):
     """The suite itself, as a user with such a source runs it."""
 
-    bound_to_runs = True
-
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "tx_spark_reader.py").write_text(READER)
