@@ -147,6 +147,8 @@ def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, 
         (("list", "nosuch"), "No topology 'nosuch' in the ledger"),
         (("show", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
         (("list", "--conn-id", "nosuch"), "zookeeper_conn_id = 'nosuch' cannot be used."),
+        (("skip", "nosuch", "1"), "Say why, it is kept in the ledger: airflow tx skip nosuch 1 --why TEXT"),
+        (("replay", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
         (("repair", "nosuch"), "Give exactly one of"),
         (("repair", "nosuch", "--ledger-lost", "--yes"), "--dag-id = 'nosuch' cannot be used. No DAG file defines it."),
     ):

@@ -1,0 +1,527 @@
+"""`airflow tx skip | readmit | replay` as a person types them, on a real ZooKeeper and a real database of Airflow.
+
+No scheduler is there: a run that is started again stays as the command left it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import Outranked
+from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.step import Begun, Granted
+from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.state import Sum
+from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli import Commands
+
+DAG_ID = "the_dag"
+AUDIT = Audit("ann", "bad file")
+_EXACT = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+from airflow_tx.state import SqlState, Sum
+
+with DAG("exact", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="exact") as tx:
+        @task
+        def count(batch):
+            return []
+        state = SqlState("tx_state", table="exact", keys=["key"], values={"n": Sum()}, kind="transactional")
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
+"""
+_MAKE_RUNS = """
+import json, sys
+from airflow_tx import compat
+for run_id in json.loads(sys.argv[1]):
+    compat.create_run("the_dag", run_id)
+"""
+
+
+_SERVE = """
+import contextlib, io, json, os, sys
+from airflow.cli import cli_parser
+
+asked, answers = sys.stdin, sys.stdout
+parser = cli_parser.get_parser()
+for line in asked:
+    arguments, environment = json.loads(line)
+    os.environ.update(environment)
+    sys.argv = ["airflow", *arguments]
+    sys.stdin = io.StringIO()
+    code, out = None, io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            args = parser.parse_args(arguments)
+            args.func(args)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue()]), file=answers, flush=True)
+"""
+
+
+class Session(Commands):
+    """Commands `airflow tx …` one after the other in one process: importing Airflow costs seconds."""
+
+    def __init__(self, home: Path, server: LocalZooKeeper) -> None:
+        super().__init__(home, server)
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, *arguments: str, root: str, fails: bool = False) -> str:
+        if arguments[0] != "tx":
+            return super().run(*arguments, root=root, fails=fails)
+        process = self._process or subprocess.Popen(
+            [sys.executable, "-c", _SERVE],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
+        print(json.dumps([arguments, environment]), file=process.stdin, flush=True)
+        code, output = json.loads(process.stdout.readline())
+        assert (code is not None) == fails, (code, output)
+        return str(code) if fails else str(output)
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+class Runs:
+    """The runs of the DAG, as Airflow's database has them."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._database = f"{commands.environment['AIRFLOW_HOME']}/airflow.db"
+
+    def make(self, **states: str) -> None:
+        """Make runs and put them into these states."""
+        command = [sys.executable, "-c", _MAKE_RUNS, json.dumps(list(states))]
+        subprocess.run(command, env=self._commands.environment, check=True, capture_output=True, timeout=60)
+        for run_id, state in states.items():
+            self.put(run_id, state)
+
+    def put(self, run_id: str, state: str) -> None:
+        """Put a run into a state."""
+        self._sql("UPDATE dag_run SET state = ? WHERE dag_id = 'the_dag' AND run_id = ?", state, run_id)
+
+    def states(self) -> dict[str, str]:
+        """The runs that there are, by id."""
+        return dict(self._sql("SELECT run_id, state FROM dag_run WHERE dag_id = 'the_dag' ORDER BY run_id"))
+
+    def conf(self, run_id: str) -> Any:
+        """What a run was started with."""
+        ((conf,),) = self._sql("SELECT conf FROM dag_run WHERE dag_id = 'the_dag' AND run_id = ?", run_id)
+        return json.loads(conf)
+
+    def delete(self) -> None:
+        """Forget them all."""
+        self._sql("DELETE FROM task_instance")
+        self._sql("DELETE FROM dag_run")
+
+    def audited(self) -> list[tuple[str, str]]:
+        """Event and details of Airflow's audit log, oldest first."""
+        return self._sql("SELECT event, extra FROM log ORDER BY id")
+
+    def _sql(self, statement: str, *values: str) -> list[Any]:
+        handle = sqlite3.connect(self._database)
+        try:
+            with handle:
+                return handle.execute(statement, values).fetchall()
+        finally:
+            handle.close()
+
+
+@pytest.fixture(scope="module")
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    home = tmp_path_factory.mktemp("actions") / "home"
+    commands = Session(home, zookeeper)
+    (home / "dags" / "exact.py").write_text(_EXACT)
+    commands.run("db", "migrate", root="/unused")
+    commands.run("dags", "reserialize", root="/unused")
+    yield commands
+    commands.end()
+
+
+@pytest.fixture
+def runs(airflow: Commands) -> Iterator[Runs]:
+    runs = Runs(airflow)
+    yield runs
+    runs.delete()
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    if client.exists(zookeeper_root):
+        client.delete(zookeeper_root, recursive=True)
+    disconnect(client)
+
+
+def state_of(airflow: Commands, table: str, kind: str = "opaque") -> SqlState:
+    url = f"sqlite:///{airflow.database}"
+    return SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind=kind, label="tx_state")
+
+
+@pytest.fixture
+def pipeline(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> Iterator[Pipeline]:
+    states = [state_of(airflow, table) for table in ("one", "two")]
+    pipeline = Pipeline(store, zookeeper_root, states)
+    pipeline.request = TopologyRequest(DAG_ID, "opaque", 8)
+    yield pipeline
+    for state in states:
+        state.clear()
+
+
+def record(pipeline: Pipeline, txid: int) -> TransactionRecord | None:
+    return Reader(pipeline.store).peek_if_any(TransactionRecord, pipeline.paths.transaction(txid))
+
+
+def topology(pipeline: Pipeline) -> TopologyRecord:
+    return Reader(pipeline.store).peek(TopologyRecord, pipeline.paths.record)
+
+
+def fail(pipeline: Pipeline, begun: Begun) -> None:
+    broken = TaskTry("task0", -1, "999999")
+    ledger = pipeline.ledger
+    ledger.start(begun.attempt, broken)
+    ledger.fail(begun.attempt, broken, "it broke")
+
+
+def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:
+    """Begin, process, and take the turn for these states."""
+    begun = pipeline.begin(run)
+    epoch = pipeline.process(begun).epoch
+    answer = pipeline.ledger.acquire(AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
+    assert isinstance(answer, Granted)
+    return answer
+
+
+def done(rows: list[dict[str, Any]]) -> dict[str | None, str]:
+    """What a command says it did, by txid."""
+    return {row["txid"]: row["done"] for row in rows}
+
+
+def one_line(told: str) -> str:
+    (line,) = told.strip().splitlines()
+    return line
+
+
+def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    for run in ("r1", "r2", "r3"):
+        pipeline.begin(run)
+    skip = ("tx", "skip", "flights")
+    why = ("--why", "the file is broken")
+    assert one_line(airflow.run(*skip, "2", "--yes", root=root, fails=True)) == (
+        "Say why, it is kept in the ledger: airflow tx skip flights 2 --why TEXT"
+    )
+    assert airflow.run(*skip, "2", *why, root=root, fails=True).strip() == (
+        "Skip transaction 2.1 of topology flights (run r2, PROCESSING), and count its rows nowhere: 2. "
+        "Nothing was changed: confirm it with --yes."
+    )
+    assert topology(pipeline).skips == []
+
+    told = airflow.json(*skip, "2", *why, "--yes", root=root)
+    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1 (run r1, PROCESSING)"}
+    listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
+    assert listed["2"]["waiting_for"] == "transaction 1.1 (run r1, PROCESSING), then it is skipped"
+    assert listed["2"]["note"].startswith("to be skipped: the file is broken (")
+
+    back = "To get its rows back: airflow tx readmit flights {} --why TEXT"
+    told = airflow.json(*skip, "1", *why, "--yes", root=root)
+    assert done(told) == {txid: f"skipped. {back.format(txid)}" for txid in ("1", "2")}
+    assert (record(pipeline, 1), record(pipeline, 2)) == (None, None)
+    pipeline.run("r3")
+    assert pipeline.totals() == [3, 3]
+
+    (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
+    assert shown.items() >= {"status": "SKIPPED", "run_id": "r2", "batch": "2", "position": None}.items()
+    assert shown["skip"].startswith("the file is broken (")
+    told = airflow.json(*skip, "2", *why, "--yes", root=root)
+    assert done(told) == {"2": f"nothing: it is skipped already. {back.format(2)}"}
+    for txid, said in (
+        ("3", "Transaction 3 is committed. Nothing was changed."),
+        ("9", "No transaction 9 of topology"),
+    ):
+        assert one_line(airflow.run(*skip, txid, *why, "--yes", root=root, fails=True)).startswith(said)
+    assert one_line(airflow.run("tx", "skip", "nosuch", "1", *why, root=root, fails=True)).startswith("No topology")
+    commands = [extra for event, extra in runs.audited() if event == "cli_skip"]
+    assert any("the file is broken" in extra for extra in commands)
+
+
+def test_a_skip_undoes_what_its_transaction_wrote_and_its_committer_comes_too_late(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    begun = pipeline.begin("r2")
+    grant = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(grant, begun.rows)
+    assert pipeline.totals() == [3, 3]
+    airflow.run("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
+    assert pipeline.totals() == [1, 1]
+    with pytest.raises(Outranked):
+        pipeline.mark(grant)
+    pipeline.run("r3")
+    assert pipeline.totals() == [4, 4]
+
+
+def test_what_may_lie_in_a_state_that_cannot_undo_is_not_skipped(
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    state = state_of(airflow, "exact", "transactional")
+    exact = Pipeline(store, zookeeper_root, [state], topology="exact")
+    exact.request = TopologyRequest("exact", "opaque", 8)
+    granted(exact, "r1", state.name)
+    skip = ("tx", "skip", "exact", "1", "--why", "wrong", "--yes")
+    assert one_line(airflow.run(*skip, root=zookeeper_root, fails=True)).startswith(
+        f"Skip of transaction 1 refused: it may be in state {state.name} already, which cannot undo it. "
+    )
+    found = record(exact, 1)
+    assert found is not None
+    assert found.skip is None
+    state.clear()
+
+
+def test_a_skip_asks_for_every_state_that_may_hold_something(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    granted(pipeline, "r1", "tx_state.one", "tx_state.gone")
+    skip = ("tx", "skip", "flights", "1", "--why", "wrong", "--yes")
+    told = one_line(airflow.run(*skip, root=zookeeper_root, fails=True))
+    assert "an earlier try may have written to state tx_state.gone" in told
+    found = record(pipeline, 1)
+    assert found is not None
+    assert found.skip is None
+
+
+def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.begin("r1")
+    nowhere = json.dumps({"conn_type": "sqlite", "host": "/nowhere/state.db"})
+    skip = ("tx", "skip", "flights", "1", "--why", "wrong", "--yes")
+    with monkeypatch.context() as patch:
+        patch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
+        told = one_line(airflow.run(*skip, root=zookeeper_root, fails=True))
+    assert told.startswith("The skip of transaction 1 is noted, but not in effect: State 'tx_state.one'")
+    assert topology(pipeline).skips == [1]
+    assert done(airflow.json(*skip, root=zookeeper_root))["1"].startswith("skipped.")
+    assert record(pipeline, 1) is None
+
+
+def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    pipeline.begin("r1")
+    pipeline.process(pipeline.begin("r2"))
+    request = BeginRequest(pipeline.request, "r1", "r1", "500000", False, {"task0": "1" * 16})
+    begun = pipeline.ledger.begin(request, decide=lambda *_: ([1, 2], 2), run_state=lambda _: None)
+    assert isinstance(begun, Begun)
+    grant = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(grant, 3)
+    pipeline.mark(grant)
+    runs.make(r2="failed")
+    listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=zookeeper_root)}
+    assert listed["2"]["waiting_for"] == "a replay: transaction 1 ended elsewhere than its batch starts"
+
+    told = airflow.json("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
+    assert done(told) == {
+        "2": "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped: "
+        "its run was cleared"
+    }
+    assert runs.states() == {"r2": "running"}
+    assert topology(pipeline).skips == [2]
+
+
+def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    pipeline.begin("r1")
+    pipeline.begin("gone")
+    readmit = ("tx", "readmit", "flights")
+    why = ("--why", "the file is mended")
+    assert one_line(airflow.run(*readmit, "1", *why, "--yes", root=root, fails=True)) == (
+        "Transaction 1 of flights cannot be re-admitted: it is not skipped. Nothing was changed; "
+        "airflow tx list flights shows the skipped ones."
+    )
+    for txid in ("1", "2"):
+        airflow.run("tx", "skip", "flights", txid, "--why", "broken", "--yes", root=root)
+    runs.make(r1="success")
+    assert one_line(airflow.run(*readmit, "1", "--yes", root=root, fails=True)).startswith("Say why")
+    asked = airflow.run(*readmit, "1", *why, root=root, fails=True)
+    assert asked.startswith("Process the rows of transaction 1 of topology flights (skipped by ")
+    assert asked.strip().endswith("in run r1: 1. Nothing was changed: confirm it with --yes.")
+    assert runs.states() == {"r1": "success"}
+
+    told = airflow.json(*readmit, "1", *why, "--yes", root=root)
+    assert [(row["txid"], row["run_id"]) for row in told] == [("1", "r1")]
+    assert told[0]["done"] == "re-admitted: its run was cleared, and takes the same rows as a new transaction"
+    told = airflow.json(*readmit, "2", *why, "--yes", root=root)
+    assert told[0]["done"].startswith("re-admitted: its run, which was deleted, was made anew")
+    assert runs.states() == {"gone": "queued", "r1": "queued"}
+    assert runs.conf("gone") == {"airflow_tx": {"key": "gone"}}
+    waiting = airflow.json("tx", "list", "flights", root=root)
+    assert [row["waiting_for"] for row in waiting] == [
+        f"begin of run {run}, which takes its rows again" for run in ("gone", "r1")
+    ]
+
+    assert pipeline.run("r1") == 3
+    assert pipeline.totals() == [1, 1]
+    assert "it is re-admitted as 3." in one_line(airflow.run(*readmit, "1", *why, "--yes", root=root, fails=True))
+    (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
+    assert shown.items() >= {"status": "READMITTED", "readmitted_as": "3"}.items()
+    assert "cli_readmit" in [event for event, _ in runs.audited()]
+
+
+def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    replay = ("tx", "replay", "flights")
+    assert pipeline.run("r1") == 1
+    for run in ("r2", "r3", "r4", "r5"):
+        pipeline.begin(run)
+    runs.make(r1="success", r2="failed", r3="running", r5="queued")
+    pipeline.ledger.note_skip(3, AUDIT)
+
+    for arguments, said in (
+        ((), "Give either the txids to replay, or --failed."),
+        (("2", "--failed"), "Give either the txids to replay, or --failed."),
+        (("--failed", "--force"), "--force is for transactions that are named"),
+        (("2", "1"), "Transaction 1 is committed. Nothing was changed."),
+        (("2", "9"), "No transaction 9 of topology 'flights'"),
+    ):
+        assert one_line(airflow.run(*replay, *arguments, root=root, fails=True)).startswith(said)
+    assert runs.states()["r2"] == "failed"
+
+    told = airflow.json(*replay, "4", "3", "2", "5", root=root)
+    assert [row["run_id"] for row in told] == ["r2", "r3", "r4", "r5"]
+    alone = "its run was left alone: it is {} (--force starts it again all the same)"
+    assert done(told) == {
+        "2": "its run was cleared",
+        "3": f"its skip was withdrawn, {alone.format('running')}",
+        "4": "its run, which was deleted, was made anew",
+        "5": alone.format("queued"),
+    }
+    assert runs.states() == {"r1": "success", "r2": "running", "r3": "running", "r4": "running", "r5": "queued"}
+    assert runs.conf("r4") == {"airflow_tx": {"key": "r4"}}
+    assert topology(pipeline).skips == []
+    assert done(airflow.json(*replay, "5", "--force", root=root)) == {"5": "its run was cleared"}
+    assert runs.states()["r5"] == "running"
+    assert "cli_replay" in [event for event, _ in runs.audited()]
+
+
+def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    first = pipeline.begin("r1")
+    fail(pipeline, first)
+    for run in ("r2", "r3", "r4"):
+        pipeline.process(pipeline.begin(run))
+    pipeline.ledger.note_skip(4, AUDIT)
+    for waiter in (Waiter("r3", 3, "000300", 1), Waiter("room", None, "000400", 1)):
+        pipeline.ledger.bid(waiter)
+        pipeline.ledger.give_way(waiter)
+    runs.make(r1="failed", r2="running", r3="failed", r4="failed", room="failed")
+    listed = airflow.json("tx", "list", "flights", root=root)
+    assert (listed[0]["status"], listed[0]["run_id"], listed[0]["txid"]) == ("YIELDED", "room", None)
+    assert listed[0]["waiting_for"] == "the run of transaction 1; then it is started again"
+
+    told = airflow.json("tx", "replay", "flights", "--failed", root=root)
+    assert [(row["txid"], row["run_id"], row["done"]) for row in told] == [
+        ("1", "r1", "its run was cleared"),
+        ("3", "r3", "its run was cleared"),
+        ("4", "r4", "left alone: it is skipped at its turn; to replay it, name its txid"),
+        (None, "room", "cleared: it had yielded to transaction 1"),
+    ]
+    assert runs.states() == {"r1": "running", "r2": "running", "r3": "running", "r4": "failed", "room": "queued"}
+    assert topology(pipeline).yielded == {}
+
+    # The run is live again; its record says FAILED until its `begin` has run.
+    told = airflow.json("tx", "replay", "flights", "--failed", root=root)
+    assert done(told)["1"] == "left alone: its run is running"
+    runs.put("r2", "success")
+    told = airflow.json("tx", "replay", "flights", "--failed", root=root)
+    assert done(told)["2"] == "its run was cleared"
+
+
+def test_a_block_is_told_and_ends_when_a_person_replays(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    begun = pipeline.begin("r1")
+    fail(pipeline, begun)
+    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=0))
+    runs.make(r1="failed")
+    (listed,) = airflow.json("tx", "list", root=root)
+    assert listed["problem"] == "blocked at transaction 1: task0: it broke"
+    assert "airflow tx replay flights 1" in airflow.run("tx", "list", "flights", root=root)
+    airflow.run("tx", "replay", "flights", "1", root=root)
+    pipeline.begin("r1")
+    (listed,) = airflow.json("tx", "list", root=root)
+    assert listed["problem"] is None
+    assert record(pipeline, 1).phase is Phase.PROCESSING  # type: ignore[union-attr]
+
+
+def test_a_skip_lets_those_go_on_that_had_made_room(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    pipeline.begin("r1")
+    waiter = Waiter("room", None, "000400", 1)
+    pipeline.ledger.bid(waiter)
+    pipeline.ledger.give_way(waiter)
+    runs.make(r1="queued", room="failed")
+    told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)
+    assert [(row["run_id"], row["done"].split(".")[0]) for row in told] == [
+        ("r1", "skipped"),
+        ("room", "cleared: it had yielded to transaction 1"),
+    ]
+    assert runs.states() == {"r1": "queued", "room": "queued"}
+
+
+def test_show_puts_a_batch_with_partitions_together(
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    parted = Pipeline(store, zookeeper_root, topology="parted")
+    request = TopologyRequest(DAG_ID, "opaque", 8, partitioned=True)
+    for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
+        asked = BeginRequest(request, run, run, "000001", False, {})
+        parted.ledger.begin(asked, decide=lambda *_, batch=batch: batch, run_state=lambda _: None)
+    (shown,) = airflow.json("tx", "show", "parted", "2", root=zookeeper_root)
+    assert shown["batch"] == '{"a":[1,2]}'
+    assert shown["partitions"].splitlines() == [
+        "a: rows [1,2], position 2",
+        "b: rows none, position 5 (since transaction 1)",
+    ]
