@@ -247,9 +247,10 @@ class Ledger(StepRunner):
         """Step `readmit`; see `skipping.readmit`."""
         return cast(Done, self.run(partial(skipping.readmit, **self._of(txid), audit=audit)))
 
-    def bid(self, waiter: Waiter) -> Bidding | NotNeeded:
+    def bid(self, waiter: Waiter, *, overdue: str = "") -> Bidding | NotNeeded:
         """First half of `yield`; see `yielding.bid`."""
-        return cast("Bidding | NotNeeded", self.run(partial(yielding.bid, paths=self.paths, waiter=waiter)))
+        step = partial(yielding.bid, paths=self.paths, waiter=waiter, overdue=overdue)
+        return cast("Bidding | NotNeeded", self.run(step))
 
     def give_way(self, waiter: Waiter) -> Done | NotNeeded:
         """Second half of `yield`; see `yielding.give_way`."""
@@ -259,10 +260,10 @@ class Ledger(StepRunner):
         """The end of a `yield`; see `yielding.came_back`."""
         return cast(Done, self.run(partial(yielding.came_back, paths=self.paths, run_id=run_id)))
 
-    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted:
+    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted | AlreadySkipped:
         """An automatic replay; see `recovering.note_replay`."""
         step = partial(recovering.note_replay, paths=self.paths, request=request)
-        return cast("ReplayNoted | Blocked | AlreadyCommitted", self.run(step))
+        return cast("ReplayNoted | Blocked | AlreadyCommitted | AlreadySkipped", self.run(step))
 
     def unblock(self) -> Done:
         """See `recovering.unblock`."""

@@ -7,11 +7,12 @@ last one that it took part in; `source/<partition>/<that txid>` holds what it ga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Metadata, encode
+from airflow_tx.protocol.records import Counter, Metadata, encode
 from airflow_tx.protocol.requirement import Create, Delete, Put, Write
 
 
@@ -53,7 +54,7 @@ def written(
     if not partitioned:
         return (Put(path, encode(meta)) if replaces else Create(path, encode(meta)),)
     before = _lasts(read, paths, txid - 1) if txid > 1 else {}
-    earlier = {name for name, last in _lasts(read, paths, txid).items() if last == txid} if replaces else set()
+    earlier = {name for name, last in _lasts(read, paths, txid).items() if last == txid} if replaces else set[str]()
     parts: Mapping[str, Any] = meta.position or {}
     index = encode(Metadata(meta.attempt, None, None, {**before, **dict.fromkeys(parts, txid)}))
     writes: list[Write] = [Put(path, index) if replaces else Create(path, index)]
@@ -66,7 +67,32 @@ def written(
             writes.append(Create(paths.places(name), b""))
         writes.append(Create(paths.place(name, txid), part))
     writes += [Delete(paths.place(name, txid)) for name in sorted(earlier - set(parts))]
+    if replaces and earlier != set(parts):
+        writes += _followed(read, paths, txid, before, joined=set(parts) - earlier, left=earlier - set(parts))
     return tuple(writes)
+
+
+def _followed(
+    read: Reader, paths: Paths, txid: int, before: Mapping[str, int], *, joined: set[str], left: set[str]
+) -> list[Write]:
+    """Later transactions are told where the places are now: a replay has other partitions than the attempt before it.
+
+    Without it they would look for places that are deleted, or that rotation takes away.
+    """
+    writes: list[Write] = []
+    # Required: a transaction that is allocated meanwhile has to be told, too.
+    for later in range(txid + 1, read.get(Counter, paths.allocated).txid + 1):
+        meta = read.get(Metadata, paths.meta(later))
+        lasts = dict(meta.partitions or {})
+        for name in joined:
+            lasts[name] = max(lasts.get(name, 0), txid)
+        for name in left:
+            if lasts.get(name) == txid:
+                del lasts[name]
+                lasts.update({name: before[name]} if name in before else {})
+        if lasts != meta.partitions:
+            writes.append(Put(paths.meta(later), encode(replace(meta, partitions=lasts))))
+    return writes
 
 
 def forgotten(read: Reader, paths: Paths, txid: int, *, partitioned: bool) -> tuple[Write, ...]:

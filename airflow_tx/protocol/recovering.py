@@ -13,7 +13,17 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, encode
 from airflow_tx.protocol.requirement import Put
-from airflow_tx.protocol.step import AlreadyCommitted, Blocked, Decision, Done, ReplayNoted, Result, Stamp
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    AlreadySkipped,
+    Blocked,
+    Decision,
+    Done,
+    ReplayNoted,
+    Result,
+    Stamp,
+    is_committed,
+)
 
 
 @dataclass(frozen=True)
@@ -24,12 +34,15 @@ class ReplayRequest:
     :param counts: whether it counts against `limit`: a failure does; a batch whose predecessor moved, or a run that
         gave up its slot, did nothing wrong.
     :param limit: how many counted ones there may be in a row.
+    :param overdue: a note that was made before this time (ISO 8601, UTC) and led to no new attempt is made again: who
+        made it has died before the run was started, or the run ended before its `begin`. "": none is.
     """
 
     attempt: TransactionAttempt
     reason: str
     counts: bool
     limit: int
+    overdue: str = ""
 
 
 def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequest) -> Decision | Result:
@@ -43,13 +56,14 @@ def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequ
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return AlreadyCommitted(attempt.txid)
+        committed = is_committed(read, paths, attempt.txid)
+        return AlreadyCommitted(attempt.txid) if committed else AlreadySkipped(attempt.txid)
     if record.attempt != attempt.attempt:
         raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     before = record.replay or {}
-    if before.get("attempt") == attempt.attempt:
+    if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
         return ReplayNoted(False, before["count"])
-    count = before["count"] if before.get("attempt") == attempt.attempt - 1 else 0
+    count = before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
     if request.counts:
         count += 1
     if count > request.limit:
@@ -64,7 +78,9 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
     found = topology.blocked or {}
-    if (found.get("txid"), found.get("attempt")) == (attempt.txid, attempt.attempt):
+    # The first one stays: two that took turns would write at every look.
+    mine = (attempt.txid, attempt.attempt)
+    if (found.get("txid"), found.get("attempt")) == mine or found.get("txid", attempt.txid) < attempt.txid:
         return result
     note = {"txid": attempt.txid, "attempt": attempt.attempt, "reason": request.reason, "when": stamp.now}
     after = replace(topology, blocked=note, op=stamp.op)

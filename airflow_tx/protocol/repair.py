@@ -92,6 +92,10 @@ def ledger_lost(
         found or request.made(plan.incarnation, stamp.op),
         generation=generation,
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
+        # What was noted of open transactions goes with them.
+        skips=[],
+        blocked=None,
+        bid=None,
         op=stamp.op,
     )
     writes = [*_folders(read, paths), *_emptied(read, paths, anew)]

@@ -86,6 +86,9 @@ def _continue(
         tasks=dict(request.tasks),
         op=stamp.op,
     )
+    if record.request == "":
+        # Its time-out counts from now on; what was noted of it until now asked for this very begin.
+        again = replace(again, began=stamp.now, replay=None)
     return Decision((Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid))
 
 

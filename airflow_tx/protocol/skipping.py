@@ -155,10 +155,11 @@ def _open(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record
-    if txid < 1 or read.peek(Counter, paths.allocated).txid < txid:
-        raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
-    if is_committed(read, paths, txid):
+    if txid > 0 and is_committed(read, paths, txid):
         raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
+    # By its own record, and not for want of another answer: it may have been allocated since it was looked for.
+    if read.find(Skipped, paths.skipped(txid)) is None:
+        raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
     return None
 
 

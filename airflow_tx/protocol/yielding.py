@@ -37,15 +37,20 @@ class Waiter:
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
-def bid(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Decision | Result:
-    """Offer to yield; the best offer leads until it does, or until the turn has moved on."""
+def bid(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter, overdue: str) -> Decision | Result:
+    """Offer to yield; the best offer leads until it does, or until the turn has moved on.
+
+    :param overdue: an offer that was made before this time (ISO 8601, UTC) counts no more: whoever made it would have
+        yielded by now, and has died. "": all count.
+    """
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
         return NotNeeded()
-    found = None if topology.bid is None else Waiter(**topology.bid)
-    if found is not None and found.blocking == waiter.blocking and found.rank >= waiter.rank:
-        return Bidding(found.run_id)
-    after = replace(topology, bid=asdict(waiter), op=stamp.op)
+    if topology.bid is not None and topology.bid["when"] >= overdue:
+        found = Waiter(**{name: value for name, value in topology.bid.items() if name != "when"})
+        if found.blocking == waiter.blocking and found.rank >= waiter.rank:
+            return Bidding(found.run_id)
+    after = replace(topology, bid={**asdict(waiter), "when": stamp.now}, op=stamp.op)
     return Decision((Put(paths.record, encode(after)),), Bidding(waiter.run_id), paths.record)
 
 
@@ -55,7 +60,8 @@ def give_way(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Dec
     :raises Outbid: another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    if waiter.run_id in topology.yielded:
+    # An entry of another turn is one that nobody took back when the run was started again.
+    if topology.yielded.get(waiter.run_id, {}).get("blocking") == waiter.blocking:
         return Done()
     if read.get(Counter, paths.current).txid != waiter.blocking:
         return NotNeeded()

@@ -56,5 +56,11 @@ def transactional(store: Callable[[], Any], root: str) -> Topology:
     return Topology(store, root, [counts("s0", kind="transactional")], source="transactional")
 
 
+@pytest.fixture
+def partitioned(store: Callable[[], Any], root: str) -> Topology:
+    """An opaque source whose partitions have a place of their own each."""
+    return Topology(store, root, [counts("s0")], partitioned=True)
+
+
 def counts(name: str, kind: str = "opaque") -> MemoryState:
     return MemoryState(name, keys=["key"], values={"n": Sum()}, kind=kind)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx.operators.skipping import take_skip
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.committing import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.records import Phase, TransactionRecord, decode, digest
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, Granted, Processed
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
+from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.step import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
+from airflow_tx.state.api import FencedState, Grant, StateKind
 
 Deltas = Mapping[str, int]
+Rows = int | Mapping[str, int]
+"""How many rows the source has; of a source with partitions, how many each has that takes part."""
 
 
 class CountedIds:
@@ -37,11 +46,37 @@ class CountedIds:
         return f"{next(self._numbers):08d}"
 
 
-class StoppedClock:
-    """Always the same moment."""
+class HandClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2013, 1, 1, tzinfo=timezone.utc)
 
     def now(self) -> datetime:
-        return datetime(2013, 1, 1, tzinfo=timezone.utc)
+        return self.time
+
+    def advance(self, seconds: float) -> str:
+        """Move on; the moment before is given as the ledger writes it."""
+        before = self.time.isoformat(timespec="milliseconds")
+        self.time += timedelta(seconds=seconds)
+        return before
+
+
+def decides(rows: Rows) -> Callable[[Any, Any], tuple[Any, Any] | None]:
+    """A source that has so many rows from where the last transaction ended; in all, or per partition."""
+
+    def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
+        if not rows:
+            return None
+        if isinstance(rows, int):
+            return [position or 0, (position or 0) + rows], (position or 0) + rows
+        starts = {name: (position or {}).get(name) or 0 for name in rows}
+        return (
+            {name: [start, start + rows[name]] for name, start in starts.items()},
+            {name: start + rows[name] for name, start in starts.items()},
+        )
+
+    return decide
 
 
 class Topology:
@@ -51,17 +86,98 @@ class Topology:
     """
 
     def __init__(
-        self, store: Callable[[], Any], root: str, states: Sequence[FencedState], *, source: str = "opaque"
+        self,
+        store: Callable[[], Any],
+        root: str,
+        states: Sequence[FencedState],
+        *,
+        source: str = "opaque",
+        partitioned: bool = False,
+        max_pending: int = 8,
+        history: int = 1000,
     ) -> None:
         self.store = store
         self.paths = Paths(root, "trace")
         self.states = states
         self.ids = CountedIds()
-        self.request = TopologyRequest("trace", source, 8)
+        self.clock = HandClock()
+        self.options = LedgerOptions(history)
+        self.request = TopologyRequest("trace", source, max_pending, partitioned)
 
     def ledger(self) -> Ledger:
         """The ledger as a new process has it."""
-        return Ledger(self.store(), self.paths, clock=StoppedClock(), ids=self.ids)
+        return Ledger(self.store(), self.paths, clock=self.clock, ids=self.ids, options=self.options)
+
+    def allocate(self, rows: Rows) -> Any:
+        """The coordinator asks for the next transaction, ahead of the run that is to have it."""
+        request = BeginRequest(self.request, None, "", "", False, {"p": f"{self.ids.message_id():016x}"})
+        return self.ledger().begin(request, decide=decides(rows), run_state=lambda run_id: None)
+
+    def note_skip(self, txid: int) -> Any:
+        """A person wants `txid` skipped; nobody has come to do it yet."""
+        return self.ledger().note_skip(txid, Audit("ada", "rows that break the job"))
+
+    def take_skip(self, txid: int) -> Any:
+        """Whoever finds a noted skip does it, from grant to mark."""
+        return take_skip(self.ledger(), txid, {state.name: state for state in self.states}, log=logging.getLogger())
+
+    def skip(self, txid: int) -> None:
+        """A person skips `txid`, whose turn it is."""
+        self.note_skip(txid)
+        assert self.take_skip(txid) == Committed(txid, here=True)
+
+    def skipper(self, txid: int) -> Skipper:
+        """A process that is about to skip `txid`, and may stop between any two steps."""
+        return Skipper(self, txid)
+
+    def readmit(self, txid: int) -> Any:
+        """A person wants `txid` back."""
+        return self.ledger().readmit(txid, Audit("ada", "the job is mended"))
+
+    def note_replay(self, txid: int, attempt: int, *, counts: bool = True, limit: int = 3, overdue: str = "") -> Any:
+        """Somebody has found an attempt that ended without a commit."""
+        request = ReplayRequest(TransactionAttempt(txid, attempt), "its run failed", counts, limit, overdue)
+        return self.ledger().note_replay(request)
+
+    @property
+    def topology(self) -> TopologyRecord:
+        node = self.store().get(self.paths.record)
+        return decode(TopologyRecord, self.paths.record, node.data)
+
+    @property
+    def current(self) -> int:
+        return self.counter(self.paths.current)
+
+    @property
+    def allocated(self) -> int:
+        return self.counter(self.paths.allocated)
+
+    def counter(self, path: str) -> int:
+        return decode(Counter, path, self.store().get(path).data).txid
+
+    def position(self, txid: int) -> Any:
+        """Where the source stands after `txid`, as the ledger has it."""
+        return position_before(Reader(self.store()), self.paths, txid + 1)
+
+    def broken(self) -> list[int]:
+        """The open transactions that have to be replayed, as whoever recovers finds them."""
+        current = self.current
+        records = {txid: self.record(txid) for txid in range(current, self.allocated + 1)}
+        opened = {txid: record for txid, record in records.items() if record is not None}
+        return broken(opened, current=current, position=digest(self.position(current - 1)))
+
+    def history(self, txid: int) -> History | None:
+        node = self.store().get(self.paths.history(txid))
+        return None if node is None else decode(History, self.paths.history(txid), node.data)
+
+    def tree(self) -> list[str]:
+        """The path of every record."""
+        store, found, folders = self.store(), [], [self.paths.base]
+        while folders:
+            folder = folders.pop()
+            found.append(folder)
+            folders += [f"{folder}/{name}" for name in store.children(folder).names]
+        return sorted(found)
 
     def record(self, txid: int) -> TransactionRecord | None:
         node = self.store().get(self.paths.transaction(txid))
@@ -83,9 +199,10 @@ class Topology:
 class Run:
     """One DAG run with the tasks `begin`, `p` and `commit`."""
 
-    def __init__(self, topology: Topology, run_id: str) -> None:
+    def __init__(self, topology: Topology, run_id: str, *, key: str | None = None) -> None:
         self.topology = topology
         self.run_id = run_id
+        self.key = key or run_id
         self.begun: Begun | None = None
 
     @property
@@ -93,23 +210,19 @@ class Run:
         assert self.begun is not None
         return self.begun.attempt
 
-    def begin(self, rows: int, *, retry: bool = False, task_try: str | None = None) -> Any:
+    def begin(self, rows: Rows, *, retry: bool = False, task_try: str | None = None) -> Any:
         """`begin` in a new process; the source has `rows` rows from where the last transaction ended."""
         ids = self.topology.ids
         request = BeginRequest(
             self.topology.request,
-            self.run_id,
+            self.key,
             self.run_id,
             task_try or ids.task_try(),
             retry,
             {"p": f"{ids.message_id():016x}"},
         )
 
-        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
-            start = position or 0
-            return ([start, start + rows], start + rows) if rows else None
-
-        result = self.topology.ledger().begin(request, decide=decide, run_state=lambda run_id: None)
+        result = self.topology.ledger().begin(request, decide=decides(rows), run_state=lambda run_id: None)
         if isinstance(result, Begun):
             self.begun = result
         return result
@@ -134,11 +247,57 @@ class Run:
             committer.write()
         return committer
 
+    def whole(self, rows: Rows, output: Deltas | None = None) -> Begun:
+        """The run from `begin` to the mark."""
+        begun: Begun = self.begin(rows)
+        self.process(output or {})
+        self.commit()
+        return begun
+
     def commit(self) -> None:
         """`commit` from gate to mark."""
         committer = self.written()
         if committer.grant is not None:
             committer.mark()
+
+
+class Skipper:
+    """A process that skips a transaction step by step, as `take_skip` does in one go."""
+
+    def __init__(self, topology: Topology, txid: int) -> None:
+        self.topology = topology
+        self.txid = txid
+        self.ledger = topology.ledger()
+        self.grant: Grant | None = None
+
+    def ask(self) -> Any:
+        """Only the question for the turn."""
+        undoable = {state.name: state.kind is StateKind.OPAQUE for state in self.topology.states}
+        return self.ledger.grant_skip(self.txid, undoable)
+
+    def acquire(self) -> Skipper:
+        granted = self.ask()
+        assert isinstance(granted, SkipGranted), granted
+        given = granted.grant
+        token = Token(given.generation, self.txid, granted.attempt.attempt, given.epoch, given.nonce)
+        self.grant = Grant("trace", given.incarnation, token, given.last)
+        return self
+
+    def raise_fences(self) -> Skipper:
+        assert self.grant is not None
+        for state in self.topology.states:
+            state.raise_fence(self.grant)
+        return self
+
+    def write(self) -> Skipper:
+        assert self.grant is not None
+        for state in self.topology.states:
+            state.write(self.grant, ())
+        return self
+
+    def mark(self) -> Any:
+        assert self.grant is not None
+        return self.ledger.commit_skip(self.grant.token, states=[state.name for state in self.topology.states])
 
 
 class Processing:
