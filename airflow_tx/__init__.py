@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.memory import MemorySource
     from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
     from airflow_tx.sources.run_partition import RunPartitionSource
+    from airflow_tx.topology.phase import commit_phase
     from airflow_tx.topology.transaction import Transaction
 
 _PUBLIC = {
@@ -39,6 +40,7 @@ _PUBLIC = {
     "Transaction": "airflow_tx.topology.transaction",
     "TransactionalSource": "airflow_tx.sources.api",
     "TxError": "airflow_tx.errors",
+    "commit_phase": "airflow_tx.topology.phase",
     "current_batch": "airflow_tx.operators.lifecycle",
     "persistent_aggregate": "airflow_tx.operators.updates",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "Transaction",
     "TransactionalSource",
     "TxError",
+    "commit_phase",
     "current_batch",
     "persistent_aggregate",
 ]

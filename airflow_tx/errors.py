@@ -181,6 +181,15 @@ class IncompleteBatch(Refused):
     )
 
 
+class PhaseIncomplete(Refused):
+    """A commit phase of which not every task has done its part."""
+
+    template = (
+        "Transaction {txid}.{attempt} is not committed: {problem}. Clear {task}: the phase then takes the turn again, "
+        "and nothing is counted twice."
+    )
+
+
 class StateMissing(Refused):
     """A state that an earlier grant of this transaction may have written is no longer in the DAG."""
 

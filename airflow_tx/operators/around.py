@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def before_task(context: Context) -> None:
     """Runs before a task that must ack."""
     processing = Processing.of(context)
-    _check_arguments(context["task"], processing)
+    check_arguments(context["task"], processing)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
         _check_upstream(context, processing)
     processing.start()
@@ -82,7 +82,7 @@ def _reason(context: Context) -> str:
     )
 
 
-def _check_arguments(task: Any, processing: Processing) -> None:
+def check_arguments(task: Any, processing: Processing) -> None:
     """Stop if the task's arguments are of another attempt: they were read before `begin` ran again.
 
     :raises AirflowFailException: naming both attempts.

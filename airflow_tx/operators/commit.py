@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -62,8 +63,8 @@ class CommitOperator(BaseOperator):
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         """Nothing: what is rendered before the turn may not be what was acked, and rows are no text for the UI."""
 
-    def execute(self, context: Context) -> None:
-        """Commit, or defer until the turn is near.
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Commit, or defer until the turn is near; in a commit phase, write.
 
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
@@ -72,23 +73,18 @@ class CommitOperator(BaseOperator):
         from airflow_tx.operators.waiting import commit_in_turn
 
         spec, ti = spec_of(context["dag"]), context["ti"]
+        if spec.phase is not None:
+            from airflow_tx.operators.phase import write_in_phase
+
+            return write_in_phase(context, self.updates, self.log)
         payload = Payload.of_run(ti, spec)
-        try:
-            with spec.store() as store:
-                commit = Commit(spec, payload, self.updates, spec.ledger(store), ti, self.log)
-                line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
-        except _TRY_AGAIN:
-            raise
-        except SkippedTransaction as error:
-            raise AirflowSkipException(str(error)) from None
-        except (Refused, StateError) as error:
-            raise AirflowFailException(str(error)) from None
+        with final_errors(), spec.store() as store:
+            commit = Commit(spec, payload, self.updates, spec.ledger(store), ti, self.log)
+            line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         if line is not None:
-            self._defer(spec, context, line)
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                extra = context["outlet_events"][outlet].extra
-                extra.update(topology=spec.topology, txid=payload.txid, attempt=payload.attempt)
+            wait_for_turn(self, spec, context, line)
+        told_of_commit(self, context, spec, payload)
+        return None
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> None:
         """Called when the turn is near, or when this run is to give up its run slot."""
@@ -100,18 +96,45 @@ class CommitOperator(BaseOperator):
             give_way(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         self.execute(context)
 
-    def _defer(self, spec: TransactionSpec, context: Context, line: Line) -> None:
-        from airflow_tx.operators.yielding import slots_of
-        from airflow_tx.triggers.turn import TurnTrigger
 
-        trigger = TurnTrigger(
-            zookeeper_conn_id=spec.conn_id,
-            root=spec.paths.root,
-            topology=spec.topology,
-            txid=line.txid,
-            op=line.op,
-            mapped=sorted(spec.mapped),
-            hold=Settings.load().min_deferral,
-            slots=slots_of(spec, context, txid=line.txid),
-        )
-        self.defer(trigger=trigger, method_name="execute_turn")
+@contextmanager
+def final_errors() -> Iterator[None]:
+    """What another try would be refused again ends the task at once.
+
+    :raises AirflowSkipException, AirflowFailException: in place of those.
+    """
+    try:
+        yield
+    except _TRY_AGAIN:
+        raise
+    except SkippedTransaction as error:
+        raise AirflowSkipException(str(error)) from None
+    except (Refused, StateError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: Line) -> NoReturn:
+    """Defer until the turn is near; the operator goes on in its `execute_turn`."""
+    from airflow_tx.operators.yielding import slots_of
+    from airflow_tx.triggers.turn import TurnTrigger
+
+    trigger = TurnTrigger(
+        zookeeper_conn_id=spec.conn_id,
+        root=spec.paths.root,
+        topology=spec.topology,
+        txid=line.txid,
+        op=line.op,
+        mapped=sorted(spec.mapped),
+        hold=Settings.load().min_deferral,
+        slots=slots_of(spec, context, txid=line.txid),
+    )
+    operator.defer(trigger=trigger, method_name="execute_turn")
+    raise AssertionError("defer returned")
+
+
+def told_of_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:
+    """Let the asset events of the task carry txid and attempt."""
+    for outlet in operator.outlets:
+        if isinstance(outlet, Asset):
+            extra = context["outlet_events"][outlet].extra
+            extra.update(topology=spec.topology, txid=payload.txid, attempt=payload.attempt)

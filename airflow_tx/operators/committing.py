@@ -98,7 +98,7 @@ class Commit:
         if isinstance(answer, AlreadyCommitted):
             self._log_already()
         elif isinstance(answer, Granted):
-            self._write_and_mark(answer, self._processed, self._rows)
+            self._granted(answer, self._processed, self._rows)
         elif isinstance(answer, ToBeSkipped):
             self.skip(answer.txid)
             raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
@@ -167,12 +167,19 @@ class Commit:
         }
         failpoint("commit.before_acquire", **self._where)
         states = tuple(update.state.name for update in self.updates)
-        request = AcquireRequest(self.payload.transaction, processed.epoch, self.payload.rows_digest, digests, states)
+        request = AcquireRequest(
+            self.payload.transaction,
+            processed.epoch,
+            self.payload.rows_digest,
+            digests,
+            states,
+            by_phase=self.spec.phase is not None,
+        )
         return self.ledger.acquire(request)
 
     # --- in the turn
 
-    def _write_and_mark(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
         grant = self._grant(granted)
         with self._announced(grant):
             self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
@@ -181,14 +188,23 @@ class Commit:
                 self._write(grant, rows)
             except (LedgerBehind, FenceOutranked) as error:
                 raise self._explained(grant, error) from None
-            failpoint("commit.before_mark", **self._where)
-            consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
-            committed = self.ledger.commit(
-                grant.token,
-                states=[update.state.name for update in self.updates],
-                rows=max(consumed, default=None),
-                ack_val=processed.ack_val,
-            )
+            committed = self._mark_final(grant, processed)
+        self._done(committed)
+
+    def _mark(self, grant: Grant, processed: Processed) -> None:
+        self._done(self._mark_final(grant, processed))
+
+    def _mark_final(self, grant: Grant, processed: Processed) -> Committed:
+        failpoint("commit.before_mark", **self._where)
+        consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
+        return self.ledger.commit(
+            grant.token,
+            states=[update.state.name for update in self.updates],
+            rows=max(consumed, default=None),
+            ack_val=processed.ack_val,
+        )
+
+    def _done(self, committed: Committed) -> None:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
         self._clean_up()

@@ -26,6 +26,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class PhaseSpec:
+    """The commit phase of a block with several committers.
+
+    :param acquire: task id of its first task; `mark` of its last one.
+    :param committers: ids of its CommitOperators, each after those that it depends on.
+    :param inside: ids of all tasks between the first and the last one.
+    :param mapped: those of them that have map indexes.
+    """
+
+    acquire: str
+    mark: str
+    committers: tuple[str, ...]
+    inside: tuple[str, ...]
+    mapped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class TransactionSpec:
     """One `Transaction` block.
 
@@ -34,6 +51,7 @@ class TransactionSpec:
     :param tasks: ids of the tasks that must ack: upstream of the committer.
     :param mapped: those of them that have map indexes.
     :param inside: ids of all tasks of the block but `begin`.
+    :param phase: its commit phase, if it has several committers.
     """
 
     topology: str
@@ -47,6 +65,7 @@ class TransactionSpec:
     tasks: tuple[str, ...] = ()
     mapped: frozenset[str] = frozenset()
     inside: tuple[str, ...] = ()
+    phase: PhaseSpec | None = None
 
     @property
     def paths(self) -> Paths:

@@ -50,6 +50,7 @@ class AcquireRequest:
     :param rows_digest: of the rows its run processed.
     :param outputs: per transactional state, digest of what it is about to write.
     :param states: names of the states whose fence it is about to raise.
+    :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     """
 
     attempt: TransactionAttempt
@@ -57,6 +58,7 @@ class AcquireRequest:
     rows_digest: str
     outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
     states: tuple[str, ...] = ()
+    by_phase: bool = False
 
 
 def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str) -> Decision | Result:
@@ -106,6 +108,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         outputs={**record.outputs, **request.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
+        by_phase=request.by_phase,
         op=stamp.op,
     )
     result = Granted(topology.generation, topology.incarnation, epoch, nonce, topology.states, before)

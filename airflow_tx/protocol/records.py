@@ -116,6 +116,7 @@ class TransactionRecord:
     :param rows_digest: digest of the batch's rows.
     :param outputs: per transactional state, digest of what the first grant was about to write.
     :param fenced: names of the states that some grant was about to write.
+    :param by_phase: whether the last grant is held by several tasks, one after the other.
     """
 
     key: str
@@ -140,6 +141,7 @@ class TransactionRecord:
     failures: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     fenced: list[str] = field(default_factory=list)
+    by_phase: bool = False
     processed: str | None = None
     granted_at: str | None = None
     error: str | None = None

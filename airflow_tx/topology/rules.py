@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from airflow_tx.operators.updates import KeyedState, Update
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.sources.data_interval import DataIntervalSource
 from airflow_tx.state.api import StateKind
+from airflow_tx.topology.phase import PhaseTasks
 
 _EXACTLY_ONCE = {
     (SourceKind.TRANSACTIONAL, StateKind.TRANSACTIONAL),
@@ -34,6 +36,7 @@ class Block:
 
     :param tasks: all of its tasks but `begin`.
     :param window: its max_pending.
+    :param phase: its commit phase, if it has one.
     """
 
     spec: TransactionSpec
@@ -42,6 +45,7 @@ class Block:
     tasks: tuple[Any, ...]
     at_least_once: bool
     window: int
+    phase: PhaseTasks | None = None
 
     @cached_property
     def committers(self) -> tuple[Any, ...]:
@@ -49,15 +53,19 @@ class Block:
         return tuple(task for task in self.tasks if issubclass(_operator(task), CommitOperator))
 
     @property
-    def committer(self) -> CommitOperator:
-        """The one."""
-        found: CommitOperator = self.committers[0]
-        return found
+    def gate(self) -> Any:
+        """The task that takes the turn: the committer, or the first task of the phase."""
+        return self.committers[0] if self.phase is None else self.phase.acquire
+
+    @property
+    def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
+        """Every update with its committer."""
+        return tuple((committer, update) for committer in self.committers for update in committer.updates)
 
     @cached_property
-    def upstream_of_committer(self) -> frozenset[str]:
+    def must_ack(self) -> frozenset[str]:
         """Ids of the tasks that must ack."""
-        return compat.upstream(self.committer)
+        return compat.upstream(self.gate)
 
 
 def refuse(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
@@ -70,7 +78,18 @@ def check(block: Block) -> None:
 
     :raises TransactionDefinitionError: the first thing that is wrong.
     """
-    for rule in (_source, _interval, _window, _committer, _after_committer, _serial, _updates, _states, _kinds):
+    for rule in (
+        _source,
+        _interval,
+        _window,
+        _committers,
+        _after_committer,
+        _serial,
+        _updates,
+        _states,
+        _phase,
+        _kinds,
+    ):
         rule(block)
 
 
@@ -107,35 +126,54 @@ def _window(block: Block) -> None:
         )
 
 
-def _committer(block: Block) -> None:
+def _committers(block: Block) -> None:
     if not block.committers:
         raise refuse(block.spec, "it has no committer", "End the block with CommitOperator(...).")
-    if len(block.committers) > 1:
-        names = ", ".join(sorted(task.task_id for task in block.committers))
+    if block.phase is None and len(block.committers) > 1:
         raise refuse(
             block.spec,
-            f"it has {len(block.committers)} committers ({names})",
-            "Give one CommitOperator all updates: CommitOperator(updates=[...]).",
+            f"it has {len(block.committers)} committers ({_names(block.committers)})",
+            "Give one CommitOperator all updates, or put them into `with commit_phase():`.",
         )
-    committer = block.committer
-    if compat.is_mapped(committer):
-        raise refuse(block.spec, f"{committer.task_id} is mapped", "A transaction is committed by one task.")
-    if committer.trigger_rule != "all_success":
-        raise refuse(
-            block.spec,
-            f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
-            "Leave it at all_success: what is committed must be complete.",
-        )
+    for committer in block.committers:
+        if compat.is_mapped(committer):
+            raise refuse(block.spec, f"{committer.task_id} is mapped", "An update is made by one task.")
+        if committer.trigger_rule != "all_success":
+            raise refuse(
+                block.spec,
+                f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
+                "Leave it at all_success: what is committed must be complete.",
+            )
+
+
+def _phase(block: Block) -> None:
+    if block.phase is None:
+        return
+    inside = {task.task_id for task in block.phase.inside}
+    outside = [task for task in block.committers if task.task_id not in inside]
+    if outside:
+        raise refuse(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
+    for committer, update in block.updates:
+        task = update.input.operator.task_id
+        if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
+            raise refuse(
+                block.spec,
+                f"{committer.task_id} commits the output of {task}, of the same phase, to the transactional state "
+                f"{update.state.name!r}, whose output is compared before the phase begins",
+                'Use kind="opaque", or move that task before the phase.',
+            )
 
 
 def _after_committer(block: Block) -> None:
-    inside = {task.task_id for task in block.tasks}
-    after = [task for task in compat.downstream(block.committer) if task in inside]
+    phase = () if block.phase is None else (*block.phase.inside, block.phase.mark)
+    inside = {task.task_id for task in block.tasks} - {task.task_id for task in phase}
+    after = [task for task in compat.downstream(block.gate) if task in inside]
     if after:
         raise refuse(
             block.spec,
-            f"{', '.join(after)} comes after {block.committer.task_id}",
-            "Put the task after the block: dedent it, and keep `commit >> task`.",
+            f"{', '.join(after)} comes after {block.gate.task_id}",
+            "Put the task after the block (dedent it, and keep `commit >> task`), or, if it is to run in the order of "
+            "the commits, together with the committer into `with commit_phase():`.",
         )
 
 
@@ -154,11 +192,11 @@ def _serial(block: Block) -> None:
 
 def _updates(block: Block) -> None:
     inside = {task.task_id for task in block.tasks}
-    for update in block.committer.updates:
+    for committer, update in block.updates:
         if not isinstance(update, Update):
             raise refuse(
                 block.spec,
-                f"{block.committer.task_id} has an update of type {type(update).__name__}",
+                f"{committer.task_id} has an update of type {type(update).__name__}",
                 "Pass persistent_aggregate(...).",
             )
         if not isinstance(update.input, PlainXComArg):
@@ -179,14 +217,14 @@ def _updates(block: Block) -> None:
 
 
 def _states(block: Block) -> None:
-    for update in block.committer.updates:
+    for _, update in block.updates:
         if not isinstance(update.state, KeyedState):
             raise refuse(
                 block.spec,
                 f"state = {type(update.state).__name__} is no state with a fence",
                 "Pass a state such as SqlState.",
             )
-    for name, times in Counter(update.state.name for update in block.committer.updates).items():
+    for name, times in Counter(update.state.name for _, update in block.updates).items():
         if times > 1:
             raise refuse(
                 block.spec,
@@ -197,7 +235,7 @@ def _states(block: Block) -> None:
 
 def _kinds(block: Block) -> None:
     source = block.spec.source.kind
-    for update in block.committer.updates:
+    for _, update in block.updates:
         kind = update.state.kind
         if (source, kind) in _EXACTLY_ONCE or block.at_least_once:
             continue
@@ -211,6 +249,10 @@ def _kinds(block: Block) -> None:
         )
 
 
+def _names(tasks: Iterable[Any]) -> str:
+    return ", ".join(sorted(task.task_id for task in tasks))
+
+
 def _operator(task: Any) -> type:
     found: type = task.operator_class if task.is_mapped else type(task)
     return found
@@ -218,3 +260,8 @@ def _operator(task: Any) -> type:
 
 def _is_ours(operator: type) -> bool:
     return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
+
+
+_RULES = (
+    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _phase, _kinds,
+)  # fmt: skip

@@ -13,8 +13,10 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.operators.around import hook_up
 from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.phase import hook_up_inside
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.sources.api import Source
+from airflow_tx.topology.phase import find_phase
 from airflow_tx.topology.rules import Block, check, refuse
 
 if TYPE_CHECKING:
@@ -100,24 +102,30 @@ class Transaction:
         begin = self.begin
         tasks = [task for task in self._dag.tasks if task.task_id not in self._before and task is not begin]
         inside = {task.task_id for task in tasks}
+        phase = find_phase(self._spec, tasks)
+        if phase is not None:
+            phase.wire()
         for task in tasks:
             if not task.upstream_task_ids & (inside | {begin.task_id}):
                 begin.set_downstream(task)
-        block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec))
+        block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
         check(block)
         self._bind(block)
 
     def _bind(self, block: Block) -> None:
         """Tell `begin` what must ack, and let it."""
-        acking = [task for task in block.tasks if task.task_id in block.upstream_of_committer]
+        acking = [task for task in block.tasks if task.task_id in block.must_ack]
         for task in acking:
             hook_up(task)
+        for task in block.phase.others if block.phase is not None else ():
+            hook_up_inside(task)
         block.begin.transaction = replace(
             self._spec,
             begin=block.begin.task_id,
             tasks=tuple(sorted(task.task_id for task in acking)),
             mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
             inside=tuple(sorted(task.task_id for task in block.tasks)),
+            phase=None if block.phase is None else block.phase.spec,
         )
 
 

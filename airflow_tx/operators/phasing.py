@@ -1,0 +1,179 @@
+"""A commit by several tasks: the first takes the turn, others write, the last one marks. Source: DESIGN §6.
+
+The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has
+succeeded under that one does not run again when only another task is cleared, so its update is written anew at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
+from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.outputs import Rows, rows_of
+from airflow_tx.operators.spec import PhaseSpec
+from airflow_tx.operators.updates import Update
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.step import Granted, Processed
+from airflow_tx.state.api import Grant, StateKind
+
+INSIDE_KEY = "airflow_tx_inside"
+"""XCom in which a task of the phase says of which attempt its result is, and what it is."""
+
+
+def grant_of(told: Any, topology: str) -> Grant | None:
+    """The grant that the phase's first task told of; None: the transaction was final already."""
+    if told.get("final"):
+        return None
+    return Grant(topology, told["incarnation"], Token.from_json(told["token"]), told["last"])
+
+
+class PhasePart(Commit):
+    """What the tasks of one phase have in common: updates may take the output of a task inside.
+
+    :param phase: of the spec.
+    """
+
+    @property
+    def phase(self) -> PhaseSpec:
+        """The phase."""
+        assert self.spec.phase is not None
+        return self.spec.phase
+
+    def told(self) -> Any:
+        """What the first task of the phase said.
+
+        :raises PhaseIncomplete: nothing.
+        """
+        told = compat.pull(self.ti, self.phase.acquire)
+        if not isinstance(told, dict):
+            raise self.incomplete(f"{self.phase.acquire} has not taken the turn", self.phase.acquire)
+        return told
+
+    def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
+        """The error to raise, naming the task to clear."""
+        own = self.payload
+        return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
+
+    def _read(self, update: Update) -> Rows:
+        task, name = update.input.operator.task_id, update.input.key
+        if task not in self.phase.inside:
+            return super()._read(update)
+        value = compat.pull(self.ti, task, name)
+        self._check_inside(task, name, value)
+        return rows_of(update, [] if value is None else [value], self.spec.staging(), self.payload.transaction)
+
+    def _check_inside(self, task: str, name: str, value: Any) -> None:
+        """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
+        own = self.payload
+        found = compat.pull(self.ti, task, INSIDE_KEY)
+        fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt)
+        if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == fingerprint(value)):
+            return
+        raise StagingError(
+            output=name,
+            task=task,
+            txid=own.txid,
+            attempt=own.attempt,
+            problem="its XCom is not what the task gave in this attempt",
+            remedy=f"Clear task {task}.",
+        )
+
+
+class PhaseTurn(PhasePart):
+    """Takes the turn for the phase; `grant` is there once it is taken.
+
+    :param updates: those of all committers of the phase.
+    """
+
+    grant: Grant | None = None
+    healed: tuple[str, ...] = ()
+
+    def prepare(self) -> None:
+        """Read only what is digested before the turn: the rows of transactional states."""
+        if self._rows is None:
+            self._rows = [
+                self._read(each) if each.state.kind is StateKind.TRANSACTIONAL else () for each in self.updates
+            ]
+
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+        grant = self._grant(granted)
+        self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+        failpoint("commit.after_acquire", **self._where)
+        try:
+            for state in self.states.values():
+                state.raise_fence(grant)
+            self.healed = self._heal(grant)
+        except (LedgerBehind, FenceOutranked) as error:
+            raise self._explained(grant, error) from None
+        self.grant = grant
+
+    def _heal(self, grant: Grant) -> tuple[str, ...]:
+        """Write again what committers that are not to run again had written under an earlier grant."""
+        states = compat.task_states(self.ti, self.phase.committers)
+        done = tuple(task for task in self.phase.committers if states.get(task) == "success")
+        for task in done:
+            for update in self.of(task):
+                keys = update.state.write(grant, self._read(update))
+                self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
+        return done
+
+    def of(self, task: str) -> tuple[Update, ...]:
+        """The updates of one committer."""
+        return tuple(self.ti.task.dag.get_task(task).updates)
+
+
+class PhaseWrite(PhasePart):
+    """One committer of the phase.
+
+    :param updates: its own.
+    """
+
+    def write(self, grant: Grant) -> None:
+        """Write its updates under the grant of the phase; a retry does the same again.
+
+        :raises Refused, StateError: nothing was written.
+        """
+        if not self.ledger.holds(grant.token):
+            raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+        self.complete()
+        try:
+            for update in self.updates:
+                failpoint("commit.before_write", state=update.state.name, **self._where)
+                keys = update.state.write(grant, self._read(update))
+                self.log.info("State %s: %s keys", update.state.name, keys)
+        except (LedgerBehind, FenceOutranked) as error:
+            raise self._explained(grant, error) from None
+
+
+class PhaseEnd(PhasePart):
+    """Marks the commit, if every task of the phase has done its part under one grant.
+
+    :param updates: those of all committers of the phase.
+    """
+
+    def mark(self, told: Any, grant: Grant) -> None:
+        """Make the transaction final.
+
+        :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
+        """
+        self._check_states()
+        for task in self.phase.committers:
+            wrote = compat.pull(self.ti, task)
+            if task not in told["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != told["token"]):
+                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+        self.complete()
+        assert self._processed is not None
+        self._mark(grant, self._processed)
+
+    def _check_states(self) -> None:
+        states = compat.instance_states(self.ti, self.phase.inside, self.phase.mapped)
+        for (task, index), state in sorted(states.items()):
+            allowed = ("success",) if task in self.phase.committers else ("success", "skipped", "removed")
+            if state not in allowed:
+                name = task if index < 0 else f"{task}[{index}]"
+                raise self.incomplete(f"{name} is {state or 'not run'}", task)

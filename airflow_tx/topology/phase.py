@@ -1,0 +1,137 @@
+"""`commit_phase`: several committers, and whatever comes after the first one, in one commit phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TaskGroup
+
+from airflow_tx import compat
+from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.operators.commit import CommitOperator
+from airflow_tx.operators.phase import AcquireTurnOperator, MarkCommittedOperator
+from airflow_tx.operators.spec import PhaseSpec, TransactionSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class CommitPhase(TaskGroup):
+    """A task group whose tasks run in the commit phase, in the order of txids; see `commit_phase`.
+
+    :param outlets: assets whose events tell of a commit.
+    """
+
+    def __init__(self, group_id: str, outlets: Sequence[Any] = ()) -> None:
+        super().__init__(group_id=group_id, tooltip="The commit phase: one transaction at a time, in order")
+        self._outlets = list(outlets)
+        self.acquire: AcquireTurnOperator
+        self.mark: MarkCommittedOperator
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.acquire = AcquireTurnOperator(task_id="acquire")
+        self.acquire.as_setup()  # type: ignore[no-untyped-call]
+        self.mark = MarkCommittedOperator(task_id="mark", outlets=self._outlets)
+        self.mark.as_teardown(setups=self.acquire, on_failure_fail_dagrun=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class PhaseTasks:
+    """The tasks of a commit phase as they stand in the DAG file.
+
+    :param inside: those between its first and its last task.
+    """
+
+    acquire: AcquireTurnOperator
+    mark: MarkCommittedOperator
+    inside: tuple[Any, ...]
+
+    @property
+    def others(self) -> tuple[Any, ...]:
+        """Those inside that are no committers."""
+        return tuple(task for task in self.inside if not _commits(task))
+
+    @property
+    def spec(self) -> PhaseSpec:
+        """What the tasks know of it when they run."""
+        return PhaseSpec(
+            acquire=self.acquire.task_id,
+            mark=self.mark.task_id,
+            committers=tuple(task.task_id for task in _ordered(self.inside) if _commits(task)),
+            inside=tuple(sorted(task.task_id for task in self.inside)),
+            mapped=frozenset(task.task_id for task in self.inside if compat.is_mapped(task)),
+        )
+
+    def wire(self) -> None:
+        """The first task comes after whatever a task inside needs, and before all of these; the last one after them."""
+        inside = {task.task_id for task in self.inside}
+        for task in self.inside:
+            for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
+                self.acquire.set_upstream(task.dag.get_task(before))
+            if not task.upstream_task_ids & inside:
+                self.acquire.set_downstream(task)
+            if not task.downstream_task_ids & inside:
+                task.set_downstream(self.mark)
+
+
+def find_phase(spec: TransactionSpec, tasks: Sequence[Any]) -> PhaseTasks | None:
+    """The commit phase among the tasks of a block.
+
+    :raises TransactionDefinitionError: there are two, or it is in another group.
+    """
+    found = [task for task in tasks if isinstance(task, AcquireTurnOperator)]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise TransactionDefinitionError(
+            topology=spec.topology, problem="it has two commit phases", remedy="Put all committers into one."
+        )
+    acquire = found[0]
+    group: Any = acquire.task_group
+    inside = [task for task in group.iter_tasks() if task not in (acquire, group.mark)]
+    return PhaseTasks(acquire, group.mark, tuple(inside))
+
+
+def _commits(task: Any) -> bool:
+    return issubclass(task.operator_class if task.is_mapped else type(task), CommitOperator)
+
+
+def _ordered(tasks: Sequence[Any]) -> list[Any]:
+    """Every task after those that it depends on; by name where that leaves a choice."""
+    left = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
+    ordered = []
+    while left:
+        name = next(name for name, task in left.items() if not task.upstream_task_ids & left.keys())
+        ordered.append(left.pop(name))
+    return ordered
+
+
+def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ()) -> CommitPhase:
+    """The commit phase of a transaction with several committers, or with tasks after a committer.
+
+        with Transaction(source=...) as tx:
+            counted = count(tx.batch)
+            with commit_phase() as phase:
+                first = CommitOperator(task_id="first", updates=[persistent_aggregate(counted, state=words)])
+                derived = derive(counted)
+                first >> derived
+                CommitOperator(task_id="second", updates=[persistent_aggregate(derived, state=derivatives)])
+        phase.mark >> report()
+
+    `acquire` waits for the turn once everything before the phase has succeeded; `mark` passes it on once every task of
+    the phase has. Clearing one of them takes the turn again, and nothing is counted twice. What comes after a commit
+    hangs on `phase.mark`.
+
+    :param outlets: assets whose events tell of a commit.
+    """
+    return CommitPhase(group_id, outlets)
