@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.memory import MemorySource
     from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
     from airflow_tx.sources.run_partition import RunPartitionSource
+    from airflow_tx.topology.coordinator import coordinator_dag
     from airflow_tx.topology.phase import commit_phase
     from airflow_tx.topology.transaction import Transaction
 
@@ -41,6 +42,7 @@ _PUBLIC = {
     "TransactionalSource": "airflow_tx.sources.api",
     "TxError": "airflow_tx.errors",
     "commit_phase": "airflow_tx.topology.phase",
+    "coordinator_dag": "airflow_tx.topology.coordinator",
     "current_batch": "airflow_tx.operators.lifecycle",
     "persistent_aggregate": "airflow_tx.operators.updates",
 }
@@ -62,6 +64,7 @@ __all__ = [
     "TransactionalSource",
     "TxError",
     "commit_phase",
+    "coordinator_dag",
     "current_batch",
     "persistent_aggregate",
 ]

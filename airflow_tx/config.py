@@ -29,6 +29,10 @@ class Settings:
     warm_wait: float
     min_deferral: float
     yield_after: float
+    max_replays: int
+    replay_backoff: float
+    coordinator_poll: float
+    coordinator_linger: float
     session_timeout: float
     connect_timeout: float
 
@@ -83,14 +87,18 @@ def _znode(option: str, value: str) -> str:
     return path
 
 
-def _count(option: str, value: str) -> int:
+def _count(option: str, value: str, least: int = 1) -> int:
     try:
         number = int(value)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise _refuse(option, value, "a whole number, 1 or more")
+        number = least - 1
+    if number < least:
+        raise _refuse(option, value, f"a whole number, {least} or more")
     return number
+
+
+def _count_or_none(option: str, value: str) -> int:
+    return _count(option, value, least=0)
 
 
 def _seconds(option: str, value: str) -> float:
@@ -120,6 +128,10 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "warm_wait": _seconds,
     "min_deferral": _seconds,
     "yield_after": _seconds,
+    "max_replays": _count_or_none,
+    "replay_backoff": _seconds,
+    "coordinator_poll": _positive_seconds,
+    "coordinator_linger": _seconds,
     "session_timeout": _positive_seconds,
     "connect_timeout": _positive_seconds,
 }

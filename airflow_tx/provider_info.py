@@ -46,7 +46,8 @@ OPTIONS: dict[str, _Option] = {
     "message_timeout": _option(
         "float",
         "3600",
-        "Seconds after which a transaction whose processing is not complete counts as failed and may be replayed.",
+        "Seconds from begin after which a transaction whose processing is not complete counts as failed: "
+        "the coordinator replays it, though its run may still be running.",
         "1800",
     ),
     "staging": _option(
@@ -75,6 +76,31 @@ OPTIONS: dict[str, _Option] = {
         "Seconds that the run whose turn it is may stay queued for lack of a run slot, before one of the runs "
         "that wait behind it gives up its own.",
         "30",
+    ),
+    "max_replays": _option(
+        "integer",
+        "3",
+        "How many times in a row the coordinator replays a failed transaction, before a person has to look at it.",
+        "3",
+    ),
+    "replay_backoff": _option(
+        "float",
+        "10",
+        "Seconds that the coordinator waits before the first replay of a failed transaction; twice as long before "
+        "each further one, 600 at most.",
+        "10",
+    ),
+    "coordinator_poll": _option(
+        "float",
+        "1",
+        "Seconds between two looks of the coordinator at the ledger and at its source.",
+        "1",
+    ),
+    "coordinator_linger": _option(
+        "float",
+        "15",
+        "Seconds that the coordinator stays in its worker after it did something, before it defers itself.",
+        "15",
     ),
     "session_timeout": _option(
         "float",
@@ -140,7 +166,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": INTEGRATION,
-                "python-modules": ["airflow_tx.triggers.ready", "airflow_tx.triggers.turn"],
+                "python-modules": [
+                    "airflow_tx.triggers.coordinator",
+                    "airflow_tx.triggers.ready",
+                    "airflow_tx.triggers.turn",
+                ],
             }
         ],
         "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],

@@ -17,6 +17,7 @@ from airflow_tx.operators.phase import hook_up_inside
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.sources.api import Source
 from airflow_tx.topology.phase import find_phase
+from airflow_tx.topology.registry import define
 from airflow_tx.topology.rules import Block, check, refuse
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Transaction:
         block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
         check(block)
         self._bind(block)
+        define(begin.transaction)
 
     def _bind(self, block: Block) -> None:
         """Tell `begin` what must ack, and let it."""
