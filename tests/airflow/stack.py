@@ -183,6 +183,7 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_ZOOKEEPER_AWAY": connection("zookeeper", host=f"127.0.0.1:{nobody}"),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(folder / "state.db")),
+        "AIRFLOW_CONN_TX_STATE_2": connection("sqlite", host=str(folder / "state_2.db")),
         "AIRFLOW_CONN_STATE_AWAY": connection("sqlite", host=str(folder / "away" / "state.db")),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
         "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
