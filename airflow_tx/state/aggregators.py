@@ -1,19 +1,28 @@
-"""How the deltas of a batch go into stored values: Trident's combiner aggregators, with a name that stores push down.
+"""How the deltas of a batch go into stored values: Trident's aggregators, with names that stores push down.
 
-NULL follows SQL: it is no number, it changes nothing, and a sum of nothing but NULL is NULL.
+NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of nothing but NULL is NULL.
 Source: trident-state seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.state.column_types import CONVERT, ORDERED_TYPES, json_text
 
 # The default context would round to 28 digits without a word.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
+# A quotient has no last digit: as many as anyone will look at.
+_QUOTIENT = Context(prec=38)
+
+# What a store can do in itself. An aggregator with another name is read, combined here and written back, in bulk.
+PUSHED_DOWN = ("sum", "count", "min", "max", "first", "last")
+NUMBERS = ("bigint", "double", "numeric")
+T = TypeVar("T")
 
 
 def add(a: Any, b: Any) -> Any:
@@ -26,9 +35,10 @@ def add(a: Any, b: Any) -> Any:
 
 
 class CombinerAggregator(Protocol):
-    """Trident's CombinerAggregator: values that can be combined in any grouping.
+    """Trident's CombinerAggregator: values that can be combined in any grouping, in the order of the rows.
 
-    `name` is what a store that can express it knows it by; `type` is the column type of the stored value.
+    `name` is what a store that can express it knows it by; `type` is the column type of the stored value. One of your
+    own needs a name that is not in `PUSHED_DOWN`; states never call its `combine` with None.
     """
 
     @property
@@ -37,7 +47,7 @@ class CombinerAggregator(Protocol):
 
     @property
     def type(self) -> str:
-        """The column type of the stored value: bigint, double or numeric."""
+        """The column type of the stored value: bigint, text, json …"""
 
     def zero(self) -> Any:
         """The value of no rows at all."""
@@ -46,7 +56,51 @@ class CombinerAggregator(Protocol):
         """The value of one row."""
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The value of the rows of both; None, an absent value, changes nothing."""
+        """The value of the rows of both, those of `a` before those of `b`.
+
+        :raises ValueError, TypeError, ArithmeticError: they cannot be combined; the whole update is refused with
+            the text of the error.
+        """
+
+
+class CompositeAggregator(Protocol):
+    """An aggregator that is kept in columns of its own, from which the result is made when it is read."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    def parts(self, column: str) -> dict[str, CombinerAggregator]:
+        """The columns that are stored for the value column `column`."""
+
+    def deltas(self, column: str, value: Any) -> dict[str, Any]:
+        """What one row with this value adds to the parts."""
+
+    def result(self, row: Mapping[str, Any]) -> Any:
+        """The result, from the stored values of the parts, in their order."""
+
+
+Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator
+
+
+class ReducerAggregator(Protocol[T]):
+    """Trident's ReducerAggregator: it takes the rows themselves, one after another (see `ReducerValueUpdater`)."""
+
+    def init(self) -> T:
+        """The value of no rows at all."""
+
+    def reduce(self, current: T, row: Any) -> T:
+        """The value after one more row."""
+
+
+def _check_type(aggregator: Any, allowed: tuple[str, ...]) -> None:
+    if aggregator.type not in allowed:
+        *most, last = (f'"{kind}"' for kind in allowed)
+        raise ConfigError(
+            option=f"{type(aggregator).__name__}(type=)",
+            value=aggregator.type,
+            remedy=f"Use {', '.join(most)} or {last}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -63,8 +117,7 @@ class Sum:
     name: ClassVar[str] = "sum"
 
     def __post_init__(self) -> None:
-        if self.type not in ("bigint", "double", "numeric"):
-            raise ConfigError(option="Sum(type=)", value=self.type, remedy='Use "bigint", "double" or "numeric".')
+        _check_type(self, NUMBERS)
 
     def zero(self) -> int:
         """0, as in Trident."""
@@ -97,3 +150,180 @@ class Count:
     def combine(self, a: Any, b: Any) -> Any:
         """The sum of two counts."""
         return add(a, b)
+
+
+class _Chosen:
+    """Of two values one is kept; NULL never is, if there is another."""
+
+    def zero(self) -> None:
+        """NULL: no rows have no such value."""
+
+    def init(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def combine(self, a: Any, b: Any) -> Any:
+        """The one to keep."""
+        return b if a is None else a if b is None else self._choose(a, b)
+
+    def _choose(self, a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Min(_Chosen):
+    """The smallest value. Texts and bytes are compared character by character, as Python does, not as in a language.
+
+    :param type: any column type but json.
+    """
+
+    type: str = "bigint"
+    name: ClassVar[str] = "min"
+
+    def __post_init__(self) -> None:
+        _check_type(self, ORDERED_TYPES)
+
+    def _choose(self, a: Any, b: Any) -> Any:
+        return min(a, b)
+
+
+@dataclass(frozen=True)
+class Max(_Chosen):
+    """The largest value; compared as for `Min`.
+
+    :param type: any column type but json.
+    """
+
+    type: str = "bigint"
+    name: ClassVar[str] = "max"
+
+    def __post_init__(self) -> None:
+        _check_type(self, ORDERED_TYPES)
+
+    def _choose(self, a: Any, b: Any) -> Any:
+        return max(a, b)
+
+
+@dataclass(frozen=True)
+class First(_Chosen):
+    """The first value that is not NULL, in the order of the transactions.
+
+    :param type: any column type.
+    """
+
+    type: str = "bigint"
+    name: ClassVar[str] = "first"
+
+    def __post_init__(self) -> None:
+        _check_type(self, tuple(CONVERT))
+
+    def _choose(self, a: Any, b: Any) -> Any:
+        return a
+
+
+@dataclass(frozen=True)
+class Last(_Chosen):
+    """The last value that is not NULL, in the order of the transactions.
+
+    :param type: any column type.
+    """
+
+    type: str = "bigint"
+    name: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        _check_type(self, tuple(CONVERT))
+
+    def _choose(self, a: Any, b: Any) -> Any:
+        return b
+
+
+@dataclass(frozen=True)
+class CollectSet:
+    """The distinct values, as a sorted list of plain JSON: false, true, then numbers, then texts.
+
+    A delta is one value or a list of values (Spark's collect_set); NULL in it is left out. 1 and 1.0 are two values.
+
+    :param bound: a set of more values is refused, and with it the whole update: it would be read and written
+        back by every transaction.
+    """
+
+    bound: int = 1000
+    name: ClassVar[str] = "collect_set"
+    type: ClassVar[str] = "json"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bound, bool) or not isinstance(self.bound, int) or self.bound < 1:
+            raise ConfigError(option="CollectSet(bound=)", value=self.bound, remedy="Use a whole number from 1.")
+
+    def zero(self) -> list[Any]:
+        """The empty set."""
+        return []
+
+    def init(self, value: Any) -> list[Any] | None:
+        """The set of one value; NULL is none."""
+        return None if value is None else self.delta([value])
+
+    def delta(self, value: Any) -> list[Any] | None:
+        """What a row holds, as a set."""
+        if value is None:
+            return None
+        items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        return self._bounded({json_text(plain): plain for plain in map(_scalar, items) if plain is not None})
+
+    def combine(self, a: Any, b: Any) -> list[Any] | None:
+        """The union."""
+        both = [self.delta(value) for value in (a, b) if value is not None]
+        if not both:
+            return None
+        return self._bounded({json_text(item): item for items in both if items for item in items})
+
+    def _bounded(self, items: Mapping[str, Any]) -> list[Any]:
+        if len(items) > self.bound:
+            raise ValueError(f"has {len(items)} distinct values, more than CollectSet(bound={self.bound})")
+        return sorted(items.values(), key=_place)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (list, dict, tuple, set, frozenset)):
+        raise TypeError("holds a value that is no text, number or boolean")
+    plain = CONVERT["json"](value)
+    # -0.0 and 0.0 are one number with two texts.
+    return plain + 0.0 if type(plain) is float else plain
+
+
+def _place(value: Any) -> tuple[int, Any, str]:
+    rank = 0 if isinstance(value, bool) else 2 if isinstance(value, str) else 1
+    return rank, value, json_text(value)
+
+
+@dataclass(frozen=True)
+class Avg:
+    """The average, kept as sum and count in the columns `<column>_sum` and `<column>_count`.
+
+    A row may bring these two columns, as Spark makes them (sum(x), count(x)), or the column itself with one number,
+    which counts as one row. Reading the state gives all three; NULL as long as there is no number.
+
+    :param type: of the sum: "double", "numeric" or "bigint". A numeric average has 38 digits, others are floats.
+    """
+
+    type: str = "double"
+    name: ClassVar[str] = "avg"
+
+    def __post_init__(self) -> None:
+        _check_type(self, NUMBERS)
+
+    def parts(self, column: str) -> dict[str, CombinerAggregator]:
+        """Sum and count."""
+        return {f"{column}_sum": Sum(self.type), f"{column}_count": Count()}
+
+    def deltas(self, column: str, value: Any) -> dict[str, Any]:
+        """The number, once."""
+        return {f"{column}_sum": value, f"{column}_count": 0 if value is None else 1}
+
+    def result(self, row: Mapping[str, Any]) -> Any:
+        """Sum divided by count."""
+        total, count = row.values()
+        if total is None or not count:
+            return None
+        return _QUOTIENT.divide(total, count) if isinstance(total, Decimal) else total / count

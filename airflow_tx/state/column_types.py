@@ -1,8 +1,11 @@
-"""The column types of keyed states: which Python values fit, exactly as they are. Nothing is rounded or cut."""
+"""The column types of keyed states: which Python values fit, exactly as they are, and one plain form of each for
+stores that have no types. Nothing is rounded or cut."""
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -10,6 +13,7 @@ from operator import index
 from typing import Any
 
 _BIGINT = 2**63
+_DEEPEST = 100
 
 
 def _bigint(value: Any) -> int:
@@ -47,7 +51,22 @@ def _text(value: Any) -> str:
         raise TypeError("is not a text")
     if "\x00" in value:
         raise ValueError("holds a NUL character")
+    if not _encodable(value):
+        raise ValueError("holds half a surrogate pair, which is no character")
     return str(value)
+
+
+def _encodable(value: str) -> bool:
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("is not bytes")
+    return bytes(value)
 
 
 def _exactly(kind: type) -> Callable[[Any], Any]:
@@ -62,13 +81,41 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
 def _timestamp(value: Any) -> dt.datetime:
     if not isinstance(value, dt.datetime) or value.tzinfo is not None:
         raise TypeError("is not a datetime without time zone")
-    return value
+    return _to_the_microsecond(value)
 
 
 def _timestamptz(value: Any) -> dt.datetime:
     if not isinstance(value, dt.datetime) or value.tzinfo is None:
         raise TypeError("is not a datetime with time zone")
-    return value.astimezone(dt.timezone.utc)
+    return _to_the_microsecond(value).astimezone(dt.timezone.utc)
+
+
+def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
+    """Of pandas, too, whose Timestamp and NaT are datetimes."""
+    if type(value) is dt.datetime:
+        return value
+    if value != value:
+        raise ValueError("is not a time (a missing value is None)")
+    if getattr(value, "nanosecond", 0):
+        raise ValueError("has nanoseconds, which would be cut")
+    clock = (value.hour, value.minute, value.second, value.microsecond)
+    return dt.datetime(value.year, value.month, value.day, *clock, tzinfo=value.tzinfo, fold=value.fold)
+
+
+def _json(value: Any, depth: int = 0) -> Any:
+    """A copy, so that nobody else holds it."""
+    if depth > _DEEPEST:
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep")
+    if value is None or type(value) is bool:
+        return value
+    if type(value) in (list, dict):
+        if type(value) is list:
+            return [_json(item, depth + 1) for item in value]
+        return {_text(name): _json(item, depth + 1) for name, item in value.items()}
+    for kind, fit in ((str, _text), (int, _bigint), (float, _double)):
+        if type(value) is kind:
+            return fit(value)
+    raise TypeError(f"is not plain JSON (a {type(value).__name__} is in it)")
 
 
 CONVERT: Mapping[str, Callable[[Any], Any]] = {
@@ -80,14 +127,26 @@ CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "date": _exactly(dt.date),
     "timestamp": _timestamp,
     "timestamptz": _timestamptz,
+    "bytes": _bytes,
+    "json": _json,
 }
+KEY_TYPES: tuple[str, ...] = tuple(name for name in CONVERT if name != "json")
+ORDERED_TYPES = KEY_TYPES
 
 
 def type_of(value: Any) -> str | None:
     """The column type that fits a key value; None if there is none."""
     if isinstance(value, dt.datetime):
         return "timestamp" if value.tzinfo is None else "timestamptz"
-    for kind, name in ((bool, "boolean"), (str, "text"), (Decimal, "numeric"), (dt.date, "date"), (float, "double")):
+    kinds: tuple[tuple[type, str], ...] = (
+        (bool, "boolean"),
+        (str, "text"),
+        (Decimal, "numeric"),
+        (dt.date, "date"),
+        (float, "double"),
+        (bytes, "bytes"),
+    )
+    for kind, name in kinds:
         if isinstance(value, kind):
             return name
     return "bigint" if hasattr(value, "__index__") else None
@@ -101,17 +160,19 @@ def _all_finite(values: Sequence[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _without_nul(values: Sequence[str]) -> bool:
-    return "\x00" not in "".join(values)
+def _all_text(values: Sequence[str]) -> bool:
+    joined = "".join(values)
+    return "\x00" not in joined and _encodable(joined)
 
 
 # The type whose values need no conversion, and what has to hold for all of them at once.
 _AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
     "bigint": (int, _in_range),
     "double": (float, _all_finite),
-    "text": (str, _without_nul),
+    "text": (str, _all_text),
     "boolean": (bool, bool),
     "date": (dt.date, bool),
+    "bytes": (bytes, bool),
 }
 
 
@@ -128,3 +189,112 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
             return values
     fit = CONVERT[kind]
     return [None if value is None else fit(value) for value in values]
+
+
+# --- plain forms -------------------------------------------------------------------------------------------------
+
+
+def json_text(value: Any) -> str:
+    """The one text of a plain JSON value."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _iso(value: Any) -> str:
+    text: str = value.isoformat()
+    return text
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+_TO_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "bigint": int,
+    "double": float,
+    "numeric": str,
+    "text": str,
+    "boolean": bool,
+    "date": _iso,
+    "timestamp": _iso,
+    "timestamptz": _iso,
+    "bytes": _base64,
+    "json": _same,
+}
+_FROM_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    **_TO_PLAIN,
+    "numeric": Decimal,
+    "date": dt.date.fromisoformat,
+    "timestamp": dt.datetime.fromisoformat,
+    "timestamptz": dt.datetime.fromisoformat,
+    "bytes": base64.b64decode,
+}
+
+
+def to_plain(kind: str, value: Any) -> Any:
+    """A value of a column, already in its type, as plain JSON: exact, and the same for the same value."""
+    return None if value is None else _TO_PLAIN[kind](value)
+
+
+def from_plain(kind: str, plain: Any) -> Any:
+    """The value that `to_plain` made `plain` from; a number may also come as its text, as some stores keep it."""
+    return None if plain is None else _FROM_PLAIN[kind](plain)
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def canonical_number(value: Decimal) -> Decimal:
+    """The same Decimal for all that are equal: no zeros at its end, no minus before 0."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    kept = "".join(map(str, digits)).rstrip("0")
+    if not kept:
+        return Decimal(0)
+    return Decimal((sign, tuple(map(int, kept)), exponent + len(digits) - len(kept)))
+
+
+def _key_plain(kind: str, value: Any) -> Any:
+    if kind == "double":
+        return value + 0.0  # -0.0 and 0.0 are equal, so they are one key
+    return str(canonical_number(value)) if kind == "numeric" else to_plain(kind, value)
+
+
+def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
+    """A key as bytes: equal keys have equal bytes, others have others. They are JSON, to be read by people, too.
+
+    :param types: of the key columns, in their order.
+    :param key: one value a column, as `converted` gives them.
+    """
+    return json_text([_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]).encode()
+
+
+def decode_key(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
+    """The key that `encode_key` made `data` from."""
+    return tuple(from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True))
+
+
+_FIXED = 8
+
+
+def size_of(kind: str, value: Any) -> int:
+    """How many bytes a value takes: a text in UTF-8, a JSON value as text, a number of any length its digits."""
+    if value is None or kind not in ("text", "bytes", "json", "numeric"):
+        return _FIXED
+    if kind == "bytes":
+        return len(value)
+    if kind == "numeric":
+        return len(value.as_tuple().digits)
+    return len((value if kind == "text" else json_text(value)).encode())
+
+
+def largest(kind: str, values: Sequence[Any]) -> int:
+    """No value of the column is larger; a quick look that may be too high, by four times at most for text."""
+    if kind == "text":
+        return 4 * max(map(len, values), default=0)
+    if kind in ("bytes", "json", "numeric"):
+        return max((size_of(kind, value) for value in values), default=0)
+    return _FIXED

@@ -6,6 +6,7 @@ Guarantee: as SqlState, among the threads of one process. Not promised: anything
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,9 @@ from typing import Any
 
 from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
-from airflow_tx.state.aggregators import CombinerAggregator
+from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Columns, Row, fenced_kind
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
@@ -47,8 +49,10 @@ class MemoryState:
 
     :param name: what the topology record knows the state by.
     :param keys: key columns; [] keeps one row for everything.
-    :param values: aggregator per value column.
+    :param values: aggregator per value column: any.
     :param kind: "opaque" or "transactional".
+    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    :param max_value_bytes: a longer value is refused; None: any length.
     :param database: two states over one database are two writers of one store; None makes a new one.
     """
 
@@ -57,17 +61,19 @@ class MemoryState:
         name: str = "memory",
         *,
         keys: Iterable[str] = ("key",),
-        values: Mapping[str, CombinerAggregator],
+        values: Mapping[str, Aggregator],
         kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        max_value_bytes: int | None = None,
         database: MemoryDatabase | None = None,
     ) -> None:
         self.name = name
         self.kind = fenced_kind(kind, state=name)
-        self.columns = Columns(name, tuple(keys), dict(values), {})
+        self.columns = Columns(name, tuple(keys), dict(values), dict(types or {}), max_value_bytes)
         self.database = database if database is not None else MemoryDatabase()
 
     def __repr__(self) -> str:
-        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.values)}"
+        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.aggregators)}"
         return f"MemoryState({self.name!r}, {columns}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
@@ -76,7 +82,7 @@ class MemoryState:
             "type": "MemoryState",
             "name": self.name,
             "keys": list(self.columns.keys),
-            "values": list(self.columns.values),
+            "values": list(self.columns.aggregators),
         }
 
     def raise_fence(self, grant: Grant) -> None:
@@ -120,7 +126,7 @@ class MemoryState:
         names = (*self.columns.keys, *self.columns.values)
         with _LOCK:
             rows = [
-                dict(zip(names, (*key, *stored.value), strict=True))
+                self.columns.completed(dict(zip(names, (*key, *self._thawed(stored.value)), strict=True)))
                 for key, stored in self.database.rows.items()
                 if stored.value is not None
             ]
@@ -136,9 +142,14 @@ class MemoryState:
         first = next(iterator, None)
         if first is None:
             return []
-        types = self.columns.key_types(first)
+        types = {**self.columns.key_types(first), **self._found_types()}
         whole = self.columns.portions(itertools.chain([first], iterator), types, size=sys.maxsize)
         return [row for columns in whole for row in zip(*columns, strict=True)]
+
+    def _found_types(self) -> dict[str, str]:
+        """The types of the key columns, which the first update decided."""
+        found = next(iter(self.database.rows), ())
+        return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
 
     def _rolled_back(self, grant: Grant) -> dict[Row, Stored]:
         rows = dict(self.database.rows)
@@ -168,17 +179,31 @@ class MemoryState:
 
     def _updated(self, stored: Stored | None, key: Row, deltas: Row, grant: Grant, chunk: int) -> Stored:
         if stored is None:
-            value = self._combined(None, deltas)
+            value = self._combined(key, None, deltas)
             if self.kind is StateKind.OPAQUE:
                 return OpaqueValue(grant.txid, value, None, grant.token, chunk)
             return TransactionalValue(grant.txid, value, grant.token, chunk)
         if stored.txid == grant.txid and stored.token == grant.token and stored.chunk != chunk:
             shown = dict(zip(self.columns.keys, key, strict=True))
             raise ChunkConflict(state=self.name, key=shown, found=stored.chunk, chunk=chunk, txid=grant.txid)
-        return stored.update(grant.txid, self._combined(stored.get(grant.txid), deltas), grant.token, chunk)
+        base = stored.get(grant.txid)
+        if isinstance(stored, TransactionalValue) and stored.txid == grant.txid:
+            return stored.update(grant.txid, base or (), grant.token, chunk)  # it is in already
+        return stored.update(grant.txid, self._combined(key, base, deltas), grant.token, chunk)
 
-    def _combined(self, base: Row | None, deltas: Row) -> Row:
-        aggregators = self.columns.values.values()
+    def _combined(self, key: Row, base: Row | None, deltas: Row) -> Row:
+        return self._frozen(self.columns.combined(key, None if base is None else self._thawed(base), deltas))
+
+    # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
+
+    def _frozen(self, values: Row) -> Row:
         return tuple(
-            agg.combine(a, b) for agg, a, b in zip(aggregators, base or [None] * len(deltas), deltas, strict=True)
+            json_text(value) if aggregator.type == "json" and value is not None else value
+            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
+        )
+
+    def _thawed(self, values: Row) -> Row:
+        return tuple(
+            json.loads(value) if aggregator.type == "json" and value is not None else value
+            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
         )

@@ -1,17 +1,30 @@
-"""Sum and Count: exact, and NULL as in SQL."""
+"""Aggregators: exact, the same in any grouping, and NULL as in SQL."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from decimal import Decimal
 from functools import reduce
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state import CombinerAggregator, Count, Sum
+from airflow_tx.state import (
+    ApproxCountDistinct,
+    Avg,
+    CollectSet,
+    CombinerAggregator,
+    Count,
+    First,
+    Last,
+    Max,
+    Min,
+    Sum,
+)
 
 numbers = st.none() | st.integers(-(10**6), 10**6)
 
@@ -55,3 +68,79 @@ def test_aggregators_are_values() -> None:
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(ConfigError, match="bigint"):
         Sum("int8")
+
+
+@given(st.lists(numbers), st.integers(0, 20))
+def test_chosen_values_are_the_same_in_any_grouping(column: list[int | None], cut: int) -> None:
+    present = [value for value in column if value is not None]
+    expected: dict[CombinerAggregator, int | None] = {
+        Min(): min(present, default=None),
+        Max(): max(present, default=None),
+        First(): present[0] if present else None,
+        Last(): present[-1] if present else None,
+    }
+    for aggregator, wanted in expected.items():
+        left, right = ([aggregator.init(v) for v in part] for part in (column[:cut], column[cut:]))
+        parts = [reduce(aggregator.combine, part, aggregator.zero()) for part in (left, right)]
+        assert aggregator.combine(*parts) == wanted
+
+
+def test_texts_are_compared_character_by_character() -> None:
+    words = ["b", "B", "a", "ä", "Z"]
+    assert (reduce(Min("text").combine, words), reduce(Max("text").combine, words)) == ("B", "ä")
+
+
+@given(st.lists(st.none() | st.integers(0, 5) | st.sampled_from(["", "a", "b"]) | st.booleans()), st.integers(0, 20))
+def test_a_set_is_the_same_in_any_grouping_and_order(column: list[Any], cut: int) -> None:
+    aggregator = CollectSet()
+    one = reduce(aggregator.combine, map(aggregator.init, column), None)
+    other = aggregator.combine(column[cut:] or None, column[:cut] or None)
+    assert one == (other or None)
+    if one:
+        assert {(type(value), value) for value in one} == {(type(v), v) for v in column if v is not None}
+
+
+def test_a_set_is_sorted_plain_json() -> None:
+    given_values = ["b", 2, True, 10, "a", 1.5, False, None, -0.0, 2, "b"]
+    assert CollectSet().delta(given_values) == [False, True, 0.0, 1.5, 2, 10, "a", "b"]
+    assert (CollectSet().init(None), CollectSet().delta([]), CollectSet().delta("ab")) == (None, [], ["ab"])
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [["a"]], [1, b"x"]])
+def test_a_set_of_anything_but_scalars_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError):
+        CollectSet().delta(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        ("double", [1.0, 2.5], 1.75),
+        ("bigint", [1, 2], 1.5),
+        ("numeric", [Decimal(1), Decimal("0.5"), Decimal("0.5")], Decimal(2) / 3),
+        ("double", [None], None),
+    ],
+)
+def test_an_average_is_sum_by_count(kind: str, values: list[Any], expected: Any) -> None:
+    average = Avg(kind)
+    rows = [average.deltas("v", value) for value in values]
+    kept = {name: reduce(part.combine, [row[name] for row in rows]) for name, part in average.parts("v").items()}
+    result = average.result(kept)
+    assert result == expected or abs(result - expected) < Decimal("1e-25")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Min("json"), "bigint"),
+        (lambda: Max("int8"), "bigint"),
+        (lambda: First("any"), '"json"'),
+        (lambda: Last("any"), '"json"'),
+        (lambda: Avg("text"), '"numeric"'),
+        (lambda: CollectSet(0), "bound"),
+        (lambda: ApproxCountDistinct(3), "from 4 to 21"),
+    ],
+)
+def test_a_definition_that_cannot_work_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

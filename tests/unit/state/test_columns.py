@@ -1,0 +1,172 @@
+"""Rows against the columns of a state: limits, composites and refusals, the same for every store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, Min, Sum
+from airflow_tx.state.columns import MAX_KEY_BYTES, Columns, Row
+
+
+def columns(values: dict[str, Aggregator], *, keys: tuple[str, ...] = ("k",), **more: Any) -> Columns:
+    return Columns("words", keys, values, more.pop("types", {}), **more)
+
+
+def checked(made: Columns, *rows: dict[str, Any]) -> list[Row]:
+    (portion,) = made.portions(rows, made.key_types(rows[0]), size=100)
+    return list(zip(*portion, strict=True))
+
+
+AVG = columns({"delay": Avg()})
+
+
+def test_a_store_sees_only_the_parts_of_a_composite() -> None:
+    assert dict(AVG.values) == {"delay_sum": Sum("double"), "delay_count": Count()}
+    assert dict(AVG.aggregators) == {"delay": Avg()}
+
+
+def test_a_row_brings_a_composite_in_parts_or_as_one_number() -> None:
+    rows: list[dict[str, Any]] = [
+        {"k": "a", "delay_sum": 6.0, "delay_count": 2},
+        {"k": "b", "delay": 4.0},
+        {"k": "c", "delay": None},
+    ]
+    assert checked(AVG, *rows) == [("a", 6.0, 2), ("b", 4.0, 1), ("c", None, 0)]
+    assert rows[1] == {"k": "b", "delay": 4.0}
+
+
+def test_reading_gives_the_result_of_a_composite() -> None:
+    assert AVG.completed({"k": "a", "delay_sum": 10.0, "delay_count": 4})["delay"] == 2.5
+    assert AVG.completed({"k": "a", "delay_sum": None, "delay_count": 0})["delay"] is None
+
+
+def test_a_row_with_half_a_composite_or_both_forms_is_refused() -> None:
+    with pytest.raises(
+        StateError, match=r"missing \['delay_count'\].*delay_sum and delay_count may come as one column"
+    ):
+        checked(AVG, {"k": "a", "delay_sum": 1.0})
+    with pytest.raises(StateError, match=r"not expected \['delay'\]"):
+        checked(AVG, {"k": "a", "delay_sum": 1.0, "delay_count": 1, "delay": 1.0})
+
+
+def test_a_column_that_a_composite_needs_cannot_be_used_for_something_else() -> None:
+    with pytest.raises(ConfigError, match="named twice"):
+        columns({"delay": Avg(), "delay_sum": Sum()})
+
+
+@pytest.mark.parametrize("key", ["x" * (MAX_KEY_BYTES + 1), "ä" * 513, b"x" * 1025])
+def test_a_key_that_is_too_long_is_refused_with_its_row_and_size(key: Any) -> None:
+    limit = r"row 1 .* its key has 102[56] bytes, more than 1024"
+    with pytest.raises(StateError, match=limit):
+        checked(columns({"n": Sum()}), {"k": key[:1], "n": 1}, {"k": key, "n": 1})
+
+
+def test_the_columns_of_a_key_count_together() -> None:
+    two = columns({"n": Sum()}, keys=("a", "b"))
+    assert checked(two, {"a": "x" * 512, "b": "x" * 512, "n": 1})
+    with pytest.raises(StateError, match="1025 bytes"):
+        checked(two, {"a": "x" * 512, "b": "x" * 513, "n": 1})
+
+
+def test_a_key_of_exactly_the_limit_is_taken() -> None:
+    assert checked(columns({"n": Sum()}), {"k": "x" * MAX_KEY_BYTES, "n": 1})
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "value"), [(Last("text"), "x" * 11), (Last("bytes"), b"x" * 11), (Last("json"), ["x" * 8])]
+)
+def test_a_value_above_the_limit_of_the_store_is_refused(aggregator: Aggregator, value: Any) -> None:
+    made = columns({"v": aggregator}, max_value_bytes=10)
+    with pytest.raises(StateError, match="row 0 .* has 1[12] bytes, more than the 10 that this state takes"):
+        checked(made, {"k": "a", "v": value})
+    assert checked(made, {"k": "a", "v": value[:1] if not isinstance(value, list) else ["x"]})
+
+
+def test_a_value_that_grows_above_the_limit_is_refused() -> None:
+    made = columns({"v": CollectSet()}, max_value_bytes=10)
+    with pytest.raises(StateError, match=r"key \{'k': 'a'\}: the collect_set of column v has 12 bytes"):
+        made.combined(("a",), (["xxx"],), (["yy"],))
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "stored", "delta", "message"),
+    [
+        (Sum(), 2**63 - 1, 1, 'the sum of column v leaves 64 bits. Nothing of this update was written. Use Sum."num'),
+        (Sum("double"), 1.7e308, 1.7e308, "larger than any double"),
+        (Count(), 2**63 - 1, 1, "the count of column v does not fit into 64 bits"),
+        (CollectSet(2), [1, 2], [3], "has 3 distinct values, more than CollectSet.bound=2."),
+    ],
+)
+def test_a_result_that_does_not_fit_is_refused_with_its_key(
+    aggregator: Aggregator, stored: Any, delta: Any, message: str
+) -> None:
+    with pytest.raises(StateError, match=rf"'words' refused: key .'k': 'a'.: .*{message}"):
+        columns({"v": aggregator}).combined(("a",), (stored,), (delta,))
+
+
+def test_a_delta_with_more_values_than_the_bound_is_refused_with_its_row() -> None:
+    with pytest.raises(StateError, match="row 0 .*has 3 distinct values"):
+        checked(columns({"v": CollectSet(2)}), {"k": "a", "v": [1, 2, 3]})
+
+
+def test_null_is_combined_by_nobody() -> None:
+    made = columns({"v": Min(), "w": Max()})
+    assert made.combined(("a",), (None, 3), (5, None)) == (5, 3)
+    assert made.combined(("a",), None, (None, 1)) == (None, 1)
+
+
+@dataclass(frozen=True)
+class Own:
+    """Somebody's aggregator."""
+
+    name: str = "product"
+    type: str = "bigint"
+
+    def zero(self) -> int:
+        return 1
+
+    def init(self, value: Any) -> Any:
+        return value
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return a * b
+
+
+class Concat:
+    """A reducer is no combiner."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, row: Any) -> str:
+        return current + str(row)
+
+
+def test_an_aggregator_of_ones_own_is_taken_if_its_name_is_its_own() -> None:
+    assert columns({"v": Own()}).combined(("a",), (3,), (4,)) == (12,)
+    with pytest.raises(ConfigError, match="'sum'; give it another name"):
+        columns({"v": Own(name="sum")})
+    with pytest.raises(ConfigError, match="not one of bigint"):
+        columns({"v": Own(type="int8")})
+
+
+def test_a_reducer_is_refused_with_the_place_where_it_can_be_used() -> None:
+    with pytest.raises(ConfigError, match="ReducerValueUpdater"):
+        columns({"v": Concat()})  # type: ignore[dict-item]
+
+
+def test_json_is_no_key() -> None:
+    with pytest.raises(ConfigError, match="not one of bigint"):
+        columns({"n": Sum()}, types={"k": "json"})
+
+
+def test_a_key_becomes_bytes_and_back() -> None:
+    made = columns({"n": Sum()}, keys=("a", "b"), types={"a": "text"})
+    data = made.key_bytes(("x", 7), {"b": "bigint"})
+    assert (data, made.key_of(data, {"b": "bigint"})) == (b'["x",7]', ("x", 7))
+    with pytest.raises(ConfigError, match="b"):
+        made.key_of(data)
