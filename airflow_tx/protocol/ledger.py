@@ -260,10 +260,10 @@ class Ledger(StepRunner):
         """The end of a `yield`; see `yielding.came_back`."""
         return cast(Done, self.run(partial(yielding.came_back, paths=self.paths, run_id=run_id)))
 
-    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted | AlreadySkipped:
+    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted:
         """An automatic replay; see `recovering.note_replay`."""
         step = partial(recovering.note_replay, paths=self.paths, request=request)
-        return cast("ReplayNoted | Blocked | AlreadyCommitted | AlreadySkipped", self.run(step))
+        return cast("ReplayNoted | Blocked | AlreadyCommitted", self.run(step))
 
     def unblock(self) -> Done:
         """See `recovering.unblock`."""

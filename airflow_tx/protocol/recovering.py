@@ -13,17 +13,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, encode
 from airflow_tx.protocol.requirement import Put
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    AlreadySkipped,
-    Blocked,
-    Decision,
-    Done,
-    ReplayNoted,
-    Result,
-    Stamp,
-    is_committed,
-)
+from airflow_tx.protocol.step import AlreadyCommitted, Blocked, Decision, Done, ReplayNoted, Result, Stamp
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,7 @@ def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequ
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        committed = is_committed(read, paths, attempt.txid)
-        return AlreadyCommitted(attempt.txid) if committed else AlreadySkipped(attempt.txid)
+        return AlreadyCommitted(attempt.txid)  # or skipped: nobody replays it
     if record.attempt != attempt.attempt:
         raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     before = record.replay or {}

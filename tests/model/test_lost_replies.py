@@ -1,7 +1,8 @@
-"""Trace 14: a reply lost at every step, the request done or not; the committer killed between write and mark."""
+"""Trace 14: a reply lost at every step, the request done or not, and the step said again; a committer killed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from airflow_tx.errors import OutcomeUnknown, Outranked
 from airflow_tx.protocol.step import Committed
+from airflow_tx.protocol.yielding import Waiter
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
@@ -24,6 +26,14 @@ class LosesOneReply:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def arm(self) -> None:
+        """The next write gets no answer."""
+        self._number = 1
+
+    @property
+    def has_lost(self) -> bool:
+        return self._number <= 0
 
     def multi(self, requirements: Any, writes: Any) -> None:
         self._number -= bool(writes)
@@ -46,9 +56,156 @@ def test_a_lost_reply_at_any_step_is_resolved_by_reading_back(
         run.begin(2)
         run.process({"a": 1, "b": 1})
         run.commit()
-    assert losing._number < 0, "the reply was never lost"
+    assert losing.has_lost, "the reply was never lost"
     assert topology.totals() == {"a": 2, "b": 2}
     assert [topology.phase(txid) for txid in (1, 2)] == [None, None]
+
+
+# --- skip, re-admission, yield, replay, allocation ahead ------------------------------------------------------------
+
+
+def note_skip(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    return lambda: topology.note_skip(1)
+
+
+def withdraw_skip(topology: Topology) -> Any:
+    note_skip(topology)()
+    topology.skipper(1).acquire()
+    return lambda: topology.ledger().withdraw_skip(1)
+
+
+def grant_skip(topology: Topology) -> Any:
+    note_skip(topology)()
+    return lambda: topology.skipper(1).ask().attempt
+
+
+def commit_skip(topology: Topology) -> Any:
+    note_skip(topology)()
+    skipper = topology.skipper(1).acquire().raise_fences().write()
+    return lambda: skipper.mark().txid
+
+
+def readmit(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    topology.skip(1)
+    return lambda: topology.readmit(1)
+
+
+def begin_readmitted(topology: Topology) -> Any:
+    readmit(topology)()
+    run, own = Run(topology, "r1"), topology.ids.task_try()
+    return lambda: run.begin(9, task_try=own)
+
+
+def replay_readmitted(topology: Topology) -> Any:
+    begin_readmitted(topology)()
+    run, own = Run(topology, "r1"), topology.ids.task_try()
+
+    def again() -> Any:
+        begun = run.begin(9, task_try=own)
+        return begun.attempt, begun.rows, begun.position
+
+    return again
+
+
+def begin_of_an_allocated_run(topology: Topology) -> Any:
+    topology.allocate(2)
+    run, own = Run(topology, "tx-1"), topology.ids.task_try()
+    return lambda: run.begin(9, task_try=own)
+
+
+def bid(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    return lambda: topology.ledger().bid(Waiter("r2", None, "02", 1))
+
+
+def give_way(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    Run(topology, "r2").begin(1)
+    waiter = Waiter("r2", 2, "02", 1)
+    topology.ledger().bid(waiter)
+    return lambda: topology.ledger().give_way(waiter)
+
+
+def came_back(topology: Topology) -> Any:
+    give_way(topology)()
+    return lambda: topology.ledger().came_back("r2")
+
+
+def note_replay(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    return lambda: topology.note_replay(1, 1).count
+
+
+def block(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    return lambda: topology.note_replay(1, 1, limit=0)
+
+
+def unblock(topology: Topology) -> Any:
+    block(topology)()
+    Run(topology, "r1").begin(1)
+    return lambda: topology.ledger().unblock()
+
+
+STEPS = [
+    note_skip,
+    withdraw_skip,
+    grant_skip,
+    commit_skip,
+    readmit,
+    begin_readmitted,
+    replay_readmitted,
+    begin_of_an_allocated_run,
+    bid,
+    give_way,
+    came_back,
+    note_replay,
+    block,
+    unblock,
+]
+TWO_GRANTS = {grant_skip}
+"""A grant said again is another grant: epoch and op differ, as they must."""
+
+
+def seen(topology: Topology) -> dict[str, Any]:
+    """Every record, without what differs from one process to the other: ids, and how often it was written."""
+    store = topology.store()
+    found = {}
+    for path in topology.tree():
+        data = store.get(path).data
+        value = json.loads(data) if data else {}
+        for name in ("op", "nonce", "request", "incarnation", "tasks"):
+            value.pop(name, None)
+        found[path] = value
+    return found
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+@pytest.mark.parametrize("prepared", STEPS, ids=lambda step: step.__name__)
+def test_a_lost_reply_at_a_new_step_changes_neither_its_answer_nor_what_is_stored(
+    store: Callable[[], Any], root: str, prepared: Callable[[Topology], Any], done: bool
+) -> None:
+    losing = LosesOneReply(store(), 0, done)
+    answered = Topology(store, f"{root}-answered", [counts("s0")])
+    lost = Topology(lambda: losing, f"{root}-lost", [counts("s0")])
+    expected, step = prepared(answered)(), prepared(lost)
+    losing.arm()
+    assert step() == expected
+    assert losing.has_lost, "the reply was never lost"
+    assert seen(lost) == {path.replace("-answered", "-lost"): value for path, value in seen(answered).items()}
+
+
+@pytest.mark.parametrize("prepared", [step for step in STEPS if step not in TWO_GRANTS], ids=lambda step: step.__name__)
+def test_a_new_step_said_again_gives_the_same_and_changes_nothing(
+    topology: Topology, prepared: Callable[[Topology], Any]
+) -> None:
+    step = prepared(topology)
+    first = step()
+    before = seen(topology)
+    assert step() == first
+    assert seen(topology) == before
 
 
 def test_the_same_commit_said_twice_is_one_commit(topology: Topology) -> None:
