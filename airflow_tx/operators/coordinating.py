@@ -489,7 +489,9 @@ class Looker:
         counter = read.peek_if_any(Counter, paths.current)
         if counter is None and read.peek_if_any(TopologyRecord, paths.record) is None:
             return Look(self._now())
-        current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+        # Damaged, if there is no counter.
+        current = (counter or read.peek(Counter, paths.current)).txid
+        allocated = read.peek(Counter, paths.allocated).txid
         opened: dict[int, TransactionRecord] = {}
         # Backwards: one that starts where its predecessor does not end then did so at one moment.
         for txid in range(allocated, current - 1, -1):
@@ -511,7 +513,7 @@ class Looker:
             owner=owner,
             # The last one: whoever yields by now has said so in its record, too.
             topology=read.peek(TopologyRecord, paths.record),
-            opened=opened,
+            opened=dict(sorted(opened.items())),
         )
 
     def next_position(self, look: Look) -> Any:
