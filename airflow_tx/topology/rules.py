@@ -155,6 +155,12 @@ def _phase(block: Block) -> None:
         raise refuse(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
     for committer, update in block.updates:
         task = update.input.operator.task_id
+        if task in inside and compat.is_mapped(update.input.operator):
+            raise refuse(
+                block.spec,
+                f"{committer.task_id} commits the output of {task}, a mapped task of the same phase",
+                "Combine it in a task that is not mapped, or move the mapped one before the phase.",
+            )
         if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
             raise refuse(
                 block.spec,

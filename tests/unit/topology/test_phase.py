@@ -1,0 +1,134 @@
+"""A commit phase as it stands in a DAG file: what comes before what, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import TaskGroup
+
+from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
+from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
+
+
+def counted(name: str, *arguments: Any) -> Any:
+    return count.override(task_id=name)(*arguments)
+
+
+def committed(name: str, given: Any, kind: str = "opaque") -> CommitOperator:
+    return CommitOperator(task_id=name, updates=[persistent_aggregate(given, state=state(f"of_{name}", kind))])
+
+
+def test_the_turn_is_taken_after_all_that_the_phase_needs_and_passed_on_after_all_that_is_in_it() -> None:
+    with dag() as made, block() as tx:
+        a, aside = counted("a", tx.batch), counted("aside", tx.batch)
+        counted("alone", aside)
+        with commit_phase():
+            b = committed("b", a)
+            c = counted("c", a)
+            b >> c
+            committed("d", c)
+    upstream = {each.task_id: each.upstream_task_ids for each in made.tasks}
+    assert upstream["commit_phase.acquire"] == {"a"}
+    assert upstream["commit_phase.b"] == {"a", "commit_phase.acquire"}
+    assert upstream["commit_phase.c"] == {"a", "commit_phase.b"}
+    assert upstream["commit_phase.mark"] == {"commit_phase.acquire", "commit_phase.d"}
+    spec = tx.begin.transaction
+    assert spec.tasks == ("a",)
+    assert spec.phase is not None
+    assert spec.phase.committers == ("commit_phase.b", "commit_phase.d")
+    assert spec.phase.inside == ("commit_phase.b", "commit_phase.c", "commit_phase.d")
+
+
+def test_its_last_task_fails_the_run_and_what_comes_after_a_commit_hangs_on_it() -> None:
+    with dag() as made:
+        with block() as tx, commit_phase("in_order") as phase:
+            committed("b", counted("a", tx.batch)) >> counted("c", 1)
+        phase.mark >> counted("report", 1)
+    mark: Any = made.get_task("in_order.mark")
+    assert mark.is_teardown
+    assert mark.on_failure_fail_dagrun
+    assert made.get_task("report").upstream_task_ids == {"in_order.mark"}
+
+
+def test_a_phase_without_a_committer_is_refused() -> None:
+    with dag(), refused("it has no committer"), block() as tx, commit_phase():
+        counted("a", tx.batch)
+
+
+def test_a_committer_outside_of_the_phase_is_refused() -> None:
+    with dag(), refused("late is not in its commit phase"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            committed("b", a)
+        committed("late", a)
+
+
+def test_two_phases_are_refused() -> None:
+    with dag(), refused("two commit phases"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase("one"):
+            committed("b", a)
+        with commit_phase("two"):
+            committed("d", a)
+
+
+def test_a_task_of_the_block_after_the_phase_is_refused() -> None:
+    with dag(), refused("after comes after commit_phase.acquire.*commit_phase"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            b = committed("b", a)
+        b >> counted("after", a)
+
+
+def test_a_transactional_state_does_not_take_the_output_of_its_own_phase() -> None:
+    with dag(), refused('commits the output of commit_phase.c.*kind="opaque"'), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            committed("b", a) >> (c := counted("c", a))
+            committed("d", c, "transactional")
+
+
+def test_the_output_of_a_mapped_task_of_the_phase_is_not_committed() -> None:
+    with dag(), refused("a mapped task of the same phase"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            committed("b", a) >> (c := count.override(task_id="c").expand(batch=[1, 2]))
+            committed("d", c)
+
+
+def test_several_committers_without_a_phase_are_told_of_it() -> None:
+    with dag(), refused("2 committers.*with commit_phase"), block() as tx:
+        a = counted("a", tx.batch)
+        commit(a, task_id="one")
+        commit(a, task_id="two")
+
+
+def test_one_state_takes_one_update_of_the_whole_phase() -> None:
+    with dag(), refused("is updated 2 times"), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            commit(a, task_id="one")
+            commit(a, task_id="two")
+
+
+def test_tasks_in_groups_of_the_phase_are_in_the_phase() -> None:
+    with dag(), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase(), TaskGroup("inner"):
+            committed("b", a) >> counted("c", a)
+    assert tx.begin.transaction.phase is not None
+    assert tx.begin.transaction.phase.inside == ("commit_phase.inner.b", "commit_phase.inner.c")
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_tasks_of_the_phase_may_be_mapped_but_no_committer(mapped: bool) -> None:
+    with dag(), block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase():
+            b = committed("b", a)
+            if mapped:
+                b >> count.override(task_id="c").expand(batch=[1, 2])
+    phase = tx.begin.transaction.phase
+    assert phase is not None
+    assert phase.mapped == (frozenset({"commit_phase.c"}) if mapped else frozenset())
