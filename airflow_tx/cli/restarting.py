@@ -10,12 +10,11 @@ from airflow_tx import compat
 from airflow_tx.operators.beginning import conf_of
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.replaying import LIVE_RUN_STATES
 from airflow_tx.protocol.view import TransactionView, topology_view
 
 _QUEUED = "queued"
-_LIVE = (_QUEUED, "running")
-_FAILED = "FAILED"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Restarts:
         self.dag_id = dag_id
 
     def start(self, run_id: str, key: str, *, past_limit: bool) -> str:
-        """Clear a run, or make it anew if it was deleted; in words, which of these.
+        """Clear a run, or make it anew if there is none; in words, which of these.
 
         :param key: the identity that the run had.
         :param past_limit: let it start although the DAG has as many running runs as it may.
@@ -50,7 +49,7 @@ class Restarts:
         compat.create_run(self.dag_id, run_id, conf_of(key))
         if past_limit:
             compat.clear_run(self.dag_id, run_id, past_limit=True)
-        return "its run, which was deleted, was made anew"
+        return "its run did not exist, and was made anew"
 
     def named(self, txids: Sequence[int], *, force: bool) -> Iterator[Told]:
         """Replay these transactions.
@@ -62,7 +61,7 @@ class Restarts:
         states = self._states(record.run_id for record in opened.values())
         for txid, record in opened.items():
             live = None if force else states.get(record.run_id)
-            yield self._replay(txid, record, live if live in _LIVE else None, withdraw=True)
+            yield self._replay(txid, record, live if live in LIVE_RUN_STATES else None, withdraw=True)
         self.ledger.unblock()
 
     def failed(self) -> Iterator[Told]:
@@ -91,12 +90,16 @@ class Restarts:
         free = {run_id: record.yielded[run_id] for run_id in waiting if run_id in record.yielded}
         states = self._states(free)
         for run_id, entry in free.items():
-            if entry["blocking"] < current and states.get(run_id) == "failed":
+            if entry["blocking"] >= current or states.get(run_id) != "failed":
+                continue
+            if self._is_over(entry):
+                self.ledger.came_back(run_id)
+            else:
                 yield self._start_waiter(run_id, entry)
 
     def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> Told | None:
-        if state in _LIVE:
-            if view.status != _FAILED:
+        if state in LIVE_RUN_STATES:
+            if view.status != Phase.FAILED.value:
                 return None
             return Told(view.txid, view.run_id, f"left alone: its run is {state}")
         if view.skip is not None and not view.stale and not its_turn:
@@ -118,6 +121,9 @@ class Restarts:
 
     def _start_yielded(self, record: TopologyRecord) -> Iterator[Told]:
         """Those without a transaction; one that has not ended yet is left to who passes the turn on."""
+        for run_id, entry in record.yielded.items():
+            if self._is_over(entry):
+                self.ledger.came_back(run_id)
         without = {run_id: entry for run_id, entry in record.yielded.items() if entry["txid"] is None}
         states = self._states(without)
         for run_id, entry in without.items():
@@ -131,6 +137,11 @@ class Restarts:
         compat.clear_run(self.dag_id, run_id, past_limit=False)
         self.ledger.came_back(run_id)
         return Told(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")
+
+    def _is_over(self, entry: dict[str, Any]) -> bool:
+        """Whether the transaction of a run that had yielded has ended otherwise."""
+        txid = entry["txid"]
+        return txid is not None and self.ledger.store.get(self.ledger.paths.transaction(txid)) is None
 
     def _open(self, txid: int) -> TransactionRecord:
         path = self.ledger.paths.transaction(txid)

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx.cli.restarting import Restarts, Told
-from airflow_tx.errors import FenceOutranked, Outranked, SkipRefused, StaleBatch, StateMissing, TxError
+from airflow_tx.errors import (
+    FenceOutranked,
+    Outranked,
+    SkipRefused,
+    StaleBatch,
+    StateMissing,
+    StateUnavailable,
+    TxError,
+)
 from airflow_tx.operators.skipping import take_skip, wanted
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
@@ -27,7 +35,7 @@ class NotInEffect(TxError):
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason} To try again: "
-        "airflow tx skip {topology} {txid}; to go without it: airflow tx replay {topology} {txid}"
+        "airflow tx skip {topology} {txid} --why TEXT; to replay it instead: airflow tx replay {topology} {txid}"
     )
 
 
@@ -73,13 +81,13 @@ class Skips:
         try:
             told, done = self._take(txid)
         except TxError as error:
-            raise NotInEffect(topology=self.ledger.paths.topology, txid=txid, reason=error) from error
+            raise NotInEffect(topology=self.ledger.paths.topology, txid=txid, reason=_reason(error)) from error
         yield told
         while done is not None and (following := wanted(self.ledger)) is not None:
             try:
                 told, done = self._take(following)
             except TxError as error:
-                yield Told(following, "", f"it was to be skipped next, and is not: {error}")
+                yield Told(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
                 break
             yield told
         if done is not None and done.waiting:
@@ -126,3 +134,10 @@ class Skips:
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:
         return self._ask_states()
+
+
+def _reason(error: TxError) -> str:
+    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    if isinstance(error, StateUnavailable):
+        return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
+    return str(error)

@@ -67,7 +67,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     broken.take_back()
     assert tx(stack, "replay", DAG_ID, "--failed") == {
         "5": "its run was cleared",
-        "6": "its run, which was deleted, was made anew",
+        "6": "its run did not exist, and was made anew",
     }
     for run_id in ("failed", "deleted"):
         airflow.wait_run(DAG_ID, run_id)

@@ -333,7 +333,8 @@ def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
     with monkeypatch.context() as patch:
         patch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
         told = one_line(airflow.run(*skip, root=zookeeper_root, fails=True))
-    assert told.startswith("The skip of transaction 1 is noted, but not in effect: State 'tx_state.one'")
+    assert told.startswith("The skip of transaction 1 is noted, but not in effect: state 'tx_state.one' (")
+    assert told.endswith("skip flights 1 --why TEXT; to replay it instead: airflow tx replay flights 1")
     assert topology(pipeline).skips == [1]
     assert done(airflow.json(*skip, root=zookeeper_root))["1"].startswith("skipped.")
     assert record(pipeline, 1) is None
@@ -388,7 +389,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
     assert [(row["txid"], row["run_id"]) for row in told] == [("1", "r1")]
     assert told[0]["done"] == "re-admitted: its run was cleared, and takes the same rows as a new transaction"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
-    assert told[0]["done"].startswith("re-admitted: its run, which was deleted, was made anew")
+    assert told[0]["done"].startswith("re-admitted: its run did not exist, and was made anew")
     assert runs.states() == {"gone": "queued", "r1": "queued"}
     assert runs.conf("gone") == {"airflow_tx": {"key": "gone"}}
     waiting = airflow.json("tx", "list", "flights", root=root)
@@ -431,7 +432,7 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     assert done(told) == {
         "2": "its run was cleared",
         "3": f"its skip was withdrawn, {alone.format('running')}",
-        "4": "its run, which was deleted, was made anew",
+        "4": "its run did not exist, and was made anew",
         "5": alone.format("queued"),
     }
     assert runs.states() == {"r1": "success", "r2": "running", "r3": "running", "r4": "running", "r5": "queued"}
