@@ -500,16 +500,21 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.begin("r1")
-    waiter = Waiter("room", None, "000400", 1)
-    pipeline.ledger.bid(waiter)
-    pipeline.ledger.give_way(waiter)
-    runs.make(r1="queued", room="failed")
+    pipeline.process(pipeline.begin("r2"))
+    for waiter in (Waiter("r2", 2, "000300", 1), Waiter("room", None, "000400", 1)):
+        pipeline.ledger.bid(waiter)
+        pipeline.ledger.give_way(waiter)
+    pipeline.ledger.note_skip(2, AUDIT)
+    runs.make(r1="queued", r2="failed", room="failed")
     told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)
+    # r2 has nothing to come back for: its transaction is skipped, too.
     assert [(row["run_id"], row["done"].split(".")[0]) for row in told] == [
         ("r1", "skipped"),
+        ("r2", "skipped"),
         ("room", "cleared: it had yielded to transaction 1"),
     ]
-    assert runs.states() == {"r1": "queued", "room": "queued"}
+    assert runs.states() == {"r1": "queued", "r2": "failed", "room": "queued"}
+    assert topology(pipeline).yielded == {}
 
 
 def test_show_puts_a_batch_with_partitions_together(
