@@ -23,6 +23,7 @@ from airflow_tx.operators.coordinating import (
     Action,
     Allocate,
     CameBack,
+    Examine,
     Look,
     Looker,
     Memory,
@@ -257,7 +258,7 @@ class Coordination:
 
     def _soon(self, found: Plan) -> bool:
         """Whether something is due before a trigger could wake anybody."""
-        return found.wait is not None and found.wait < self.pace.hold
+        return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
     def _busy(self, look: Look) -> bool | None:
         """Whether Airflow says that the committer whose turn it is runs, and nothing else of its run is to run."""
@@ -280,6 +281,8 @@ class Coordination:
     # --- what it does
 
     def _do(self, action: Action) -> None:
+        if isinstance(action, Examine):
+            return  # it is asked with every look
         if isinstance(action, Allocate):
             self._allocate()
             return

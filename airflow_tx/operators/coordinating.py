@@ -28,6 +28,8 @@ RunStates = Mapping[str, "str | None"]
 LONGEST_BACKOFF = 600.0
 # A replay that somebody asked for this long ago, and of which nothing has come: whoever asked was killed.
 FORGOTTEN = 60.0
+# A committer that has just taken the turn, or gives it back, does not show for a moment.
+SUSPICION = 3.0
 _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 
 
@@ -38,14 +40,15 @@ _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 class Rules:
     """What holds for one topology.
 
-    :param silence: seconds without a sign of a committer after which it counts as dead.
+    :param silence: seconds for which Airflow has to say that a committer runs which does not show, until it counts as
+        dead. In that time one that is tried again is seen not to run.
     """
 
     max_pending: int
     max_replays: int
     backoff: float
     message_timeout: float
-    silence: float = 10.0
+    silence: float = 6.0
 
     def wait(self, times: int) -> float:
         """Seconds to wait before something is tried that was tried so many times in a row."""
@@ -97,6 +100,7 @@ class Finding(str, Enum):
     SKIP = "it is its turn, and a person wants it skipped"
     YIELDED = "it gave up its run slot, and the way is free"
     IN_THE_WAY = "it gave up its run slot, and the way is not free"
+    SUSPECT = "its committer does not show"
     SILENT = "its committer is gone"
     RETRYING = "its committer is tried again by Airflow"
     BLOCKED = "a person has to look at it"
@@ -216,6 +220,13 @@ class RestartDead(Replay):
 
 
 @dataclass(frozen=True)
+class Examine:
+    """Ask Airflow whether the committer of a transaction runs: a trigger does not."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
 class Return:
     """Start a run again that has yielded.
 
@@ -240,7 +251,7 @@ class Unblock:
     txid: int
 
 
-Action = Allocate | Start | Replay | Return | CameBack | Unblock
+Action = Allocate | Start | Replay | Examine | Return | CameBack | Unblock
 
 
 @dataclass(frozen=True)
@@ -361,7 +372,7 @@ def _find_committer(look: Look, one: Seen, record: TransactionRecord) -> Finding
     # notices by itself, later.
     if look.busy is False or (one.finding is Finding.RETRYING and one.op == record.op):
         return Finding.RETRYING
-    return Finding.SILENT
+    return Finding.SILENT if look.busy else Finding.SUSPECT
 
 
 def _is_blocked(look: Look, one: Seen, txid: int, record: TransactionRecord) -> bool:
@@ -408,6 +419,8 @@ def _due(rules: Rules, record: TransactionRecord, one: Seen) -> float | None:
         return min(FORGOTTEN * 2.0 ** min(max(one.tries - 1, 0), 20), LONGEST_BACKOFF)
     if one.finding is Finding.LATE:
         return rules.message_timeout if is_noted(record) else 0.0
+    if one.finding is Finding.SUSPECT:
+        return SUSPICION
     if one.finding is Finding.SILENT:
         return max(rules.silence, FORGOTTEN) if is_noted(record) else rules.silence
     if one.finding in (Finding.UNBORN, Finding.GONE, Finding.MOVED, Finding.SKIP, Finding.YIELDED):
@@ -418,6 +431,8 @@ def _due(rules: Rules, record: TransactionRecord, one: Seen) -> float | None:
 def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
     if finding is Finding.UNBORN:
         return Start(txid, record.run_id, record.key)
+    if finding is Finding.SUSPECT:
+        return Examine(txid)
     if finding is Finding.YIELDED:
         return Return(record.run_id, txid)
     counts = finding in (Finding.ENDED, Finding.LATE, Finding.SILENT)

@@ -125,8 +125,7 @@ class _Watch:
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
         self._paths = Paths(trigger.root, trigger.topology)
-        # Whether a committer is really dead, the task finds out.
-        self._rules = Rules(**{**trigger.rules, "silence": min(trigger.rules["silence"], STATES_EVERY)})
+        self._rules = Rules(**trigger.rules)
         self.memory = Memory.from_json(trigger.memory)
         self._looker: Looker | None = None
         self._source: Source | None = None

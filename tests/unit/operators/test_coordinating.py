@@ -21,6 +21,7 @@ from airflow_tx.operators.coordinating import (
     Action,
     Allocate,
     CameBack,
+    Examine,
     Finding,
     Look,
     Looker,
@@ -42,7 +43,7 @@ from airflow_tx.sources.api import Batch
 from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-RULES = Rules(max_pending=4, max_replays=3, backoff=10.0, message_timeout=1000.0)
+RULES = Rules(max_pending=4, max_replays=3, backoff=10.0, message_timeout=1000.0, silence=10.0)
 TOPOLOGY = TopologyRecord("i", "numbers", "opaque", 4)
 ENDED = ("failed", "success", "skipped")
 
@@ -355,6 +356,15 @@ def test_a_committer_that_is_gone_while_airflow_takes_it_for_running_is_replaced
     (action,) = due(committing(), {"r1": "running"}, 10.0)
     assert isinstance(action, RestartDead)
     assert action.counts
+
+
+def test_where_airflow_is_not_asked_for_the_committer_one_that_does_not_show_wakes_the_task_which_asks() -> None:
+    suspect = committing(busy=None)
+    assert due(suspect, {"r1": "running"}, 2.9) == ()
+    found = planned(suspect, {"r1": "running"}, 50.0)
+    assert found.actions == (Examine(1),)
+    assert due(committing(), {"r1": "running"}, 9.0, memory=found.memory) == ()
+    assert len(due(committing(), {"r1": "running"}, 10.0, memory=found.memory)) == 1
 
 
 def test_a_committer_that_shows_or_need_not_show_is_left_alone() -> None:
