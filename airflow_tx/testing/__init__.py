@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow
+    from airflow_tx.testing.mariadb import LocalMariaDB
     from airflow_tx.testing.source_suite import SourceSuite
     from airflow_tx.testing.zookeeper import LocalZooKeeper
 
 # Lazy, because every pytest run in an environment with this package imports the plugin in this folder.
 _PUBLIC = {
     "LocalAirflow": "airflow_tx.testing.airflow",
+    "LocalMariaDB": "airflow_tx.testing.mariadb",
     "LocalZooKeeper": "airflow_tx.testing.zookeeper",
     "SourceSuite": "airflow_tx.testing.source_suite",
 }
 
-__all__ = ["LocalAirflow", "LocalZooKeeper", "SourceSuite"]
+__all__ = ["LocalAirflow", "LocalMariaDB", "LocalZooKeeper", "SourceSuite"]
 
 
 def __getattr__(name: str) -> Any:

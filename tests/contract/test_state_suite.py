@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlState, Sum
+from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.state_suite import MakeState, ReadableState, StateSuite
 
@@ -51,3 +52,15 @@ class TestSqlStateOnPostgres(StateSuite):
     @pytest.fixture
     def make_state(self, postgres: LocalPostgres) -> MakeState:
         return _tables(postgres.url())
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB() as server:
+        yield server
+
+
+class TestSqlStateOnMariaDB(StateSuite):
+    @pytest.fixture
+    def make_state(self, mariadb: LocalMariaDB) -> MakeState:
+        return _tables(mariadb.url())

@@ -26,6 +26,7 @@ from airflow_tx.errors import (
     TxidBehind,
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.testing.mariadb import DATABASE, LocalMariaDB
 from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
 from airflow_tx.testing.state_suite import Grants, rows
 
@@ -38,12 +39,18 @@ def postgres() -> Iterator[LocalPostgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'state.db'}"
-    server: LocalPostgres = request.getfixturevalue("postgres")
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
     return server.url()
 
 
@@ -213,10 +220,10 @@ def test_a_table_with_other_columns_is_refused_naming_both(url: str, table: str)
 
 
 def test_somebody_elses_table_is_refused(url: str, table: str) -> None:
-    _query(url, f"CREATE TABLE {table} (key TEXT, n BIGINT)")
-    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
-    with pytest.raises(StateError, match=r"found \(key text, n bigint\) with key \[\]"):
-        state.raise_and_write(Grants()(1), rows({"a": 1}))
+    _query(url, f"CREATE TABLE {table} (k TEXT, n BIGINT)")
+    state = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()})
+    with pytest.raises(StateError, match=r"found \(k text.*, n bigint\) with key \[\]"):
+        state.raise_and_write(Grants()(1), [{"k": "a", "n": 1}])
     assert state.fence() is None
 
 
@@ -284,7 +291,9 @@ def test_a_schema_has_its_own_fence(postgres: LocalPostgres) -> None:
 
 
 def _spellings(url: str, table: str) -> list[str]:
-    return [table, f"public.{table}"] if url.startswith("postgres") else [table, table.upper(), f"Main.{table}"]
+    if url.startswith("sqlite"):
+        return [table, table.upper(), f"Main.{table}"]
+    return [table, f"public.{table}" if url.startswith("postgres") else f"{DATABASE}.{table}"]
 
 
 def test_all_spellings_of_a_table_share_one_fence(url: str, table: str) -> None:
@@ -404,7 +413,7 @@ def test_an_airflow_connection_to_sqlite_is_used(
 def test_a_connection_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     _define(monkeypatch, "tx_web", conn_type="http", host="example")
     _define(monkeypatch, "tx_nowhere", conn_type="sqlite")
-    for conn_id, message in {"tx_web": "sqlite or postgres", "tx_nowhere": "path of a file"}.items():
+    for conn_id, message in {"tx_web": "sqlite, postgres or mysql", "tx_nowhere": "path of a file"}.items():
         with pytest.raises(ConfigError, match=f"{conn_id}.*{message}"):
             SqlState(conn_id, table=table, keys=[], values={"n": Sum()}).read()
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import FenceOutranked, StateUnavailable
 from airflow_tx.state import Grant, SqlState, Sum
+from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import PASSWORD, LocalPostgres
 from airflow_tx.testing.state_suite import Grants, rows, totals
 
@@ -28,14 +29,20 @@ def postgres() -> Iterator[LocalPostgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres", "postgres with another isolation level"])
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb", "postgres with another isolation level"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'state.db'}"
-    server: LocalPostgres = request.getfixturevalue("postgres")
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param.split()[0])
     name = server.new_database()
-    if request.param != "postgres":
+    if "level" in request.param:
         with sa.create_engine(server.url()).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"))
     return server.url(name)

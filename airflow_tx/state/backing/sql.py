@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.aggregators import CombinerAggregator
+from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.columns import Columns, fenced_kind
 
 if TYPE_CHECKING:
     from airflow_tx.state.backing.sql_store import SqlStore
-
-# Aggregations that an upsert can express.
-PUSHED_DOWN = ("sum", "count")
 
 
 class SqlState:
@@ -46,7 +43,7 @@ class SqlState:
         *,
         table: str,
         keys: Sequence[str],
-        values: Mapping[str, CombinerAggregator],
+        values: Mapping[str, Aggregator],
         kind: StateKind | str = StateKind.OPAQUE,
         types: Mapping[str, str] | None = None,
     ) -> None:
@@ -57,10 +54,6 @@ class SqlState:
         self.name = f"{conn_id}.{table}"
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = Columns(self.name, tuple(keys), dict(values), dict(types or {}))
-        if unknown := {name: agg for name, agg in values.items() if agg.name not in PUSHED_DOWN}:
-            raise ConfigError(
-                option="SqlState(values=)", value=unknown, remedy=f"A SqlState takes {' and '.join(PUSHED_DOWN)}."
-            )
         self._url: str | None = None
         self._opened: SqlStore | None = None
 
@@ -71,7 +64,7 @@ class SqlState:
         *,
         table: str,
         keys: Sequence[str],
-        values: Mapping[str, CombinerAggregator],
+        values: Mapping[str, Aggregator],
         kind: StateKind | str = StateKind.OPAQUE,
         types: Mapping[str, str] | None = None,
         label: str = "url",
@@ -126,7 +119,7 @@ class SqlState:
             self._store.check_write(connection, grant, complete=complete)
             written = self._store.put(connection, grant, rows, chunk)
             if complete:
-                self._store.set_applied(connection, grant)
+                self._store.set_applied(connection)
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -134,7 +127,7 @@ class SqlState:
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             written = self._store.put(connection, grant, rows, 0)
-            self._store.set_applied(connection, grant)
+            self._store.set_applied(connection)
             return written
 
     def fence(self) -> FenceRow | None:

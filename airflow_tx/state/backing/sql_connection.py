@@ -26,6 +26,20 @@ POSTGRES_EXTRAS = (
     "options",
 )
 SQLITE_EXTRAS = ("timeout",)
+MYSQL_EXTRAS = (
+    "ssl_ca",
+    "ssl_cert",
+    "ssl_key",
+    "ssl_check_hostname",
+    "unix_socket",
+    "connect_timeout",
+    "read_timeout",
+    "write_timeout",
+    "lock_timeout",
+    "idle_timeout",
+)
+# Airflow's MySQL hook takes them in a dictionary.
+MYSQL_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 
 
 def url_of_connection(conn_id: str) -> URL:
@@ -39,10 +53,12 @@ def url_of_connection(conn_id: str) -> URL:
         return _sqlite_url(conn_id, connection)
     if kind in ("postgres", "postgresql"):
         return _postgres_url(connection)
+    if kind in ("mysql", "mariadb"):
+        return _mysql_url(connection)
     raise ConfigError(
         option=f"Connection {conn_id!r}, conn_type",
         value=kind,
-        remedy="A SqlState needs a connection of type sqlite or postgres.",
+        remedy="A SqlState needs a connection of type sqlite, postgres or mysql.",
     )
 
 
@@ -60,7 +76,7 @@ def parsed_url(url: str) -> URL:
         raise ConfigError(
             option="SqlState.from_url(url)",
             value="(hidden)",
-            remedy="Use postgresql://user:password@host/database or sqlite:///file.",
+            remedy="Use postgresql:// or mysql+pymysql:// with user:password@host/database, or sqlite:///file.",
         ) from None
 
 
@@ -113,6 +129,24 @@ def _postgres_url(connection: Any) -> URL:
         port=connection.port,
         database=connection.schema,
         query=_extras(connection, POSTGRES_EXTRAS),
+    )
+
+
+def _mysql_url(connection: Any) -> URL:
+    from sqlalchemy.engine import URL
+
+    query = _extras(connection, MYSQL_EXTRAS)
+    ssl = connection.extra_dejson.get("ssl")
+    if isinstance(ssl, dict):
+        query.update({ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl})
+    return URL.create(
+        "mysql+pymysql",
+        username=connection.login,
+        password=connection.password,
+        host=connection.host,
+        port=connection.port,
+        database=connection.schema or None,
+        query=query,
     )
 
 

@@ -12,13 +12,16 @@ from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
-from airflow_tx.state.backing.sql_dialects import Dialect
+from airflow_tx.state.backing.sql_dialect import Dialect
+from airflow_tx.state.backing.sql_types import LONG_TEXT, NAME
 from airflow_tx.state.columns import Columns
 
 FENCE_TABLE = "airflow_tx_fence"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
+DEFINITION = "definition"
 SINGLE_KEY = "tx_key"
+DIGEST = "tx_digest"
 PREV = "tx_prev_"
 # The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
@@ -50,7 +53,7 @@ def fence_table(schema: str | None) -> sa.Table:
     return sa.Table(
         FENCE_TABLE,
         sa.MetaData(),
-        sa.Column("state", sa.String(255), primary_key=True),
+        sa.Column("state", NAME, primary_key=True),
         sa.Column("format", sa.Integer, nullable=False),
         sa.Column("incarnation", sa.String(64), nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
@@ -59,9 +62,10 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
-        sa.Column("batch", sa.Text, nullable=False),
-        # Of which name the state was; tables made by the first versions got it later.
-        sa.Column(RAISED_BY, sa.Text),
+        sa.Column("batch", LONG_TEXT, nullable=False),
+        # Of which name the state was, and what made its values; tables of earlier versions get them at a raise.
+        sa.Column(RAISED_BY, LONG_TEXT),
+        sa.Column(DEFINITION, LONG_TEXT),
         schema=schema,
     )
 
@@ -72,29 +76,53 @@ def state_table(
     """The table of a state, for the given types of its keys."""
     types = dialect.types
     made: list[sa.schema.SchemaItem] = [
-        sa.Column(key, types[key_types[key]], primary_key=True, autoincrement=False) for key in columns.keys
+        sa.Column(
+            key,
+            dialect.key_type(key_types[key]),
+            nullable=False,
+            autoincrement=False,
+            comment=dialect.comment(key_types[key]),
+        )
+        for key in columns.keys
     ]
-    if not columns.keys:
-        made.append(sa.Column(SINGLE_KEY, sa.BigInteger, primary_key=True, autoincrement=False))
+    primary = list(columns.keys)
+    if dialect.needs_digest([key_types[key] for key in primary]):
+        made.insert(0, sa.Column(DIGEST, sa.BINARY(32), nullable=False))
+        primary = [DIGEST]
+    elif not primary:
+        made.append(sa.Column(SINGLE_KEY, sa.BigInteger, nullable=False, autoincrement=False))
+        primary = [SINGLE_KEY]
+    made.append(sa.PrimaryKeyConstraint(*primary))
     for value, aggregator in columns.values.items():
-        column: sa.Column[object] = sa.Column(value, types[aggregator.type])
+        comment = dialect.comment(aggregator.type)
+        column: sa.Column[object] = sa.Column(value, types[aggregator.type], comment=comment)
         made += [column, *dialect.checks(column, aggregator.type)]
     made += [sa.Column(writer, sa.BigInteger, nullable=False, index=writer == "tx_txid") for writer in WRITER]
     if kind is StateKind.OPAQUE:
         # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
-        made += [sa.Column(PREV + value, types[aggregator.type]) for value, aggregator in columns.values.items()]
+        made += [
+            sa.Column(PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type))
+            for value, aggregator in columns.values.items()
+        ]
     return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
 
 
-def existing_key_types(connection: Connection, table: sa.Table, columns: Columns, dialect: Dialect) -> dict[str, str]:
+def existing_key_types(
+    connection: Connection, schema: str | None, name: str, columns: Columns, kind: StateKind, dialect: Dialect
+) -> dict[str, str]:
     """The key types of the table as it stands in the database.
 
-    :param table: as this state would make it, key types aside.
-    :raises StateError: it is another table.
+    :raises StateError: it is another table than this state would make.
     """
-    found, primary = dialect.found(connection, table)
-    expected = {column.name: "bigint" if column.name in (*WRITER, SINGLE_KEY) else "" for column in table.columns}
+    found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
+    there = {key: found.get(key, "") for key in columns.keys}
+    known = {
+        key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
+    }
+    table = state_table(schema, name, columns, known, kind, dialect)
+    ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST: "bytes"}
+    expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
         expected[value] = aggregator.type
         if PREV + value in expected:
@@ -102,8 +130,8 @@ def existing_key_types(connection: Connection, table: sa.Table, columns: Columns
     if "tx_created" in expected:
         expected["tx_created"] = "boolean"
     for key in columns.keys:
-        kind = columns.types.get(key) or found.get(key, "any")
-        expected[key] = kind if kind in dialect.types else " or ".join(dialect.types)
+        wanted = columns.types.get(key) or found.get(key, "any")
+        expected[key] = wanted if wanted in dialect.types else " or ".join(dialect.types)
     if found != expected or set(primary) != {column.name for column in table.primary_key}:
         raise StateError(
             state=columns.state,

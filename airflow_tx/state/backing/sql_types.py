@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from airflow_tx.state.column_types import encode_key, json_text
+
+# Key columns of MySQL; as long as the longest key.
+KEY_LENGTH = 1024
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
@@ -55,6 +63,90 @@ class UtcTimestamp(TypeDecorator[dt.datetime]):
         return None if value is None else value.replace(tzinfo=dt.timezone.utc)
 
 
+class JsonText(UserDefinedType[Any]):
+    """Plain JSON in SQLite, as text; the declared name tells it from other text, and gives text affinity."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """As it is declared."""
+        return "JSON_TEXT"
+
+    def bind_processor(self, dialect: Any) -> Callable[[Any], str | None]:
+        """The one text of a value."""
+        return lambda value: None if value is None else json_text(value)
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[str | None], Any]:
+        """Back to a value."""
+        return lambda value: None if value is None else json.loads(value)
+
+
+class ExactText(TypeDecorator[str]):
+    """A text of MySQL or MariaDB that equals itself only: no other case, no other accent, no more spaces.
+
+    :param length: None for a text of any length, which no index takes.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Any) -> TypeEngine[Any]:
+        """Each of the two has a name of its own for the collation."""
+        how = {"charset": "utf8mb4", "collation": collation(dialect)}
+        kind = mysql.LONGTEXT(**how) if self.length is None else mysql.VARCHAR(self.length, **how)
+        return dialect.type_descriptor(kind)  # type: ignore[no-any-return]
+
+
+def collation(dialect: Any) -> str:
+    """The collation of MySQL or MariaDB that compares characters, and spaces at the end, too."""
+    return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
+
+
+class ExactJson(ExactText):
+    """Plain JSON of MySQL or MariaDB, as text: their own JSON would sort, round or refuse some of it."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Any) -> Any:
+        """Back to a value."""
+        return None if value is None else json.loads(value)
+
+
+class UtcDatetime(UtcTimestamp):
+    """A time with zone in MySQL, whose own ends in 2038: stored as UTC."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> TypeEngine[Any]:
+        """With microseconds."""
+        return dialect.type_descriptor(mysql.DATETIME(fsp=6))  # type: ignore[no-any-return]
+
+
+class ShortDecimal(TypeDecorator[Decimal]):
+    """A Decimal in MySQL's longest fixed form, read without the zeros that fill it up."""
+
+    impl = mysql.DECIMAL
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(65, 30)
+
+    def process_result_value(self, value: Decimal | None, dialect: Any) -> Decimal | None:
+        """Plain digits."""
+        if value is None:
+            return None
+        text = format(value, "f")
+        return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+# Columns of our own tables: MySQL needs lengths, and compares texts as the server likes unless told otherwise.
+NAME = sa.String(255).with_variant(ExactText(255), "mysql", "mariadb")
+LONG_TEXT = sa.Text().with_variant(ExactText(), "mysql", "mariadb")
+
 _SQLITE_NAMES = {
     "BIGINT": "bigint",
     "INTEGER": "bigint",
@@ -68,6 +160,8 @@ _SQLITE_NAMES = {
     "BOOLEAN": "boolean",
     "DATE": "date",
     "DATETIME": "timestamp",
+    "BLOB": "bytes",
+    "JSON_TEXT": "json",
     "TIMESTAMP": "timestamptz",
 }
 
@@ -86,7 +180,15 @@ def pg_type(found: TypeEngine[Any]) -> str:
         return "numeric"
     if isinstance(found, (sa.Text, sa.VARCHAR)):
         return "text"
-    for kind, name in ((sa.Boolean, "boolean"), (sa.Date, "date"), (sa.Integer, "bigint"), (sa.Double, "double")):
+    others: dict[type[TypeEngine[Any]], str] = {
+        sa.Boolean: "boolean",
+        sa.Date: "date",
+        sa.Integer: "bigint",
+        sa.Double: "double",
+        sa.JSON: "json",
+        sa.LargeBinary: "bytes",
+    }
+    for kind, name in others.items():
         if isinstance(found, kind):
             return name
     return str(found).lower()
@@ -105,6 +207,8 @@ _ARRAY_ITEM: Mapping[str, Callable[[Any], str]] = {
     "date": _quoted,
     "timestamp": _quoted,
     "timestamptz": _quoted,
+    "bytes": lambda value: f'"\\\\x{value.hex()}"',
+    "json": lambda value: _quoted(json_text(value)),
 }
 
 
@@ -112,3 +216,19 @@ def array_literal(kind: str, values: Sequence[Any]) -> str:
     """A column of values as the text of a PostgreSQL array, which every driver can send."""
     item = _ARRAY_ITEM[kind]
     return "{" + ",".join(["NULL" if value is None else item(value) for value in values]) + "}"
+
+
+def _digest_form(kind: str, value: Any) -> bytes:
+    return value.encode() if kind == "text" else encode_key([kind], [value])
+
+
+def digests(kinds: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    """One digest a key: equal keys have equal ones."""
+    if len(kinds) == 1:
+        return [hashlib.sha256(_digest_form(kinds[0], value)).digest() for value in columns[0]]
+    found = []
+    for key in zip(*columns, strict=True):
+        forms = [_digest_form(kind, value) for kind, value in zip(kinds, key, strict=True)]
+        # With their lengths: "ab", "c" is not "a", "bc".
+        found.append(hashlib.sha256(b"".join(b"%d:%b" % (len(form), form) for form in forms)).digest())
+    return found

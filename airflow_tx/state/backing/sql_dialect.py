@@ -1,0 +1,178 @@
+"""What differs between databases, and nothing else: types, locks, connections, bulk statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.types import TypeEngine
+
+PARAM = "tx_p"
+# The number of a row within its statement.
+ROW = "tx_row"
+Constants = dict[str, Any]
+Assignments = Sequence[tuple[str, Any]]
+Arrays = Sequence[Sequence[Any]]
+
+
+class SumRefused(Exception):
+    """A sum that its column cannot store.
+
+    :param column: number of the value column.
+    """
+
+    def __init__(self, column: int) -> None:
+        super().__init__(column)
+        self.column = column
+
+
+class ValueRefused(Exception):
+    """A value that this database cannot store.
+
+    :param row: its row within the portion.
+    :param column: number of the column within the statement; None: it is the row as a whole.
+    """
+
+    def __init__(self, row: int, column: int | None, problem: str, remedy: str) -> None:
+        super().__init__(row, column, problem, remedy)
+        self.row, self.column, self.problem, self.remedy = row, column, problem, remedy
+
+
+class Dialect:
+    """One database.
+
+    :cvar types: column type of ours -> type of SQLAlchemy.
+    :cvar assigns_in_order: an assignment of an upsert sees what those before it have assigned.
+    """
+
+    types: ClassVar[Mapping[str, TypeEngine[Any]]]
+    assigns_in_order: ClassVar[bool] = False
+
+    def engine(self, url: URL) -> Engine:
+        """An engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
+        raise NotImplementedError
+
+    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+        """Schema and name of a table: the same for all spellings that mean one table."""
+        raise NotImplementedError
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ddl(self, connection: Connection) -> Iterator[Connection]:
+        """Where tables may be made, by one of several first users at a time."""
+        yield connection
+
+    def create(self, connection: Connection, table: sa.Table) -> None:
+        """Make a table, with its index."""
+        table.metadata.create_all(connection)
+
+    def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
+        """The columns a table has, with their types in our words, and its primary key."""
+        raise NotImplementedError
+
+    def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
+        """Constraints without which the column would not be exact."""
+        return []
+
+    def key_type(self, kind: str) -> TypeEngine[Any]:
+        """The type of a key column."""
+        return self.types[kind]
+
+    def comment(self, kind: str) -> str | None:
+        """What is written beside a column, where two of our types are one of the database's."""
+        return None
+
+    def needs_digest(self, kinds: Sequence[str]) -> bool:
+        """Whether keys of these types are too long for an index, which then holds a digest of them."""
+        return False
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether a statement gave up because another session holds a lock."""
+        raise NotImplementedError
+
+    def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether the database does not answer, rather than refuses."""
+        unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError))
+        return unanswered or error.connection_invalidated
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def combined(self, name: str, kind: str, base: Any, delta: Any, column: int) -> Any:
+        """SQL for what an aggregator of `PUSHED_DOWN` makes of two values; NULL changes nothing.
+
+        :param column: number of the value column, for `SumRefused`.
+        """
+        if name == "first":
+            return sa.func.coalesce(base, delta)
+        if name == "last":
+            return sa.func.coalesce(delta, base)
+        if name in ("min", "max"):
+            small, large = (delta, base) if name == "min" else (base, delta)
+            return sa.case((base.is_(None), delta), (self.less(kind, small, large), delta), else_=base)
+        return self.added(kind, base, delta, column)
+
+    def less(self, kind: str, a: Any, b: Any) -> Any:
+        """SQL for a < b in the order of Python; not true if one of them is NULL."""
+        return a < b
+
+    def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
+        """SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored."""
+        return sa.func.coalesce(base + delta, base, delta)
+
+    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
+        """SQL for "a is not b", where NULL is NULL."""
+        return a.is_distinct_from(b)
+
+    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        """An insert that does nothing if the row is there; it waits for another first writer to end."""
+        raise NotImplementedError
+
+    def insert_rows(
+        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+    ) -> Any:
+        """An insert of many rows.
+
+        :param kinds: type of each column, in our words.
+        :param also: further columns, which are the same for all rows.
+        """
+        raise NotImplementedError
+
+    def given(self, insert: Any) -> Any:
+        """The values that `insert` would insert, by column."""
+        return insert.excluded
+
+    def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
+        """`insert`, updating the rows that are there and `allowed`.
+
+        :param assignments: column and value, in order: the columns of the writer last.
+        """
+        return insert.on_conflict_do_update(
+            index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
+        ).execution_options(preserve_rowcount=True)
+
+    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+        """Run what `or_update` gave for one portion of rows; how many were inserted or updated.
+
+        :return: less than the number of rows if some of them were not `allowed`.
+        :raises SumRefused: a sum cannot be stored, where the dialect itself finds that.
+        :raises ValueRefused: a value cannot be stored, where the dialect itself finds that.
+        """
+        raise NotImplementedError
+
+    def look_up(
+        self,
+        connection: Connection,
+        table: sa.Table,
+        kinds: Sequence[str],
+        keys: Arrays,
+        wanted: Sequence[sa.Column[Any]],
+    ) -> Iterator[Sequence[Any]]:
+        """The columns `wanted` of the rows with the given primary keys, in one statement: before them the number
+        of the key; of keys that are not there nothing."""
+        raise NotImplementedError
