@@ -103,8 +103,10 @@ def _note(view: TransactionView) -> str | None:
         told.append(f"now transaction {view.readmitted_as}")
     if view.readmit is not None:
         told.append(f"wanted back: {_person(view.readmit)}")
-    if view.replay is not None and view.replay["count"]:
-        told.append(f"replayed {view.replay['count']} times in a row by itself: {view.replay['reason']}")
+    # One of an older attempt was followed by a replay of a person.
+    if view.replay is not None and view.replay["count"] and view.replay["attempt"] >= view.attempt - 1:
+        times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
+        told.append(f"replayed {times} by itself: {view.replay['reason']}")
     return "; ".join(told) or None
 
 

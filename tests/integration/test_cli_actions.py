@@ -484,7 +484,12 @@ def test_a_block_is_told_and_ends_when_a_person_replays(
     root = zookeeper_root
     begun = pipeline.begin("r1")
     fail(pipeline, begun)
-    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=0))
+    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
+    (listed,) = airflow.json("tx", "list", "flights", root=root)
+    assert listed["note"] == "replayed once by itself: task0: it broke"
+    begun = pipeline.begin("r1")
+    fail(pipeline, begun)
+    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
     runs.make(r1="failed")
     (listed,) = airflow.json("tx", "list", root=root)
     assert listed["problem"] == "blocked at transaction 1: task0: it broke"
