@@ -16,6 +16,11 @@ LARGER = [
     Shape("transactional", 1, 3, 2, clears_only=True),
     Shape("opaque", 2, 4, 1),
     Shape("transactional", 1, 4, 1),
+    Shape("opaque", 1, 1, 2, people=("skip",)),
+    Shape("opaque", 2, 1, 2, people=("skip", "withdraw")),
+    Shape("opaque", 1, 2, 2, clears_only=True, people=("skip",)),
+    Shape("transactional", 1, 2, 2, clears_only=True, people=("skip", "yield")),
+    Shape("opaque", 2, 3, 1, people=("skip", "yield")),
 ]
 
 

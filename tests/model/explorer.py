@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.protocol.records import Binding, Counter, decode
 from tests.model.programs import PATHS, Shape
 from tests.model.world import Actor, Rules, Step, Violation, World
 
 SHARED = (PATHS.current, PATHS.record)
+TXIDS = range(1, 9)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,11 @@ def _alone(rules: Rules, world: World, run: int) -> bool:
     own = [actor for actor in world.actors if actor.run == run]
     if not own or not all(rules.enabled(world, actor) for actor in own):
         return False
-    others = [_may_touch(world, run, other) for other in range(len(world.runs)) if other != run]
+    others = [
+        _may_touch(world, run, other, people_may_come=bool(rules.shape.people))
+        for other in range(len(world.runs))
+        if other != run
+    ]
     return all(_apart(actor, reads, writes) for actor in own for reads, writes in others)
 
 
@@ -126,31 +130,27 @@ def _touches(actor: Actor) -> tuple[set[str], set[str]]:
     return {requirement.path for requirement in call[1]}, {write.path for write in call[2]}
 
 
-def _may_touch(world: World, run: int, other: int) -> tuple[frozenset[str], frozenset[str]]:
+def _may_touch(world: World, run: int, other: int, *, people_may_come: bool) -> tuple[frozenset[str], frozenset[str]]:
     """What another run may read and write before this one moves, beyond what is its own alone."""
-    mine, theirs = _txid(world, run), _txid(world, other)
-    allocated = decode(Counter, PATHS.allocated, world.nodes[PATHS.allocated].data).txid
+    mine, theirs = world.bound(run), world.bound(other)
     busy = any(actor.run == other for actor in world.actors)
+    # Whoever skips, withdraws or yields writes the topology record, in or out of turn.
+    people = {PATHS.record} if people_may_come else set()
     if world.runs[other].stage == "green" and not busy:
-        return frozenset(SHARED), frozenset()
-    metas = {PATHS.meta(txid) for txid in range(1, len(world.runs) + 1)}
+        if world.skipped(theirs) is None:
+            return frozenset(SHARED), frozenset()
+        theirs = None  # re-admitted, it would be allocated anew
+    metas = {PATHS.meta(txid) for txid in TXIDS}
     reads = {*SHARED, PATHS.allocated, *metas}
     held_up = mine is not None and mine >= world.current and (theirs is None or theirs > mine)
     if not held_up:
-        return frozenset(reads), frozenset({*reads, "state 0", "state 1", *map(PATHS.history, range(1, 9))})
-    reads -= {
-        PATHS.meta(txid)
-        for txid in range(1, len(world.runs) + 1)
-        if theirs is not None and txid not in (theirs - 1, theirs)
-    }
+        return frozenset(reads), frozenset({*reads, "state 0", "state 1", *map(PATHS.history, TXIDS)})
+    reads -= {PATHS.meta(txid) for txid in TXIDS if theirs is not None and txid not in (theirs - 1, theirs)}
     if theirs is not None:
-        return frozenset(reads), frozenset({PATHS.meta(theirs)})
-    return frozenset(reads), frozenset({PATHS.allocated, *(PATHS.meta(txid) for txid in range(allocated + 1, 9))})
-
-
-def _txid(world: World, run: int) -> int | None:
-    node = world.nodes.get(PATHS.run(f"r{run}"))
-    return None if node is None else decode(Binding, "", node.data).txid
+        return frozenset(reads), frozenset({PATHS.meta(theirs), *people})
+    return frozenset(reads), frozenset(
+        {PATHS.allocated, *people, *(PATHS.meta(txid) for txid in TXIDS[world.allocated :])}
+    )
 
 
 def _word(call: tuple[Any, ...]) -> str:

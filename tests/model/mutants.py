@@ -1,20 +1,36 @@
-"""Broken variants of the real code, one per rule of the protocol: the explorer has to find each."""
+"""Broken variants of the real code, one per rule of the protocol: the explorer, or a named trace, has to find each."""
 
 from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType
+from typing import Any
 
-from airflow_tx.protocol import beginning, committing, ending, processing, replaying, step
+from airflow_tx.protocol import (
+    beginning,
+    chain,
+    committing,
+    ending,
+    metadata,
+    processing,
+    recovering,
+    replaying,
+    skipping,
+    step,
+    yielding,
+)
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.state import fence
+from airflow_tx.state import Sum, fence
 from airflow_tx.state.backing.memory import MemoryState
-from tests.model import programs
+from airflow_tx.store.memory import MemoryStore
+from tests.model import programs, test_partitions, test_recovery, test_skips, test_yields
+from tests.model.driver import Run, Topology
 from tests.model.programs import Shape
 
 ONE = Shape("transactional", 1, 1, 1)
@@ -23,6 +39,34 @@ ONE_OPAQUE_KEYS = Shape("opaque", 1, 1, 1)
 TWO = Shape("transactional", 1, 2, 1)
 TWO_OPAQUE = Shape("opaque", 1, 2, 1)
 TWO_OPAQUE_STATES = Shape("opaque", 2, 2, 1)
+SKIP = Shape("opaque", 1, 1, 1, people=("skip",))
+SKIP_TWICE = Shape("opaque", 1, 1, 2, clears_only=True, people=("skip",))
+TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A test of this folder, called with the topology of a fixture.
+
+    :param topology: the arguments of the topology that it is about, beside one opaque state.
+    """
+
+    test: Callable[[Topology], object]
+    topology: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """On the in-memory store.
+
+        :raises AssertionError, TxError: it finds the mutant.
+        """
+        only = MemoryStore()
+        # A transactional source comes with a transactional state, as in the fixtures.
+        state = MemoryState("s0", keys=["key"], values={"n": Sum()}, kind=self.topology.get("source", "opaque"))
+        arguments = {name: value for name, value in self.topology.items() if name != "waiting"}
+        topology = Topology(lambda: only, "/mutant", [state], **arguments)
+        for number in (1, 2, 3) if self.topology.get("waiting") else ():
+            Run(topology, f"r{number}").begin(1)
+        self.test(topology)
 
 
 @dataclass(frozen=True)
@@ -30,15 +74,20 @@ class Mutant:
     """A rule taken out of the code.
 
     :param changes: (function, its text, what the text becomes).
-    :param shape: the size of world that is enough to find it.
+    :param shape: the size of world that is enough to find it; or the trace that does, with the fixture it is given.
     """
 
     rule: str
     changes: tuple[tuple[Callable[..., object], str, str], ...]
-    shape: Shape
+    shape: Shape | Trace
 
     def __str__(self) -> str:
         return self.rule.replace(" ", "-")
+
+
+def _trace(owner: Any, name: str, **topology: Any) -> Trace:
+    test = getattr(owner, name)
+    return Trace(partial(test, owner()) if isinstance(owner, type) else test, topology)
 
 
 MUTANTS = (
@@ -117,6 +166,168 @@ MUTANTS = (
         "an old begin may ask", ((replaying.replay, "record.request > request.task_try", "False"),), ONE_OPAQUE_KEYS
     ),
     Mutant("a stale position is kept", ((replaying._next_attempt, "base=base,", ""),), TWO_OPAQUE),
+    # --- skip, re-admission, yield
+    Mutant(
+        "a skip raises no fence",
+        ((programs._write_nothing, 'env.ask("raise", state, grant)\n    for state', "pass\n    for state"),),
+        SKIP,
+    ),
+    Mutant(
+        "a skip is not a grant: its epoch is the old one",
+        (
+            (skipping.grant_skip, "epoch=record.epoch + 1", "epoch=record.epoch"),
+            (fence._check_rank, "found.rank == mine.rank and found.nonce != mine.nonce", "False"),
+            (ending.holds, "return found ==", "return found[:3] == token.rank[:1] + token.rank[2:] or found =="),
+        ),
+        SKIP_TWICE,
+    ),
+    Mutant(
+        "a skip before its turn",
+        ((skipping.grant_skip, "current.txid != txid", "False"),),
+        _trace(test_skips.TestTrace5And6, "test_a_skip_before_its_turn_is_told_to_whoever_passes_the_turn_on"),
+    ),
+    Mutant(
+        "a skip does not compare the base",
+        ((skipping.grant_skip, "digest(before) != record.base", "False"),),
+        _trace(test_skips.TestTrace5And6, "test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped"),
+    ),
+    Mutant(
+        "a skip of what a state cannot undo",
+        ((skipping._check_states, "record.granted and stuck", "False"),),
+        _trace(
+            test_skips.TestTrace2,
+            "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
+            source="transactional",
+        ),
+    ),
+    Mutant(
+        "withdrawing a skip leaves its grant",
+        ((skipping.withdraw_skip, "granted = record.phase is Phase.COMMITTING", "granted = False"),),
+        _trace(test_skips.TestWhileItIsSkipped, "test_withdrawn_while_a_committer_writes_it_is_replayed_not_lost"),
+    ),
+    Mutant(
+        "a skip is not looked at by a committer",
+        ((committing.acquire, "if record.skip is not None:", "if False:"),),
+        _trace(test_skips.TestWhileItIsSkipped, "test_a_replay_of_one_that_is_to_be_skipped_is_skipped_at_its_turn"),
+    ),
+    Mutant(
+        "rows of a re-admitted batch are not kept",
+        ((beginning._allocate, "pinned=readmission is not None,", ""),),
+        _trace(test_skips.TestTrace3, "test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out"),
+    ),
+    Mutant(
+        "a re-admitted batch moves the position",
+        (
+            (
+                beginning._allocate,
+                "after = unmoved(position, rows, partitioned=partitioned)",
+                "after = rows[1]",
+            ),
+        ),
+        TWO_SKIP,
+    ),
+    Mutant(
+        "re-admitted more than once",
+        (
+            (
+                beginning._allocate,
+                "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
+                "*(() if readmission is not None else (Create(paths.run(key), binding),)),",
+            ),
+        ),
+        _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
+    ),
+    Mutant(
+        "re-admission is allowed twice",
+        ((skipping.readmit, "skipped.readmitted_as is not None", "False"),),
+        _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
+    ),
+    Mutant(
+        "a transaction just allocated is taken for skipped",
+        ((skipping._open, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
+        _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
+    ),
+    Mutant(
+        "a partition's newest place is rotated away",
+        ((metadata.forgotten, "if last == txid and name in before", "if name in before"),),
+        _trace(
+            test_partitions,
+            "test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place",
+            partitioned=True,
+        ),
+    ),
+    Mutant(
+        "later transactions are not told of partitions that left",
+        ((metadata._followed, "for name in left:", "for name in ():"),),
+        _trace(
+            test_partitions.TestReplayWithOtherPartitions,
+            "test_one_that_is_lost_in_a_replay_is_back_later_where_it_stood",
+            partitioned=True,
+        ),
+    ),
+    Mutant(
+        "later transactions are not told of partitions that joined",
+        ((metadata._followed, "for name in joined:", "for name in ():"),),
+        _trace(
+            test_partitions.TestReplayWithOtherPartitions,
+            "test_one_that_joins_in_a_replay_is_not_looked_for_where_rotation_took_it_away",
+            partitioned=True,
+        ),
+    ),
+    Mutant(
+        "a transaction allocated meanwhile is not told",
+        ((metadata._followed, "read.get(Counter", "read.peek(Counter"),),
+        _trace(
+            test_partitions.TestReplayWithOtherPartitions,
+            "test_a_transaction_allocated_while_partitions_change_is_told_too",
+            partitioned=True,
+        ),
+    ),
+    Mutant(
+        "a name that is taken is allocated",
+        ((beginning._unused_key, "read.find(Binding, paths.run(key)) is not None", "False"),),
+        _trace(test_recovery.TestAllocationAhead, "test_a_name_that_a_run_started_by_hand_has_is_left_to_it"),
+    ),
+    Mutant(
+        "a run of an allocated transaction makes another attempt",
+        ((replaying.replay, ' or record.request == ""', ""),),
+        _trace(test_recovery.TestAllocationAhead, "test_the_run_goes_on_with_its_first_attempt_and_the_same_rows"),
+    ),
+    Mutant(
+        "each who finds an attempt that ended replays it",
+        ((recovering.note_replay, 'before.get("attempt") == attempt.attempt and', "False and"),),
+        _trace(test_recovery.TestReplaysAreNoted, "test_the_second_who_finds_it_lets_it_be"),
+    ),
+    Mutant(
+        "replays are not counted",
+        ((recovering.note_replay, "count += 1", "pass"),),
+        _trace(test_recovery.TestReplaysAreNoted, "test_failures_in_a_row_are_counted_and_then_a_person_has_to_look"),
+    ),
+    Mutant(
+        "all that come after one that moved are replayed",
+        ((chain.broken, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
+        _trace(test_recovery.TestChain, "test_the_example_row_for_row"),
+    ),
+    Mutant(
+        "whoever wants may yield",
+        ((yielding.give_way, 'topology.bid["run_id"] != waiter.run_id', "False"),),
+        _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
+    ),
+    Mutant(
+        "two yield for one offer",
+        ((yielding.give_way, "        bid=None,\n", ""),),
+        _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
+    ),
+    Mutant(
+        "the last offer leads",
+        ((yielding.bid, "found.rank >= waiter.rank", "False"),),
+        _trace(test_yields, "test_a_later_try_of_the_leader_leads", waiting=True),
+    ),
+    Mutant(
+        "an old entry lets one yield out of turn",
+        ((yielding.give_way, '{}).get("blocking") == waiter.blocking', "{})"),),
+        _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
+    ),
 )
 
 
@@ -134,7 +345,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
             function.__code__ = _changed(function, old, new)
         yield
     finally:
-        for function, code in originals:
+        for function, code in reversed(originals):
             function.__code__ = code
 
 

@@ -6,14 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_tx.errors import SkipRefused
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, Granted, NotYet, Restarted
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    Begun,
+    Done,
+    Granted,
+    NotYet,
+    Restarted,
+    SkipGranted,
+    ToBeSkipped,
+)
+from airflow_tx.protocol.yielding import Waiter
 from airflow_tx.state.api import Grant
 
 PATHS = Paths("/tx", "model")
@@ -26,6 +38,8 @@ class Shape:
     """What is explored.
 
     :param states: 1: both keys in one state; 2: one key in each.
+    :param people: what else may happen: people "skip" (and re-admit at will) and "withdraw" skips, waiters
+        "yield". Each skip, withdrawal and yield is one of the budget.
     """
 
     source: str
@@ -33,6 +47,7 @@ class Shape:
     runs: int
     budget: int
     clears_only: bool = False
+    people: tuple[str, ...] = ()
 
     @property
     def staggered(self) -> bool:
@@ -41,6 +56,7 @@ class Shape:
 
     def __str__(self) -> str:
         what = "clears" if self.clears_only else "disruptions"
+        what += f" with {' and '.join(self.people)}" if self.people else ""
         return f"{self.source}, {self.states} state(s), {self.runs} transactions x {self.budget} {what}"
 
 
@@ -98,13 +114,13 @@ def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
 
 
 def commit(env: Any, shape: Shape, handed: Handed) -> Any:
-    """The committer: gate, every fence, every key in a store transaction of its own, mark."""
+    """The committer: gate, every fence, every key in a store transaction of its own, mark; or the skip of its batch."""
     ledger = Ledger(env, PATHS, clock=env, ids=env)
+    names = tuple(f"s{index}" for index in range(shape.states))
     while True:
         done = ledger.processed(handed.of, rows_digest=handed.rows_digest)
         if isinstance(done, AlreadyCommitted):
             return "committed"
-        names = tuple(f"s{index}" for index in range(shape.states))
         granted = ledger.acquire(AcquireRequest(handed.of, done.epoch, handed.rows_digest, {}, names))
         if isinstance(granted, AlreadyCommitted):
             return "committed"
@@ -112,6 +128,8 @@ def commit(env: Any, shape: Shape, handed: Handed) -> Any:
             env.ask("turn", handed.txid)
         elif isinstance(granted, Granted):
             break
+        elif isinstance(granted, ToBeSkipped):
+            return take_skip(env, shape, ledger, handed.txid)
         else:
             assert isinstance(granted, Restarted)
     token = Token(granted.generation, handed.txid, handed.attempt, granted.epoch, granted.nonce)
@@ -120,6 +138,61 @@ def commit(env: Any, shape: Shape, handed: Handed) -> Any:
     _write(env, shape, grant, counts)
     ledger.commit(token, states=names, rows=sum(counts))
     return "committed"
+
+
+def skip(env: Any, shape: Shape, txid: int) -> Any:
+    """A person skips a transaction: notes it, and does it when it is its turn."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    ledger.note_skip(txid, Audit("ada", "why"))
+    return take_skip(env, shape, ledger, txid)
+
+
+def take_skip(env: Any, shape: Shape, ledger: Ledger, txid: int) -> Any:
+    """As `operators.skipping.take_skip`; where it is refused for good, the wish is taken back."""
+    kind = shape.source == "opaque"
+    try:
+        answer = ledger.grant_skip(txid, {f"s{index}": kind for index in range(shape.states)})
+    except SkipRefused:
+        ledger.withdraw_skip(txid)
+        return "withdrawn"
+    if isinstance(answer, NotYet):
+        env.ask("turn", txid)
+        return take_skip(env, shape, ledger, txid)
+    if isinstance(answer, SkipGranted):
+        given = answer.grant
+        token = Token(given.generation, txid, answer.attempt.attempt, given.epoch, given.nonce)
+        grant = Grant("model", given.incarnation, token, HashableDict(given.last))
+        _write_nothing(env, shape, grant)
+        ledger.commit_skip(token, states=[f"s{index}" for index in range(shape.states)])
+    return "skipped"
+
+
+def _write_nothing(env: Any, shape: Shape, grant: Grant) -> None:
+    for state in range(shape.states):
+        env.ask("raise", state, grant)
+    for state in range(shape.states):
+        env.ask("write", state, grant, "", 0)
+
+
+def withdraw(env: Any, txid: int) -> Any:
+    """A person does not want it skipped any more."""
+    return Ledger(env, PATHS, clock=env, ids=env).withdraw_skip(txid)
+
+
+def readmit(env: Any, txid: int) -> Any:
+    """A person wants a skipped batch back."""
+    return Ledger(env, PATHS, clock=env, ids=env).readmit(txid, Audit("ada", "why"))
+
+
+def give_way(env: Any, run: int, txid: int, blocking: int, task_try: str) -> Any:
+    """A waiter gives up its run slot, and is started again when the turn has moved on."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    waiter = Waiter(f"r{run}", txid, task_try, blocking)
+    ledger.bid(waiter)
+    if isinstance(ledger.give_way(waiter), Done):
+        env.ask("turn", blocking + 1)
+        ledger.came_back(waiter.run_id)
+    return "back"
 
 
 def _write(env: Any, shape: Shape, grant: Grant, counts: list[int]) -> None:
@@ -137,4 +210,12 @@ class HashableDict(dict[str, int]):
         return hash(frozenset(self.items()))
 
 
-PROGRAMS: dict[str, Callable[..., Any]] = {"begin": begin, "process": process, "commit": commit}
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "begin": begin,
+    "process": process,
+    "commit": commit,
+    "skip": skip,
+    "withdraw": withdraw,
+    "readmit": readmit,
+    "yield": give_way,
+}

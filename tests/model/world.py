@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from airflow_tx.errors import FenceOutranked, OutcomeUnknown, Refused, StaleAttempt, StaleTry, TxError
+from airflow_tx.errors import (
+    FenceOutranked,
+    OutcomeUnknown,
+    Refused,
+    SkippedTransaction,
+    StaleAttempt,
+    StaleTry,
+    TxError,
+)
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.opening import TopologyRequest
-from airflow_tx.protocol.records import Ack, Counter, History, Metadata, decode
+from airflow_tx.protocol.records import Ack, Binding, Counter, History, Metadata, Skipped, TransactionRecord, decode
 from airflow_tx.protocol.requirement import Unchanged
 from airflow_tx.state import Sum
 from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
@@ -18,7 +26,7 @@ from airflow_tx.store.memory import MemoryStore
 from tests.model.machine import EPOCH, Machine, Place, Reply
 from tests.model.programs import KEYS, PATHS, PROGRAMS, Handed, Shape
 
-ENOUGH = 12
+ENOUGH = 30
 
 
 class Violation(AssertionError):
@@ -50,6 +58,15 @@ class Actor:
     place: Place
 
 
+@dataclass(frozen=True)
+class Final:
+    """A transaction as it was when it became final; the ledger itself forgets its rows."""
+
+    txid: int
+    skipped: bool
+    rows: tuple[int, int]
+
+
 class ModelStore(MemoryStore):
     """The in-memory store, swapped in and out of worlds. Its dictionary is replaced, never changed."""
 
@@ -74,16 +91,44 @@ class World:
     actors: tuple[Actor, ...]
     budget: int
     spawned: int
+    book: tuple[Final, ...] = ()
 
     @cached_property
     def key(self) -> int:
         places = tuple((a.run, a.stage, a.place.ident, a.ident == self.runs[a.run].live) for a in self.actors)
         runs = tuple((r.stage, r.tries, r.handed) for r in self.runs)
-        return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, self.budget))
+        people = (len(places), runs, self.budget, self.book)
+        return hash((self.store_key, self.states, self.raised, frozenset(places), people))
 
     @cached_property
     def current(self) -> int:
         return decode(Counter, PATHS.current, self.nodes[PATHS.current].data).txid
+
+    @cached_property
+    def allocated(self) -> int:
+        return decode(Counter, PATHS.allocated, self.nodes[PATHS.allocated].data).txid
+
+    def bound(self, run: int) -> int | None:
+        """The txid that a run stands for."""
+        node = self.nodes.get(PATHS.run(f"r{run}"))
+        return None if node is None else decode(Binding, "", node.data).txid
+
+    def record(self, txid: int | None) -> TransactionRecord | None:
+        node = None if txid is None else self.nodes.get(PATHS.transaction(txid))
+        return None if node is None else decode(TransactionRecord, "", node.data)
+
+    def skipped(self, txid: int | None) -> Skipped | None:
+        node = None if txid is None else self.nodes.get(PATHS.skipped(txid))
+        return None if node is None else decode(Skipped, "", node.data)
+
+    def counted(self) -> list[Final]:
+        """What is final, without what came back under another txid."""
+        found = []
+        for final in self.book:
+            skipped = self.skipped(final.txid)
+            if skipped is None or skipped.readmitted_as is None:
+                found.append(final)
+        return found
 
 
 Step = tuple[str, World]
@@ -154,6 +199,8 @@ class Rules:
         assert outcome is not None
         world = replace(world, actors=tuple(other for other in world.actors if other.ident != actor.ident))
         run = world.runs[actor.run]
+        if actor.stage == "readmit" and outcome.error is None and run.stage == "green":
+            return self.begin(world, actor.run, retry=False)
         if run.live != actor.ident:
             return world
         if outcome.error is not None:
@@ -166,6 +213,10 @@ class Rules:
             return self.commit(world, actor.run)
         if outcome.result == "failed":
             return self.process(world, actor.run)  # somebody clears the failed task
+        if outcome.result in ("withdrawn", "back"):
+            return self.begin(world, actor.run, retry=False)
+        if outcome.result == "skipped":
+            world = self._next_run(world, actor.run + 1)
         return replace(world, runs=_put(world.runs, actor.run, replace(run, stage="green", live=None)))
 
     def _next_run(self, world: World, run: int) -> World:
@@ -176,9 +227,14 @@ class Rules:
     def _died(self, world: World, actor: Actor, error: type[TxError]) -> World:
         if issubclass(error, (StaleAttempt, StaleTry)):
             raise Violation(f"the newest {actor.stage} of run {actor.run} was refused by {error.__name__}")
+        if issubclass(error, SkippedTransaction):
+            world = self._next_run(world, actor.run + 1)
+            return replace(
+                world, runs=_put(world.runs, actor.run, replace(world.runs[actor.run], stage="green", live=None))
+            )
         if issubclass(error, Refused) and error.__name__ != "Outranked":
             return self.begin(world, actor.run, retry=False)  # somebody clears the failed run
-        if actor.stage == "commit":
+        if actor.stage in ("commit", "yield"):
             return self.commit(world, actor.run)  # Airflow retries
         return self.begin(world, actor.run, retry=False)
 
@@ -244,7 +300,7 @@ class Rules:
         if after.current not in (world.current, world.current + 1):
             raise Violation(f"current went from {world.current} to {after.current}")
         if after.current > world.current:
-            _check_mark(world)
+            after = _final(world, after)
         return after, Reply()
 
     def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
@@ -258,7 +314,7 @@ class Rules:
                 state.raise_fence(grant)
                 raised = _put(raised, index, max(raised[index] or grant.token.rank, grant.token.rank))
             else:
-                state.write(grant, [{"key": call[3], "n": call[4]}])
+                state.write(grant, [{"key": call[3], "n": call[4]}] if call[3] else [])
         except TxError as error:
             return world, Reply.of_error(error)
         if kind == "write" and raised[index] is not None and grant.token.rank < raised[index]:
@@ -269,12 +325,15 @@ class Rules:
 
     def disruptions(self, world: World, run: int) -> Iterator[Step]:
         """What people and machines may do to a run now, each for one of the budget."""
-        if not world.budget:
-            return
-        spent = replace(world, budget=world.budget - 1)
         state = world.runs[run]
         if state.stage == "new":
             return
+        yield from self._readmissions(world, run)
+        if not world.budget:
+            return
+        spent = replace(world, budget=world.budget - 1)
+        yield from self._skips(spent, run)
+        yield from self._yields(spent, run)
         yield f"run {run}: clear the run", self.begin(spent, run, retry=False)
         if state.handed is not None and state.stage in ("process", "commit", "green"):
             yield f"run {run}: clear p", self.process(spent, run)
@@ -284,6 +343,52 @@ class Rules:
             return
         yield from self._crashes(spent, run, next(a for a in world.actors if a.ident == state.live))
 
+    def _readmissions(self, world: World, run: int) -> Iterator[Step]:
+        """Without a price: who has skipped may want it back."""
+        txid = world.bound(run)
+        found = world.skipped(txid)
+        if "skip" in self.shape.people and found is not None and world.runs[run].stage == "green":
+            if not any(actor.run == run and actor.stage == "readmit" for actor in world.actors):
+                yield f"run {run}: readmit {txid}", self._aside(world, run, "readmit", (txid,))
+
+    def _skips(self, spent: World, run: int) -> Iterator[Step]:
+        txid = spent.bound(run)
+        record = spent.record(txid)
+        if record is not None and "skip" in self.shape.people and record.skip is None:
+            yield f"run {run}: skip {txid}", self._aside(spent, run, "skip", (self.shape, txid))
+        if record is not None and "withdraw" in self.shape.people and record.skip is not None:
+            yield f"run {run}: withdraw the skip of {txid}", self._aside(spent, run, "withdraw", (txid,))
+        if self.shape.clears_only:
+            return
+        for actor in spent.actors:
+            if actor.run == run and actor.stage in ("skip", "readmit", "withdraw"):
+                without = tuple(a for a in spent.actors if a.ident != actor.ident)
+                yield f"run {run}: {actor.stage} dies", replace(spent, actors=without)
+                yield from self._lost(spent, run, actor)
+
+    def _yields(self, spent: World, run: int) -> Iterator[Step]:
+        live = next((actor for actor in spent.actors if actor.ident == spent.runs[run].live), None)
+        txid = spent.bound(run)
+        if "yield" not in self.shape.people or live is None or live.stage != "commit" or txid is None:
+            return
+        if live.place.call is not None and live.place.call[0] == "turn" and not self.enabled(spent, live):
+            without = replace(spent, actors=tuple(a for a in spent.actors if a.ident != live.ident))
+            own = f"{spent.runs[run].tries:04d}"
+            yield f"run {run}: yields", self._spawn(without, run, "yield", (run, txid, spent.current, own))
+
+    def _aside(self, world: World, run: int, program: str, arguments: tuple[Any, ...]) -> World:
+        """A process of a person, beside the tasks of the run."""
+        place = self._read_on(world, self.machine.spawn((program, f"{run}{program}{world.budget}", *arguments)))
+        actor = Actor(world.spawned, run, program, place)
+        after = replace(world, actors=(*world.actors, actor), spawned=world.spawned + 1)
+        return self._ended(after, actor) if place.outcome is not None else after
+
+    def _lost(self, spent: World, run: int, actor: Actor) -> Iterator[Step]:
+        call = actor.place.call
+        if call is not None and call[0] == "multi":
+            yield f"run {run}: {actor.stage} loses a reply", self.act(spent, actor, lost="done")
+            yield f"run {run}: {actor.stage} loses a request", self.act(spent, actor, lost="not done")
+
     def _crashes(self, spent: World, run: int, actor: Actor) -> Iterator[Step]:
         if actor.stage == "begin":
             yield f"run {run}: begin is retried", self.begin(spent, run, retry=True)
@@ -291,12 +396,9 @@ class Rules:
             yield f"run {run}: p is retried", self.process(spent, run)
             without = replace(spent, actors=tuple(a for a in spent.actors if a.ident != actor.ident))
             yield f"run {run}: p fails", self.process(without, run, fails=True)
-        else:
+        elif actor.stage == "commit":
             yield f"run {run}: commit is retried", self.commit(spent, run)
-        call = actor.place.call
-        if call is not None and call[0] == "multi":
-            yield f"run {run}: {actor.stage} loses a reply", self.act(spent, actor, lost="done")
-            yield f"run {run}: {actor.stage} loses a request", self.act(spent, actor, lost="not done")
+        yield from self._lost(spent, run, actor)
 
     # --- promises ---------------------------------------------------------------------------------------------
 
@@ -318,18 +420,38 @@ class Rules:
         if any(run.stage != "green" for run in world.runs):
             return
         last = world.current - 1
-        if last != len(world.runs):
-            raise Violation(f"{len(world.runs)} runs are final and {last} transactions")
+        if last != world.allocated or last < len(world.runs):
+            raise Violation(f"all {len(world.runs)} runs are final, and {last} of {world.allocated} transactions")
         end = _position(world, last)
+        counted = world.counted()
+        rows = sorted(final.rows for final in counted if final.rows[0] < final.rows[1])
+        if [row for low, high in rows for row in range(low, high)] != list(range(end)):
+            raise Violation(f"of {end} rows these are in a committed or skipped batch: {rows}")
         found = dict.fromkeys(KEYS, 0)
         for index, snapshot in enumerate(world.states):
             database = MemoryDatabase()
             database.restore(snapshot)
             for row in MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, database=database).read():
                 found[row["key"]] += row["n"]
-        expected = {"even": (end + 1) // 2, "odd": end // 2}
+        committed = [row for final in counted if not final.skipped for row in range(*final.rows)]
+        expected = {"even": sum(row % 2 == 0 for row in committed), "odd": sum(row % 2 for row in committed)}
         if found != expected:
-            raise Violation(f"{end} rows were committed: expected {expected}, found {found}")
+            raise Violation(f"rows {committed} were committed: expected {expected}, found {found}")
+
+
+def _final(before: World, after: World) -> World:
+    """One transaction more is final: whoever reads the book later does not ask the ledger."""
+    txid = before.current
+    rows = decode(Metadata, "", before.nodes[PATHS.meta(txid)].data).rows
+    final = Final(txid, PATHS.skipped(txid) in after.nodes, (0, 0) if rows is None else (rows[0], rows[1]))
+    if not final.skipped:
+        _check_mark(before)
+    elif (record := before.record(txid)) is None or record.skip is None:
+        raise Violation(f"transaction {txid} was skipped, and nobody wanted it")
+    taken = [row for other in after.counted() for row in range(*other.rows)]
+    if set(taken) & set(range(*final.rows)):
+        raise Violation(f"transaction {txid} has rows {final.rows}, of which others were final before")
+    return replace(after, book=(*before.book, final))
 
 
 def _check_mark(world: World) -> None:
