@@ -21,17 +21,25 @@ if TYPE_CHECKING:
         Sum,
     )
     from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
-    from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
+    from airflow_tx.state.backing.memory import MemoryDatabase, MemoryMap, MemoryState
     from airflow_tx.state.backing.sql import SqlState
+    from airflow_tx.state.cached import CachedMap
+    from airflow_tx.state.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
+    from airflow_tx.state.query import QueryFunction, StateFactory, StateUpdater
     from airflow_tx.state.sketches import ApproxCountDistinct
+    from airflow_tx.state.snapshot import Snapshottable, SnapshottableMap
+    from airflow_tx.state.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
     from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
 _HOME = {
     "Aggregator": "aggregators",
     "ApproxCountDistinct": "sketches",
     "Avg": "aggregators",
+    "BackingMap": "maps",
+    "CachedMap": "cached",
     "CollectSet": "aggregators",
     "CombinerAggregator": "aggregators",
+    "CombinerValueUpdater": "updaters",
     "CompositeAggregator": "aggregators",
     "Count": "aggregators",
     "FenceRow": "api",
@@ -39,25 +47,41 @@ _HOME = {
     "First": "aggregators",
     "Grant": "api",
     "Last": "aggregators",
+    "MapState": "maps",
     "Max": "aggregators",
     "MemoryDatabase": "backing.memory",
+    "MemoryMap": "backing.memory",
     "MemoryState": "backing.memory",
     "Min": "aggregators",
+    "NonTransactionalMap": "maps",
+    "OpaqueMap": "maps",
     "OpaqueValue": "values",
+    "QueryFunction": "query",
     "ReducerAggregator": "aggregators",
+    "ReducerValueUpdater": "updaters",
+    "Replace": "updaters",
+    "Snapshottable": "snapshot",
+    "SnapshottableMap": "snapshot",
     "SqlState": "backing.sql",
     "State": "api",
+    "StateFactory": "query",
     "StateKind": "api",
+    "StateUpdater": "query",
     "Sum": "aggregators",
+    "TransactionalMap": "maps",
     "TransactionalValue": "values",
+    "ValueUpdater": "updaters",
 }
 
 __all__ = [
     "Aggregator",
     "ApproxCountDistinct",
     "Avg",
+    "BackingMap",
+    "CachedMap",
     "CollectSet",
     "CombinerAggregator",
+    "CombinerValueUpdater",
     "CompositeAggregator",
     "Count",
     "FenceRow",
@@ -65,17 +89,30 @@ __all__ = [
     "First",
     "Grant",
     "Last",
+    "MapState",
     "Max",
     "MemoryDatabase",
+    "MemoryMap",
     "MemoryState",
     "Min",
+    "NonTransactionalMap",
+    "OpaqueMap",
     "OpaqueValue",
+    "QueryFunction",
     "ReducerAggregator",
+    "ReducerValueUpdater",
+    "Replace",
+    "Snapshottable",
+    "SnapshottableMap",
     "SqlState",
     "State",
+    "StateFactory",
     "StateKind",
+    "StateUpdater",
     "Sum",
+    "TransactionalMap",
     "TransactionalValue",
+    "ValueUpdater",
 ]
 
 

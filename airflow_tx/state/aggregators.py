@@ -34,6 +34,11 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
+def as_delta(aggregator: Any, value: Any) -> Any:
+    """What a row holds for the aggregator, in the form that its `combine` takes."""
+    return aggregator.delta(value) if hasattr(aggregator, "delta") else value
+
+
 class CombinerAggregator(Protocol):
     """Trident's CombinerAggregator: values that can be combined in any grouping, in the order of the rows.
 

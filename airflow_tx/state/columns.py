@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.aggregators import PUSHED_DOWN, Aggregator, CombinerAggregator, CompositeAggregator
+from airflow_tx.state.aggregators import PUSHED_DOWN, Aggregator, CombinerAggregator, CompositeAggregator, as_delta
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import (
     CONVERT,
@@ -173,7 +173,7 @@ class Columns:
             return [value if value is None else value + 0.0 for value in fitting] if kind == "double" else fitting
         aggregator = self.values[name]
         if hasattr(aggregator, "delta"):
-            values = [aggregator.delta(value) for value in values]
+            values = [as_delta(aggregator, value) for value in values]
         fitting = converted(kind, values)
         self._check_value_sizes(kind, fitting)
         return [0 if value is None else value for value in fitting] if aggregator.name == "count" else fitting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from airflow_tx.errors import TxidBehind
@@ -22,12 +22,15 @@ class TransactionalValue(Generic[T]):
 
     :param token: the grant that wrote it; a value outside a fenced state has none.
     :param chunk: the writer within that grant.
+    :param updates: how many updates of `txid` are in it, for a batch that updates a key several times and ends between
+        two of them; None: all that there are.
     """
 
     txid: int
     value: T
     token: Token | None = None
     chunk: int | None = None
+    updates: int | None = field(default=None, compare=False)
 
     def get(self, txid: int | None) -> T:
         """The value as `txid` finds it; for the same txid it is in already.

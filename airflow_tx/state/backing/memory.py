@@ -1,4 +1,5 @@
-"""A fenced state in memory: the rules of SqlState in their shortest form, for tests and for the model explorer.
+"""States in memory: a backing map of two methods, and a fenced state with the rules of SqlState in their shortest form,
+for tests and for the model explorer.
 
 Guarantee: as SqlState, among the threads of one process. Not promised: anything after the process has ended.
 """
@@ -9,9 +10,9 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
@@ -22,10 +23,36 @@ from airflow_tx.state.columns import Columns, Row, fenced_kind
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
 Stored = OpaqueValue[Row] | TransactionalValue[Row]
+V = TypeVar("V")
 Snapshot = tuple[FenceRow | None, frozenset[tuple[Row, Stored]]]
 
 # One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
 _LOCK = threading.RLock()
+
+
+class MemoryMap(Generic[V]):
+    """A backing map in memory (Trident's MemoryMapState is `OpaqueMap(MemoryMap())`).
+
+    :param values: what it holds; two maps over one dict are two writers of one store.
+    """
+
+    def __init__(self, values: dict[Row, V] | None = None) -> None:
+        self.values = values if values is not None else {}
+
+    def __repr__(self) -> str:
+        return "MemoryMap()"
+
+    def multi_get(self, keys: Sequence[Row]) -> list[V | None]:
+        """The value of each key; None: there is none."""
+        return [self.values.get(key) for key in keys]
+
+    def multi_put(self, keys: Sequence[Row], values: Sequence[V]) -> None:
+        """Store the value of each key; None removes it."""
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
 
 
 @dataclass
