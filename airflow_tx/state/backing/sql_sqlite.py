@@ -89,6 +89,11 @@ class Sqlite(Dialect):
         """Decimals are texts."""
         return sa.func.tx_less(a, b) if kind == "numeric" else a < b
 
+    def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
+        """Not if it finds a statement wrong, which the driver files under the same class."""
+        text = str(error.orig)
+        return super().is_unavailable(error) and not (text.startswith("no such ") or "syntax error" in text)
+
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
         """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
         become a float, and a float one infinite, for ever."""

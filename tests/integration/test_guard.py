@@ -1,0 +1,252 @@
+"""A guard: statements of one's own, exactly once per transaction, on every database."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import (
+    ConfigError,
+    FenceForeign,
+    FenceOutranked,
+    LedgerBehind,
+    StateBehind,
+    StateError,
+    StateOutcomeUnknown,
+)
+from airflow_tx.state.api import FencedState, FenceRow, Grant
+from airflow_tx.state.guard import SqlGuard, Statements
+from airflow_tx.testing.mariadb import LocalMariaDB
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.state_suite import Grants
+
+ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]
+INSERT = "INSERT INTO {} (txid, who, n) VALUES (:txid, :who, :n)"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state.db'}"
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
+    return server.url()
+
+
+@pytest.fixture
+def table(url: str) -> str:
+    """A user's table, made beforehand."""
+    name = f"t{uuid.uuid4().hex[:10]}"
+    _query(url, f"CREATE TABLE {name} (txid BIGINT, who VARCHAR(20), n BIGINT)")
+    return name
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+def _query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
+        result = connection.execute(sa.text(statement))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def _guard(url: str, table: str, statements: Statements | None = None) -> SqlGuard:
+    return SqlGuard.from_url(url, name=f"of {table}", statements=statements or [INSERT.format(table)])
+
+
+def _there(url: str, table: str) -> list[tuple[Any, ...]]:
+    return _query(url, f"SELECT txid, who, n FROM {table} ORDER BY txid, n DESC")
+
+
+def _raise(state: SqlGuard, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> None:
+    state.raise_fence(grant)
+
+
+def _write(state: SqlGuard, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> None:
+    state.write(grant, rows)
+
+
+def _raise_and_write(state: SqlGuard, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> None:
+    state.raise_and_write(grant, rows)
+
+
+Use = Callable[[SqlGuard, Grant, Iterable[Mapping[str, Any]]], None]
+every_use = pytest.mark.parametrize("use", [_raise, _write, _raise_and_write])
+
+
+def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
+    url: str, table: str, grants: Grants
+) -> None:
+    for txid in (1, 2):
+        for attempt in (1, 2):
+            state, grant = _guard(url, table), grants(txid, attempt)
+            assert state.raise_and_write(grant, ROWS) == 2
+            state.raise_fence(grant)
+            assert state.write(grant, ROWS) == 2
+            assert state.last_txid() == txid
+            assert state.fence() == FenceRow(grant.incarnation, grant.token, True, grant.batch)
+        grants.final(grant, state)
+    assert _there(url, table) == [(1, "man", 2), (1, "dog", 1), (2, "man", 2), (2, "dog", 1)]
+    assert _query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
+
+
+def test_a_paused_older_writer_that_wakes_up_after_the_next_transaction_writes_nothing(
+    url: str, table: str, grants: Grants
+) -> None:
+    zombie, state = _guard(url, table), _guard(url, table)
+    old, new = grants(1), grants(1, 2)
+    zombie.raise_fence(old)
+    state.raise_and_write(new, ROWS[:1])
+    grants.final(new, state)
+    following = grants(2)
+    state.raise_and_write(following, ROWS[1:])
+    for use in (_raise, _write, _raise_and_write):
+        for late in (ROWS, [{"who": "only the old attempt has it", "n": 1}], []):
+            with pytest.raises((FenceOutranked, LedgerBehind)):
+                use(zombie, old, late)
+    assert _there(url, table) == [(1, "man", 2), (2, "dog", 1)]
+    assert (state.last_txid(), state.fence()) == (2, FenceRow(grants.incarnation, following.token, True))
+
+
+@every_use
+def test_what_the_fence_refuses_runs_nothing(url: str, table: str, grants: Grants, use: Use) -> None:
+    state = _guard(url, table)
+    grant = grants(1)
+    state.raise_and_write(grant, ROWS[:1])
+    grants.final(grant, state)
+    lost = _guard(url, f"{table} lost")
+    grants.final(grant, lost)
+    for refused, whose, error in (
+        (state, Grants()(1), (FenceForeign, FenceOutranked)),
+        (state, Grants()(2), (FenceForeign, FenceOutranked)),
+        (lost, grants(2), (StateBehind, FenceOutranked)),
+    ):
+        with pytest.raises(error):
+            use(refused, whose, ROWS)
+    assert (_there(url, table), state.last_txid(), lost.last_txid()) == ([(1, "man", 2)], 1, None)
+
+
+def test_a_function_makes_the_statements_from_the_rows(url: str, table: str, grants: Grants) -> None:
+    def statements(rows: list[dict[str, Any]]) -> Iterator[Any]:
+        yield f"DELETE FROM {table} WHERE who = :who", [{"who": row["who"]} for row in rows]
+        yield INSERT.format(table), {"who": "all", "n": sum(row["n"] for row in rows), "txid": 77}
+        yield f"UPDATE {table} SET n = n + :more", {"more": 100}
+        yield f"DELETE FROM {table} WHERE who = :who", []
+
+    state = _guard(url, table, statements)
+    state.raise_and_write(grants(1), ROWS)
+    assert _there(url, table) == [(77, "all", 103)]
+
+
+def test_a_transaction_without_rows_runs_what_needs_none_and_is_noted(url: str, table: str, grants: Grants) -> None:
+    state = _guard(url, table, [INSERT.format(table), (INSERT.format(table), {"who": "none", "n": 0})])
+    assert state.raise_and_write(grants(1), []) == 0
+    assert (_there(url, table), state.last_txid()) == ([(1, "none", 0)], 1)
+
+
+def test_a_statement_that_fails_leaves_nothing_and_the_same_grant_goes_on(url: str, table: str, grants: Grants) -> None:
+    broken = _guard(url, table, [INSERT.format(table), ("UPDATE no_such_table SET n = 1", {})])
+    grant = grants(1)
+    with pytest.raises(StateError, match="the database says: .*no_such_table") as failure:
+        broken.raise_and_write(grant, ROWS)
+    assert "\n" not in str(failure.value)
+    with pytest.raises(StateError, match="who"):
+        _guard(url, table).raise_and_write(grant, [{"n": 1}])
+    assert (broken.fence(), broken.last_txid(), _there(url, table)) == (None, None, [])
+    _guard(url, table).raise_and_write(grant, ROWS)
+    assert len(_there(url, table)) == 2
+
+
+def test_a_statement_that_would_end_the_transaction_is_refused(url: str, table: str, grants: Grants) -> None:
+    endings = ["COMMIT", " rollback;", "/* now */ BEGIN", "-- so\nSAVEPOINT x"]
+    if url.startswith("mysql"):
+        endings += [f"CREATE TABLE {table}_2 (n INT)", f"TRUNCATE {table}", f"DROP TABLE {table}"]
+    for ending in endings:
+        state = _guard(url, table, [INSERT.format(table), (ending, {})])
+        with pytest.raises(StateError, match="statement 1 begins with .* would end the guard's transaction"):
+            state.raise_and_write(grants(1), ROWS)
+    assert _there(url, table) == []
+
+
+def test_a_part_of_an_update_is_refused(url: str, table: str, grants: Grants) -> None:
+    state, grant = _guard(url, table), grants(1)
+    state.raise_fence(grant)
+    with pytest.raises(StateError, match="Give all rows in one write"):
+        state.write(grant, ROWS, chunk=1, complete=False)
+    assert _there(url, table) == []
+
+
+def test_two_guards_in_one_database_are_two_states(url: str, table: str, grants: Grants) -> None:
+    states = [SqlGuard.from_url(url, name=f"{table} {i}", statements=[INSERT.format(table)]) for i in range(2)]
+    for state in states:
+        state.raise_and_write(grants(1), ROWS[:1])
+    assert _there(url, table) == [(1, "man", 2)] * 2
+    states[0].clear()
+    assert [(state.fence() is None, state.last_txid()) for state in states] == [(True, None), (False, 1)]
+
+
+def test_a_lost_answer_to_the_commit_is_found_out_by_the_next_try(
+    url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url.startswith("sqlite"):
+        pytest.skip("SQLite has no connection to lose")
+    state, grant = _guard(url, table), grants(1)
+    state.raise_fence(grant)
+
+    def commit_and_lose_the_answer(dbapi_connection: Any) -> None:
+        dbapi_connection.commit()
+        mysql = url.startswith("mysql")
+        pid = dbapi_connection.thread_id() if mysql else dbapi_connection.get_backend_pid()
+        _query(url, f"KILL {pid}" if mysql else f"SELECT pg_terminate_backend({pid})")
+        dbapi_connection.cursor().execute("SELECT 1")
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(state._store._engine.dialect, "do_commit", commit_and_lose_the_answer)
+        with pytest.raises(StateOutcomeUnknown, match="may have been written.*the next try finds out"):
+            state.write(grant, ROWS)
+    assert state.write(grant, ROWS) == 2
+    assert len(_there(url, table)) == 2
+
+
+def test_a_guard_is_a_fenced_state_that_shows_no_values() -> None:
+    state = SqlGuard(
+        "tx_state", name="mails", statements=[("INSERT INTO t VALUES (:a)", {"a": "s3cret"}), "DELETE ..."]
+    )
+    assert isinstance(state, FencedState)
+    assert (state.name, state.kind) == ("tx_state.mails", "transactional")
+    assert json.loads(json.dumps(state.serialize())) == {
+        "type": "SqlGuard",
+        "conn_id": "tx_state",
+        "name": "mails",
+        "statements": ["INSERT INTO t VALUES (:a)", "DELETE ..."],
+        "kind": "transactional",
+    }
+    assert "s3cret" not in repr(state)
+    assert repr(pickle.loads(pickle.dumps(state))) == repr(state)
+
+
+@pytest.mark.parametrize("statements", ["DELETE", [1], [("a", {}, 3)], [(1, {})]])
+def test_statements_that_are_none_are_refused_at_once(statements: Any) -> None:
+    with pytest.raises(ConfigError, match=r"list of \(sql, parameters\)"):
+        SqlGuard("tx_state", name="g", statements=statements)
