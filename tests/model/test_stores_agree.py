@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from airflow_tx.errors import TxError
 from airflow_tx.protocol.api import Store
@@ -26,8 +33,10 @@ from airflow_tx.protocol.ledger import Ledger, LedgerOptions
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.recovering import ReplayRequest
 from airflow_tx.protocol.repairs import Repairs
-from airflow_tx.protocol.step import Begun, Granted, Processed
+from airflow_tx.protocol.step import Begun, Granted, Processed, SkipGranted
+from airflow_tx.protocol.yielding import Waiter
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -87,7 +96,7 @@ class Side:
 
 
 class StoresAgree(RuleBasedStateMachine):
-    """Runs begin, work, commit, fail, are replayed and zombified in any order; the source is opaque."""
+    """Runs begin, work, commit, fail, are skipped, replayed and zombified in any order; the source is opaque."""
 
     zookeeper: ClassVar[Store]
 
@@ -101,12 +110,38 @@ class StoresAgree(RuleBasedStateMachine):
         self.processed: dict[str, Processed] = {}
         self.tokens: dict[str, list[Token]] = {}
         self.committed: set[str] = set()
+        self.partitioned = False
+        self.skips: dict[int, list[Token]] = {}
 
     def both(self, process: str, step: Callable[[Ledger], Any]) -> Any:
         """The answer of both; None for a refusal of both."""
         answers = [_outcome(step, side.ledger(process)) for side in self.sides]
         assert answers[0] == answers[1]
         return None if isinstance(answers[0], tuple) else answers[0]
+
+    @initialize(partitioned=st.booleans())
+    def has_partitions(self, partitioned: bool) -> None:
+        self.partitioned = partitioned
+
+    def asks(self, run: str | None, own: str, retry: bool) -> BeginRequest:
+        """What a run's `begin` asks for; None: the coordinator, for a run that it then starts."""
+        topology = TopologyRequest("dag", "opaque", 3, self.partitioned)
+        key = f"key {run}" if run is not None and not run.startswith("tx-") else run
+        return BeginRequest(topology, key, run or "", own, retry, {"a": "a1", "b": "b2"})
+
+    def source(self, rows: int, state: str | None = None) -> dict[str, Any]:
+        """So many rows; of several partitions, the first has them, and others have some when it has one or three."""
+
+        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
+            if not rows:
+                return None
+            if not self.partitioned:
+                return [position, rows], (position or 0) + rows
+            parts = {"A": rows, **({"B/": 1} if rows % 2 else {}), **({"C": 2} if rows == 3 else {})}
+            after = {name: ((position or {}).get(name) or 0) + count for name, count in parts.items()}
+            return {name: [after[name], count] for name, count in parts.items()}, after
+
+        return {"decide": decide, "run_state": lambda _: state}
 
     @rule(
         run=RUNS,
@@ -118,15 +153,9 @@ class StoresAgree(RuleBasedStateMachine):
     )
     def begin(self, run: str, retry: bool, stale: bool, rows: int, state: str | None, process: str) -> None:
         own = f"{0 if stale else next(self.tries):06}"
-        request = BeginRequest(
-            TopologyRequest("dag", "opaque", 3), f"key {run}", run, own, retry, {"a": "a1", "b": "b2"}
-        )
+        request = self.asks(run, own, retry)
         name = run if process == "own" else f"{run}{own}"
-
-        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
-            return ([position, rows], (position or 0) + rows) if rows else None
-
-        answer = self.both(name, lambda ledger: ledger.begin(request, decide=decide, run_state=lambda _: state))
+        answer = self.both(name, lambda ledger: ledger.begin(request, **self.source(rows, state)))
         if isinstance(answer, Begun):
             self.begun.setdefault(run, []).append(answer)
 
@@ -209,6 +238,83 @@ class StoresAgree(RuleBasedStateMachine):
         self.complete(pick, 0, None)
         self.acquire(pick, 0, "d1")
         self.commit(pick, 0, "commit")
+
+    @rule(rows=st.sampled_from([2, 1, 0]))
+    def allocate(self, rows: int) -> None:
+        """The coordinator, ahead of the run that it then starts."""
+        answer = self.both("coordinator", lambda ledger: ledger.begin(self.asks(None, "", False), **self.source(rows)))
+        if isinstance(answer, Begun):
+            self.begun.setdefault(answer.run_id, []).append(answer)
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, what=st.sampled_from(["note", "note", "withdraw", "readmit"]))
+    def ask_to_skip(self, pick: int, what: str) -> None:
+        txid, audit = self.begun[self.run(pick)][-1].attempt.txid, Audit("me", "test")
+        if what == "note":
+            self.both("person", lambda ledger: ledger.note_skip(txid, audit))
+        elif what == "withdraw":
+            self.both("person", lambda ledger: ledger.withdraw_skip(txid))
+        else:
+            self.both("person", lambda ledger: ledger.readmit(txid, audit))
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, undoable=st.sampled_from([True, True, False]))
+    def grant_skip(self, pick: int, undoable: bool) -> None:
+        txid = self.begun[self.run(pick)][-1].attempt.txid
+        answer = self.both("person", lambda ledger: ledger.grant_skip(txid, {"s": undoable}))
+        if isinstance(answer, SkipGranted):
+            self.skips.setdefault(txid, []).append(_token(answer.attempt, answer.grant))
+
+    @precondition(lambda self: self.skips)
+    @rule(pick=PICK, age=AGE, process=st.sampled_from(["person", "fresh"]))
+    def commit_skip(self, pick: int, age: int, process: str) -> None:
+        txids = sorted(self.skips)
+        if token := _aged(self.skips[txids[pick % len(txids)]], age):
+            self.both(process, lambda ledger: ledger.commit_skip(token, states=["s"]))
+
+    @precondition(lambda self: set(self.begun) - self.committed)
+    @rule(back=st.booleans())
+    def skip_the_first(self, back: bool) -> None:
+        """The way through, and perhaps back: random steps alone seldom get there."""
+        first = min(set(self.begun) - self.committed, key=lambda run: self.begun[run][-1].attempt.txid)
+        pick = sorted(self.begun).index(first)
+        self.ask_to_skip(pick, "note")
+        self.grant_skip(pick, True)
+        if token := _aged(self.skips.get(self.begun[first][-1].attempt.txid), 0):
+            self.both("person", lambda ledger: ledger.commit_skip(token, states=["s"]))
+        if back:
+            self.ask_to_skip(pick, "readmit")
+            request = self.asks(first, f"{next(self.tries):06}", False)
+            again = self.both(first, lambda ledger: ledger.begin(request, **self.source(1)))
+            if isinstance(again, Begun):
+                self.begun[first].append(again)
+
+    @rule(
+        run=RUNS,
+        txid=st.sampled_from([None, 1, 2, 3]),
+        blocking=st.sampled_from([1, 1, 2, 3]),
+        what=st.sampled_from(["bid", "give way", "came back"]),
+        lapsed=st.booleans(),
+    )
+    def make_way(self, run: str, txid: int | None, blocking: int, what: str, lapsed: bool) -> None:
+        if not self.begun:
+            return  # no ledger yet
+        waiter = Waiter(run, txid, f"{run}-try", blocking)
+        if what == "bid":
+            self.both(run, lambda ledger: ledger.bid(waiter, overdue="3000" if lapsed else ""))
+        elif what == "give way":
+            self.both(run, lambda ledger: ledger.give_way(waiter))
+        else:
+            self.both("coordinator", lambda ledger: ledger.came_back(run))
+
+    @precondition(lambda self: self.begun)
+    @rule(pick=PICK, age=AGE, counts=st.booleans(), lapsed=st.booleans(), unblock=st.booleans())
+    def recover(self, pick: int, age: int, counts: bool, lapsed: bool, unblock: bool) -> None:
+        if begun := _aged(self.begun[self.run(pick)], age):
+            request = ReplayRequest(begun.attempt, "it broke", counts, 2, "3000" if lapsed else "")
+            self.both("coordinator", lambda ledger: ledger.note_replay(request))
+        if unblock:
+            self.both("coordinator", lambda ledger: ledger.unblock())
 
     def run(self, pick: int) -> str:
         runs = sorted(self.begun)
