@@ -220,7 +220,10 @@ class RunHeld(Refused):
 class SkippedTransaction(Refused):
     """The run's transaction was skipped by a person."""
 
-    template = "Transaction {txid} of {topology} was skipped. To process its rows: airflow tx readmit {topology} {txid}"
+    template = (
+        "Transaction {txid} of {topology} was skipped. To process its rows: "
+        "airflow tx readmit {topology} {txid} --why TEXT"
+    )
 
 
 class TopologyClaimed(Refused):

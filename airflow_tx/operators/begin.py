@@ -125,16 +125,19 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
+        from airflow_tx.operators.passing import pass_on
         from airflow_tx.operators.skipping import states_of, take_skip
 
         spec, txid = self.transaction, begun.attempt.txid
         assert begun.skip is not None
         self.log.info("Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"])
         with spec.store() as store:
+            ledger, states = spec.ledger(store), states_of(context["dag"])
             try:
-                take_skip(spec.ledger(store), txid, states_of(context["dag"]), log=self.log)
+                ended = take_skip(ledger, txid, states, log=self.log)
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
+            pass_on(spec, ledger, states, context["ti"], ended, self.log)
         self._skip_all(context["ti"])
 
     def _skip_all(self, ti: Any) -> None:

@@ -20,10 +20,10 @@ from airflow_tx.errors import (
 )
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.outputs import Rows, output_digest, rows_of, values_of
+from airflow_tx.operators.passing import pass_on
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
-from airflow_tx.operators.yielding import start_again
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
@@ -211,15 +211,7 @@ class Commit:
         self._pass_on(committed)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
-        """What a transaction that has ended leaves to be done: those that are to be skipped, those that yielded."""
-        while isinstance(ended, Committed) and ended.skip:
-            try:
-                ended = take_skip(self.ledger, ended.txid + 1, self.states, log=self.log)
-            except TxError as error:
-                self.log.warning("The next transaction is not skipped now: %s", error)
-                return
-        if isinstance(ended, Committed) and ended.waiting:
-            start_again(self.spec, self.ledger, self.ti, ended.waiting, log=self.log)
+        pass_on(self.spec, self.ledger, self.states, self.ti, ended, self.log)
 
     def _explained(self, grant: Grant, error: StateError) -> TxError:
         """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.

@@ -87,5 +87,6 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
         return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
     return (
-        f"To go on, {again}, or replay it: airflow tx replay {topology} {txid}; to go on without it: airflow tx skip."
+        f"To go on, {again}, or replay it: airflow tx replay {topology} {txid}; to go on without it: "
+        f"airflow tx skip {topology} {txid} --why TEXT"
     )

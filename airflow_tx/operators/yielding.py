@@ -13,6 +13,7 @@ from airflow_tx.errors import Outbid, TxError
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.replaying import LIVE_RUN_STATES
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.ledger import Ledger
@@ -83,11 +84,17 @@ def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequenc
             return
         yielded = read.peek(TopologyRecord, ledger.paths.record).yielded
         for run_id in waiting:
-            if run_id in yielded and yielded[run_id]["blocking"] < current:
-                if compat.run_state(ti, spec.dag_id, run_id) == "failed":
-                    log.info("Run %s had yielded, and is started again", run_id)
-                    compat.start_run(spec.dag_id, run_id, reset=True)
-                ledger.came_back(run_id)
+            entry = yielded.get(run_id)
+            if entry is None or entry["blocking"] >= current:
+                continue
+            over = entry["txid"] is not None and _run_of(ledger.store, spec, entry["txid"]) is None
+            state = compat.run_state(ti, spec.dag_id, run_id)
+            if state == "failed" and not over:
+                log.info("Run %s had yielded, and is started again", run_id)
+                compat.start_run(spec.dag_id, run_id, reset=True)
+            elif state in LIVE_RUN_STATES and not over:
+                continue  # it has not ended yet, or is on its way again: the next one looks
+            ledger.came_back(run_id)
     except TxError as error:
         log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(waiting), error)
 

@@ -184,8 +184,8 @@ def _check_states(paths: Paths, txid: int, record: TransactionRecord, states: Ma
 
 
 def _skip(paths: Paths, txid: int) -> str:
-    return f"airflow tx skip {paths.topology} {txid}"
+    return f"airflow tx skip {paths.topology} {txid} --why TEXT"
 
 
 def _readmit(paths: Paths, txid: int) -> str:
-    return f"airflow tx readmit {paths.topology} {txid}"
+    return f"airflow tx readmit {paths.topology} {txid} --why TEXT"

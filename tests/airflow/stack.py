@@ -159,7 +159,7 @@ class RawLedger:
 
 def _final(entry: dict[str, Any]) -> Final:
     began, processed, granted, ended = (
-        datetime.fromisoformat(entry[name]) for name in ("began", "processed", "granted_at", "ended")
+        datetime.fromisoformat(entry[name] or entry["ended"]) for name in ("began", "processed", "granted_at", "ended")
     )
     return Final(entry["txid"], entry["attempts"], entry["run_id"], entry["outcome"], began, processed, granted, ended)
 

@@ -153,7 +153,8 @@ def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(ma
     assert counts(state) == {}
     assert second.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING) of run r1, which is failed. "
-        "To go on, clear that run, or replay it: airflow tx replay numbers 1; to go on without it: airflow tx skip."
+        "To go on, clear that run, or replay it: airflow tx replay numbers 1; to go on without it: "
+        "airflow tx skip numbers 1 --why TEXT"
     )
 
 
@@ -528,7 +529,7 @@ def test_a_source_that_is_not_ready_has_no_data(make: Any) -> None:
     assert make("r1", source=NotReady()).begin().txid == 1
 
 
-OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx skip."
+OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx skip numbers 3 --why TEXT"
 
 
 @pytest.mark.parametrize(

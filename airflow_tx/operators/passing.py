@@ -1,0 +1,37 @@
+"""What the end of a transaction leaves to be done: a skip of the next one, and runs that yielded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_tx.errors import TxError
+from airflow_tx.operators.skipping import take_skip
+from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.operators.yielding import start_again
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.step import Committed, NotYet
+from airflow_tx.state.api import FencedState
+
+
+def pass_on(
+    spec: TransactionSpec,
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    ti: Any,
+    ended: Committed | NotYet,
+    log: Any,
+) -> None:
+    """Go on from a transaction that is final; what goes wrong here fails nothing.
+
+    :param states: all states of the topology, by name.
+    :param ended: what its commit or skip gave.
+    """
+    while isinstance(ended, Committed) and ended.skip:
+        try:
+            ended = take_skip(ledger, ended.txid + 1, states, log=log)
+        except TxError as error:
+            log.warning("The next transaction is not skipped now: %s", error)
+            return
+    if isinstance(ended, Committed) and ended.waiting:
+        start_again(spec, ledger, ti, ended.waiting, log=log)
