@@ -1,0 +1,204 @@
+"""Where a Redis state lives: the Airflow connection or a URL, as the parameters of a client.
+
+No password is shown in a message or a repr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
+
+# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+EXTRAS = (
+    "db",
+    "ssl",
+    "ssl_cert_reqs",
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_check_hostname",
+    "socket_timeout",
+    "socket_connect_timeout",
+)
+# A server that does not answer is as good as one that cannot be reached.
+_PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
+# What the server says when this one cannot take writes now, and another, or the same one later, will.
+_AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "You can't write against a read")
+
+
+def parameters_of_connection(conn_id: str) -> dict[str, Any]:
+    """The client parameters of an Airflow connection.
+
+    :raises ConfigError: the connection is missing, or of another type.
+    """
+    connection = _airflow_connection(conn_id)
+    if connection.conn_type != "redis":
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, conn_type",
+            value=connection.conn_type,
+            remedy="A Redis state needs a connection of type redis.",
+        )
+    extra = connection.extra_dejson
+    found = {name: extra[name] for name in EXTRAS if extra.get(name) not in (None, "")}
+    if "db" not in found and connection.schema:
+        found["db"] = connection.schema
+    for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):
+        if name in found:
+            found[name] = _number(conn_id, name, found[name], kind)
+    return {
+        "host": connection.host or "localhost",
+        "port": connection.port or 6379,
+        "username": connection.login or None,
+        "password": connection.password or None,
+        **found,
+    }
+
+
+def parameters_of_url(url: str) -> dict[str, Any]:
+    """The client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
+
+    :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
+    """
+    from redis import connection
+
+    try:
+        return dict(connection.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise ConfigError(
+            option="from_url(url)", value="(hidden)", remedy="Use redis://user:password@host:port/db."
+        ) from None
+
+
+class RedisServer:
+    """A server whose failures are told in this package's words.
+
+    :param parameters: of `redis.Redis`.
+    :param state: for messages.
+    :param where: how messages name the server; no address, no password.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], *, state: str, where: str) -> None:
+        self._parameters = {**_PATIENCE, **parameters}
+        self._state, self._where = state, where
+        self._client: Any = None
+
+    @contextmanager
+    def client(self, *, last: bool = False) -> Iterator[Any]:
+        """The client; nothing is sent twice behind our back.
+
+        :param last: the answer to what is sent decides whether the update is complete.
+        :raises StateUnavailable: the server does not answer, or does not let us in.
+        :raises StateOutcomeUnknown: it does not answer to the last call.
+        :raises StateError: it refuses a command.
+        """
+        from redis.exceptions import ConnectionError as LostConnection
+        from redis.exceptions import RedisError, ResponseError
+        from redis.exceptions import TimeoutError as NoAnswer
+
+        try:
+            yield self._connected()
+        except (LostConnection, NoAnswer, OSError) as error:
+            # One that cannot even be made has sent nothing.
+            unknown = last and "connecting to" not in str(error)
+            raise (StateOutcomeUnknown if unknown else StateUnavailable)(**self._fields(error)) from None
+        except ResponseError as error:
+            if str(error).startswith(_AWAY):
+                raise StateUnavailable(**self._fields(error)) from None
+            raise self.refused(f"the server says: {self._reason(error)}") from None
+        except RedisError as error:
+            raise self.refused(self._reason(error)) from None
+
+    def run(self, calls: list[tuple[str, list[str], list[Any]]], *, whole: bool = False, last: bool = False) -> Any:
+        """Run scripts one after another without waiting in between; the reply of each.
+
+        :param calls: script, keys, arguments.
+        :param whole: as one transaction.
+        :param last: as for `client`.
+        """
+        with self.client(last=last) as client:
+            if len(calls) == 1:
+                ((script, keys, arguments),) = calls
+                return [client.eval(script, len(keys), *keys, *arguments)]
+            pipeline = client.pipeline(transaction=whole)
+            for script, keys, arguments in calls:
+                pipeline.eval(script, len(keys), *keys, *arguments)
+            # An error of a pipeline repeats the whole command.
+            replies = pipeline.execute(raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            return replies
+
+    def refused(self, problem: str, remedy: str = "Nothing of this update was committed.") -> StateError:
+        """The refusal of an update."""
+        return StateError(state=self._state, problem=problem, remedy=remedy)
+
+    def restarted(self) -> StateUnavailable:
+        """Writes may be lost although the fence is there."""
+        reason = "the server was restarted or replaced since the fence was raised, and may have lost what was written"
+        return StateUnavailable(state=self._state, where=self._where, reason=reason)
+
+    def _fields(self, error: Exception) -> dict[str, str]:
+        return {"state": self._state, "where": self._where, "reason": self._reason(error)}
+
+    def _reason(self, error: Exception) -> str:
+        text = " ".join(str(error).split()) or type(error).__name__
+        secret = self._parameters.get("password")
+        return text.replace(str(secret), "***") if secret else text
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            try:
+                from redis import ConnectionPool, Redis
+                from redis.backoff import NoBackoff
+                from redis.retry import Retry
+            except ImportError:
+                raise ConfigError(
+                    option="A Redis state",
+                    value=self._state,
+                    remedy="It needs redis-py: pip install 'airflow-provider-tx[redis]'.",
+                ) from None
+            known = {**self._parameters, "retry": Retry(NoBackoff(), 0)}
+            if "connection_class" in known:  # of a URL
+                self._client = Redis(connection_pool=ConnectionPool(**known))
+            else:
+                self._client = Redis(**known)
+        return self._client
+
+
+def opened(conn_id: str, url: str | None, *, state: str) -> RedisServer:
+    """The server of a connection id, or of a URL if there is one."""
+    if url is not None:
+        return RedisServer(parameters_of_url(url), state=state, where="Redis server")
+    return RedisServer(parameters_of_connection(conn_id), state=state, where=f"connection {conn_id}")
+
+
+def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None
+
+
+def _airflow_connection(conn_id: str) -> Any:
+    from airflow.sdk.bases.hook import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        pass
+    # In a CLI command a connection kept in Airflow's database is visible through the models only.
+    from airflow.models.connection import Connection
+
+    try:
+        return Connection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigError(
+            option="RedisState(conn_id)",
+            value=conn_id,
+            remedy=f"Define the connection: airflow connections add {conn_id} --conn-type redis ...",
+        ) from None

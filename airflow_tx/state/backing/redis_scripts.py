@@ -1,0 +1,266 @@
+"""What a Redis state does inside Redis, as Lua: every script compares the fence before it changes anything.
+
+Redis runs a script alone and whole. No value is calculated here, since Lua's numbers are doubles: values and txids are
+texts that are compared and stored.
+
+Five keys hold a state. All have the state's name as hash tag, so that they stand on one node of whatever shards keys:
+
+fence    hash: the grant that raised it, whether its update is complete, the run of the server, the counts below
+values   hash: key -> values
+touched  hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
+undo     hash: the same of an outranked attempt, while its roll-back goes on
+schema   text: names and types of the columns
+
+`touched` is what lets an attempt be undone and a transactional value be skipped: it replaces the txid, token, chunk and
+previous value that a row of a SQL state carries, since only the transaction in the fence can ever be asked about them.
+"""
+
+from __future__ import annotations
+
+KEYS = ("fence", "values", "touched", "undo", "schema")
+
+# An unpack() of more values overflows Lua's stack (8000), and the command takes some, too.
+_COMMON = """
+local FENCE, VALUES, TOUCHED, UNDO, SCHEMA = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local SLICE = 7000
+
+local function held()
+  local f = redis.call('HMGET', FENCE, 'incarnation', 'generation', 'txid', 'attempt', 'epoch', 'nonce')
+  if not f[1] then return '' end
+  return table.concat(f, '|')
+end
+
+local function run()
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+end
+
+local function counted()
+  return redis.call('HLEN', VALUES) .. ':' .. redis.call('HLEN', TOUCHED) .. ':' .. redis.call('HLEN', UNDO)
+end
+
+local function noted()
+  return redis.call('HGET', FENCE, 'counts') or '0:0:0'
+end
+
+local function note_counts()
+  redis.call('HSET', FENCE, 'counts', counted())
+end
+
+local function put_all(key, pairs_)
+  for s = 1, #pairs_, SLICE do
+    redis.call('HSET', key, unpack(pairs_, s, math.min(s + SLICE - 1, #pairs_)))
+  end
+end
+
+local function get_all(key, fields)
+  local found = {}
+  for s = 1, #fields, SLICE do
+    local part = redis.call('HMGET', key, unpack(fields, s, math.min(s + SLICE - 1, #fields)))
+    for i = 1, #part do found[#found + 1] = part[i] end
+  end
+  return found
+end
+
+local function drop_all(key, fields)
+  for s = 1, #fields, SLICE do
+    redis.call('HDEL', key, unpack(fields, s, math.min(s + SLICE - 1, #fields)))
+  end
+end
+
+local function before(entry)
+  return string.sub(entry, string.find(entry, '|', 1, true) + 1)
+end
+
+-- Sets back keys of an outranked attempt, about a slice of them; where to go on, '0' when all are done.
+local function undo(cursor)
+  local done = 0
+  repeat
+    local scanned = redis.call('HSCAN', UNDO, cursor, 'COUNT', 1000)
+    cursor = scanned[1]
+    local back, gone, over = {}, {}, {}
+    for i = 1, #scanned[2], 2 do
+      local field, prev = scanned[2][i], before(scanned[2][i + 1])
+      over[#over + 1] = field
+      if prev == '' then
+        gone[#gone + 1] = field
+      else
+        back[#back + 1] = field
+        back[#back + 1] = prev
+      end
+    end
+    put_all(VALUES, back)
+    drop_all(VALUES, gone)
+    drop_all(UNDO, over)
+    done = done + #over
+  until cursor == '0' or done >= SLICE
+  return cursor
+end
+"""
+
+# ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
+# "1" to accept values that are not as counted, then the fields of the fence.
+RAISE = (
+    _COMMON
+    + """
+local expected, mine, txid, opaque, accept = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5] == '1'
+local found = held()
+if found ~= expected then return {'moved'} end
+if not accept and counted() ~= noted() then return {'counts', counted(), noted()} end
+if found ~= mine then
+  if redis.call('HGET', FENCE, 'txid') ~= txid then
+    redis.call('UNLINK', TOUCHED)
+  elseif opaque and redis.call('EXISTS', TOUCHED) == 1 then
+    -- While an undo goes on nothing is written, so nothing can be in the way.
+    redis.call('RENAME', TOUCHED, UNDO)
+  end
+  redis.call('HSET', FENCE, unpack(ARGV, 6))
+end
+redis.call('HSET', FENCE, 'run', run())
+local cursor = undo('0')
+note_counts()
+return {'ok', cursor}
+"""
+)
+
+# ARGV: this grant, where to go on.
+UNDO = (
+    _COMMON
+    + """
+if held() ~= ARGV[1] then return {'outranked'} end
+local cursor = undo(ARGV[2])
+note_counts()
+return {'ok', cursor}
+"""
+)
+
+# Where the update of each key starts from, as one JSON array: its values, null (no such key), or false (a transactional
+# value that has this transaction in it already).
+# ARGV: the grant that the fence is expected to hold, "1" if that is of this txid, "1" if the state is opaque,
+# the token of this writer if the fence holds it, else "", this writer, then the keys.
+FETCH = (
+    _COMMON
+    + """
+local expected, same, opaque, token, writer = ARGV[1], ARGV[2] == '1', ARGV[3] == '1', ARGV[4], ARGV[5]
+if held() ~= expected then return {'moved'} end
+local fields = {}
+for i = 6, #ARGV do fields[#fields + 1] = ARGV[i] end
+local values = get_all(VALUES, fields)
+for i = 1, #values do
+  if not values[i] then values[i] = 'null' end
+end
+if same and redis.call('EXISTS', TOUCHED) == 1 then
+  local touched = get_all(TOUCHED, fields)
+  for i = 1, #fields do
+    local entry = touched[i]
+    if entry then
+      if token ~= '' and string.sub(entry, 1, #token) == token and string.sub(entry, 1, #writer) ~= writer then
+        return {'conflict', fields[i], entry}
+      end
+      if opaque then
+        values[i] = before(entry)
+        if values[i] == '' then values[i] = 'null' end
+      else
+        values[i] = 'false'
+      end
+    end
+  end
+end
+if redis.call('EXISTS', UNDO) == 1 then
+  local undone = get_all(UNDO, fields)
+  for i = 1, #fields do
+    if undone[i] then
+      values[i] = before(undone[i])
+      if values[i] == '' then values[i] = 'null' end
+    end
+  end
+end
+return {'ok', '[' .. table.concat(values, ',') .. ']'}
+"""
+)
+
+# ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if the update is complete with this,
+# the schema, then key and values in turn.
+PUT = (
+    _COMMON
+    + """
+local mine, token, writer, opaque, complete, schema = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
+if held() ~= mine then return {'outranked'} end
+if redis.call('HGET', FENCE, 'run') ~= run() then return {'restarted'} end
+if redis.call('EXISTS', UNDO) == 1 then return {'undoing'} end
+if counted() ~= noted() then return {'counts', counted(), noted()} end
+if #ARGV > 6 then
+  local known = redis.call('GET', SCHEMA)
+  if known and known ~= schema then return {'schema', known} end
+  local fields = {}
+  for i = 7, #ARGV, 2 do fields[#fields + 1] = ARGV[i] end
+  local touched = get_all(TOUCHED, fields)
+  for i = 1, #fields do
+    local entry = touched[i]
+    if entry and string.sub(entry, 1, #token) == token and string.sub(entry, 1, #writer) ~= writer then
+      return {'conflict', fields[i], entry}
+    end
+  end
+  local stored = opaque and get_all(VALUES, fields) or {}
+  local values, writers = {}, {}
+  for i = 1, #fields do
+    local entry = touched[i]
+    if not entry then
+      writers[#writers + 1] = fields[i]
+      writers[#writers + 1] = writer .. (stored[i] or '')
+    elseif not opaque then
+      -- It is in already; its writer is noted all the same: two chunks with one key are found in a replay, too.
+      writers[#writers + 1] = fields[i]
+      writers[#writers + 1] = writer
+    end
+    if opaque or not entry then
+      values[#values + 1] = fields[i]
+      values[#values + 1] = ARGV[6 + 2 * i]
+    end
+  end
+  if not known then redis.call('SET', SCHEMA, schema) end
+  put_all(VALUES, values)
+  put_all(TOUCHED, writers)
+end
+if complete then redis.call('HSET', FENCE, 'applied', '1') end
+note_counts()
+return {'ok'}
+"""
+)
+
+# A guard has the fence alone, and in it how far the commands of a transaction are.
+# ARGV: this grant, its txid, the digest of all commands, how many come before these, "1" if these are the last ones,
+# then per command the number of its parts and the parts.
+COMMANDS = (
+    _COMMON
+    + """
+local mine, txid, digest, start, last = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+if held() ~= mine then return {'outranked'} end
+if redis.call('HGET', FENCE, 'run') ~= run() then return {'restarted'} end
+local at = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done', 'digest')
+local done = 0
+if at[1] == txid then
+  if at[3] ~= digest then return {'changed', at[3]} end
+  done = tonumber(at[2])
+end
+local i, number, failed = 6, start, nil
+while i <= #ARGV do
+  local parts = tonumber(ARGV[i])
+  number = number + 1
+  if number > done then
+    local reply = redis.pcall(unpack(ARGV, i + 1, i + parts))
+    if type(reply) == 'table' and reply.err then
+      failed = {'failed', tostring(number), reply.err}
+      number = number - 1
+      break
+    end
+    done = number
+  end
+  i = i + parts + 1
+end
+-- Also after a failure: those that ran must not run again.
+redis.call('HSET', FENCE, 'LAST_COMMIT', txid, 'done', tostring(done), 'digest', digest)
+if failed then return failed end
+if last then redis.call('HSET', FENCE, 'applied', '1') end
+return {'ok'}
+"""
+)
