@@ -294,7 +294,7 @@ def size_of(kind: str, value: Any) -> int:
 def largest(kind: str, values: Sequence[Any]) -> int:
     """No value of the column is larger; a quick look that may be too high, by four times at most for text."""
     if kind == "text":
-        return 4 * max(map(len, values), default=0)
+        return 4 * max((len(value) for value in values if value is not None), default=0)
     if kind in ("bytes", "json", "numeric"):
         return max((size_of(kind, value) for value in values), default=0)
     return _FIXED
