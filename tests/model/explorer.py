@@ -143,6 +143,8 @@ def _may_touch(world: World, run: int, other: int, *, people_may_come: bool) -> 
     metas = {PATHS.meta(txid) for txid in TXIDS}
     reads = {*SHARED, PATHS.allocated, *metas}
     held_up = mine is not None and mine >= world.current and (theirs is None or theirs > mine)
+    if any(actor.run == other and actor.stage == "allocate" for actor in world.actors):
+        held_up = held_up and theirs is None  # which number it gets is not known
     if not held_up:
         return frozenset(reads), frozenset({*reads, "state 0", "state 1", *map(PATHS.history, TXIDS)})
     reads -= {PATHS.meta(txid) for txid in TXIDS if theirs is not None and txid not in (theirs - 1, theirs)}

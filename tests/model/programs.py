@@ -15,12 +15,14 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.recovering import ReplayRequest
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Begun,
     Done,
     Granted,
     NotYet,
+    ReplayNoted,
     Restarted,
     SkipGranted,
     ToBeSkipped,
@@ -39,7 +41,7 @@ class Shape:
 
     :param states: 1: both keys in one state; 2: one key in each.
     :param people: what else may happen: people "skip" (and re-admit at will) and "withdraw" skips, waiters
-        "yield". Each skip, withdrawal and yield is one of the budget.
+        "yield", a coordinator allocates "ahead" of the runs. Each skip, withdrawal and yield is one of the budget.
     """
 
     source: str
@@ -78,10 +80,11 @@ class Handed:
 def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: int) -> Any:
     """The first task: `size` rows from where the last transaction ended."""
     ledger = Ledger(env, PATHS, clock=env, ids=env)
+    name = f"tx-{run + 1}" if "ahead" in shape.people else f"r{run}"
     request = BeginRequest(
         TopologyRequest("model", shape.source, shape.runs + 1),
-        f"r{run}",
-        f"r{run}",
+        name,
+        name,
         task_try,
         retry,
         {TASK: f"{run:016x}"},
@@ -96,6 +99,28 @@ def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: in
         rows = None if result.rows is None else (result.rows[0], result.rows[1])
         return Handed(result.attempt.txid, result.attempt.attempt, rows, result.position, result.rows_digest)
     return result
+
+
+def allocate(env: Any, shape: Shape) -> Any:
+    """The coordinator: the next transaction, ahead of the run that is to have it; as many as there are runs."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    topology = TopologyRequest("model", shape.source, shape.runs + 1)
+
+    def decide(attempt: Any, position: int | None) -> tuple[list[int], int] | None:
+        start = position or 0
+        return ([start, start + 2], start + 2) if attempt.txid <= shape.runs else None
+
+    request = BeginRequest(topology, None, "", "", False, {TASK: "1".zfill(16)})
+    result = ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+    return result.attempt.txid if isinstance(result, Begun) else None
+
+
+def recover(env: Any, txid: int, attempt: int) -> Any:
+    """The coordinator finds a transaction whose run does not exist, perhaps since one died that was to start it."""
+    ledger = Ledger(env, PATHS, clock=env, ids=env)
+    noted = ledger.note_replay(ReplayRequest(TransactionAttempt(txid, attempt), "no run", False, 3, overdue="9"))
+    assert not isinstance(noted, ReplayNoted) or noted.first
+    return "to begin"
 
 
 def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
@@ -212,6 +237,8 @@ class HashableDict(dict[str, int]):
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "begin": begin,
+    "allocate": allocate,
+    "recover": recover,
     "process": process,
     "commit": commit,
     "skip": skip,

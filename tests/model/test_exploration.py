@@ -25,6 +25,8 @@ SHAPES = [
     Shape("transactional", 2, 2, 1, people=("skip", "yield")),
     Shape("opaque", 1, 1, 2, clears_only=True, people=("skip", "withdraw")),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
+    Shape("opaque", 1, 2, 1, people=("ahead",)),
+    Shape("transactional", 2, 2, 1, people=("ahead", "skip")),
 ]
 
 

@@ -27,6 +27,7 @@ from tests.model.machine import EPOCH, Machine, Place, Reply
 from tests.model.programs import KEYS, PATHS, PROGRAMS, Handed, Shape
 
 ENOUGH = 30
+UNBEGUN = ("new", "allocate", "recover")
 
 
 class Violation(AssertionError):
@@ -110,7 +111,7 @@ class World:
 
     def bound(self, run: int) -> int | None:
         """The txid that a run stands for."""
-        node = self.nodes.get(PATHS.run(f"r{run}"))
+        node = self.nodes.get(PATHS.run(f"r{run}")) or self.nodes.get(PATHS.run(f"tx-{run + 1}"))
         return None if node is None else decode(Binding, "", node.data).txid
 
     def record(self, txid: int | None) -> TransactionRecord | None:
@@ -161,6 +162,8 @@ class Rules:
             self.shape.budget,
             0,
         )
+        if "ahead" in self.shape.people:
+            return self._coordinated(world)
         # Of three runs that all begin at once, each two do in the smaller shapes; here they begin one after another.
         for run in range(1 if self.shape.staggered else self.shape.runs):
             world = self.begin(world, run, retry=False)
@@ -199,28 +202,54 @@ class Rules:
         assert outcome is not None
         world = replace(world, actors=tuple(other for other in world.actors if other.ident != actor.ident))
         run = world.runs[actor.run]
+        if actor.stage in ("allocate", "recover"):
+            return self._found(world, actor.run if actor.stage == "recover" else (outcome.result or 0) - 1)
         if actor.stage == "readmit" and outcome.error is None and run.stage == "green":
             return self.begin(world, actor.run, retry=False)
         if run.live != actor.ident:
             return world
         if outcome.error is not None:
             return self._died(world, actor, outcome.error)
-        if isinstance(outcome.result, Handed):
-            handed = replace(run, handed=outcome.result)
+        return self._went(world, actor, outcome.result)
+
+    def _went(self, world: World, actor: Actor, result: Any) -> World:
+        """The live process of a run has ended well."""
+        run = world.runs[actor.run]
+        if isinstance(result, Handed):
+            handed = replace(run, handed=result)
             world = self._next_run(replace(world, runs=_put(world.runs, actor.run, handed)), actor.run + 1)
             return self.process(world, actor.run)
-        if outcome.result == "acked":
+        if result == "acked":
             return self.commit(world, actor.run)
-        if outcome.result == "failed":
+        if result == "failed":
             return self.process(world, actor.run)  # somebody clears the failed task
-        if outcome.result in ("withdrawn", "back"):
+        if result in ("withdrawn", "back"):
             return self.begin(world, actor.run, retry=False)
-        if outcome.result == "skipped":
+        if result == "skipped":
             world = self._next_run(world, actor.run + 1)
         return replace(world, runs=_put(world.runs, actor.run, replace(run, stage="green", live=None)))
 
+    def _found(self, world: World, number: int) -> World:
+        """A coordinator has a transaction for a run that has not begun."""
+        if number >= 0 and world.runs[number].stage in UNBEGUN:
+            world = self.begin(world, number, retry=False)
+        return self._coordinated(world)
+
+    def _coordinated(self, world: World) -> World:
+        """What a coordinator does that has just started: it goes by the records."""
+        for number, run in enumerate(world.runs):
+            record = world.record(number + 1)
+            busy = any(actor.ident == run.live for actor in world.actors)
+            if run.stage not in UNBEGUN or busy:
+                continue
+            if record is not None:
+                world = self._spawn(world, number, "recover", (number + 1, record.attempt))
+            elif world.allocated == number:
+                world = self._spawn(world, number, "allocate", (self.shape,))
+        return world
+
     def _next_run(self, world: World, run: int) -> World:
-        if run < len(world.runs) and world.runs[run].stage == "new":
+        if run < len(world.runs) and world.runs[run].stage == "new" and "ahead" not in self.shape.people:
             return self.begin(world, run, retry=False)
         return world
 
@@ -332,6 +361,9 @@ class Rules:
         if not world.budget:
             return
         spent = replace(world, budget=world.budget - 1)
+        if state.stage in UNBEGUN:
+            yield from self._coordinators(spent, run)
+            return
         yield from self._skips(spent, run)
         yield from self._yields(spent, run)
         yield f"run {run}: clear the run", self.begin(spent, run, retry=False)
@@ -364,6 +396,15 @@ class Rules:
             if actor.run == run and actor.stage in ("skip", "readmit", "withdraw"):
                 without = tuple(a for a in spent.actors if a.ident != actor.ident)
                 yield f"run {run}: {actor.stage} dies", replace(spent, actors=without)
+                yield from self._lost(spent, run, actor)
+
+    def _coordinators(self, spent: World, run: int) -> Iterator[Step]:
+        for actor in spent.actors:
+            if actor.run == run and actor.ident == spent.runs[run].live:
+                without = replace(spent, actors=tuple(a for a in spent.actors if a.ident != actor.ident))
+                yield f"run {run}: the coordinator dies", self._coordinated(without)
+                unled = replace(spent, runs=_put(spent.runs, run, replace(spent.runs[run], live=None)))
+                yield f"run {run}: another coordinator", self._coordinated(unled)
                 yield from self._lost(spent, run, actor)
 
     def _yields(self, spent: World, run: int) -> Iterator[Step]:

@@ -1,0 +1,35 @@
+"""Which open transactions start elsewhere than their predecessor ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_tx.protocol.chain import broken
+from airflow_tx.protocol.records import Phase, TransactionRecord
+
+
+def record(base: str, ended: str) -> TransactionRecord:
+    return TransactionRecord("k", "r", "", 1, 1, "", Phase.PROCESSING, base, ended, "", {}, "", "")
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ([], []),
+        ([("0", "1"), ("1", "2")], []),
+        ([("x", "1"), ("1", "2")], [4]),
+        ([("0", "1"), ("x", "2"), ("2", "3")], [5]),
+        ([("0", "1"), ("x", "2"), ("y", "3")], [5, 6]),
+        ([("0", "0"), ("0", "0")], []),
+    ],
+    ids=["nothing is open", "whole", "the first", "one behind", "two", "without rows"],
+)
+def test_those_are_broken_whose_base_is_not_where_the_one_before_ends(
+    links: list[tuple[str, str]], expected: list[int]
+) -> None:
+    opened = {4 + place: record(*link) for place, link in enumerate(links)}
+    assert broken(opened, current=4, position="0") == expected
+
+
+def test_what_is_final_already_is_not_looked_at() -> None:
+    assert broken({3: record("x", "y"), 4: record("0", "1")}, current=4, position="0") == []
