@@ -83,21 +83,11 @@ class SparkBatchOperator(SparkSubmitOperator):
                 return
             store = _attempt_store(context, processing)
             manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing)
-            refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
-            for name, ref in refs.items():
-                context["ti"].xcom_push(key=name, value=ref)
-            processing.ack(list(refs.values()), manifest.consumed_rows)
+            acknowledge(context, processing, manifest)
             self._forget_driver(store)
 
     def _submit(self, context: Context, processing: Processing) -> Manifest:
-        descriptor = Descriptor(
-            topology=processing.topology,
-            attempt=processing.attempt,
-            task=processing.task,
-            rows=processing.rows,
-            source=processing.source.serialize(),
-            root=processing.staging.root,
-        )
+        descriptor = describe(processing)
         self.log.info(
             "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
         )
@@ -166,6 +156,26 @@ class SparkBatchOperator(SparkSubmitOperator):
     def _driver(self, external_id: Mapping[str, Any]) -> Any:
         self._task_try = external_id["try"]
         return external_id["driver"]
+
+
+def describe(processing: Processing) -> Descriptor:
+    """What an application needs to know to process the batch of a task."""
+    return Descriptor(
+        topology=processing.topology,
+        attempt=processing.attempt,
+        task=processing.task,
+        rows=processing.rows,
+        source=processing.source.serialize(),
+        root=processing.staging.root,
+    )
+
+
+def acknowledge(context: Context, processing: Processing, manifest: Manifest) -> None:
+    """Push references to what an application emitted, one XCom each, and ack them."""
+    refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
+    for name, ref in refs.items():
+        context["ti"].xcom_push(key=name, value=ref)
+    processing.ack(list(refs.values()), manifest.consumed_rows)
 
 
 def _attempt_store(context: Context, processing: Processing) -> AttemptStore | None:

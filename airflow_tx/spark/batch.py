@@ -69,15 +69,27 @@ class Batch:
         """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
 
         :param name: the name a committer reads it by: ``task.output[name]``.
-        :raises StagingError: if the name cannot be used, or was used before.
+        :raises StagingError: if the name cannot be used, or was used before; or the rows do not lie where this process
+            looks for them.
         """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
         folder = check_name(self._where, name)
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
         # The folder is this try's own; what is there is of a driver that a cluster started again.
-        df.write.mode("overwrite").parquet(self._where.files.spark_uri(folder))
-        self._outputs[name] = scan_output(self._where, name)
+        written = Observation()
+        observed = df.observe(written, F.count(F.lit(1)).alias("rows"))
+        observed.write.mode("overwrite").parquet(self._where.files.spark_uri(folder))
+        output = scan_output(self._where, name)
+        if output.rows != (rows := written.get["rows"]):
+            # Executors that write to disks of their own leave an empty folder here, and Spark calls that a success.
+            problem = f"Spark wrote {rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
+            remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
+            raise refuse(self._where, name, problem, remedy)
+        self._outputs[name] = output
 
     def finish(self, app: str) -> dict[str, OutputRef]:
         """Make everything emitted visible; the last thing an application does.

@@ -1,0 +1,115 @@
+"""`SparkConnectBatchOperator`: one transaction's batch is processed on a warm Spark Connect server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.operators.process import acknowledge, describe
+from airflow_tx.spark.submit import explain, find_application
+from airflow_tx.staging import Manifest, read_manifest
+from airflow_tx.staging.area import dir_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    from airflow_tx.operators.lifecycle import Processing
+
+
+class SparkConnectBatchOperator(BaseOperator):
+    """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
+
+    The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
+    the process of the task, its DataFrames on the server. What it emits are XComs: ``operator.output["counts"]``.
+
+    The staging area has to be where the server, its executors and the task all reach it; output that does not lie
+    there whole is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
+    been idle for long; what that writes nobody reads.
+
+    :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: connection of type spark_connect.
+    :param application_args: as ``batch.args``.
+    """
+
+    template_fields: Sequence[str] = ("application", "conn_id", "application_args")
+    ui_color = "#FF9933"
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_connect_default",
+        application_args: Sequence[Any] | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.application = application
+        self.conn_id = conn_id
+        self.application_args = application_args
+        self._session: Any = None
+
+    @property
+    def output(self) -> PlainXComArg:
+        """What the application emits: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
+
+    def execute(self, context: Context) -> None:
+        """Process the batch of the run's transaction: announce, run, check the output, acknowledge."""
+        from airflow_tx.operators.lifecycle import Processing
+
+        with Processing.running(context) as processing:
+            if processing.rows is None:
+                self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
+                return
+            acknowledge(context, processing, self._run(context, processing))
+
+    def on_kill(self) -> None:
+        """End the session, and what it runs on the server."""
+        if self._session is not None:
+            from airflow_tx.spark.connect import end
+
+            end(self._session)
+
+    def _run(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.spark.connect import process, session
+
+        descriptor, dag_file = describe(processing), context["dag"].fileloc
+        script = find_application(self.application, dag_file)
+        if "://" in script:
+            remedy = "It runs in the process of the task: give the path of a file."
+            raise ConfigError(option="application of SparkConnectBatchOperator", value=script, remedy=remedy)
+        url = connect_url(self.conn_id)
+        self.log.info("Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, script)
+        arguments = [str(argument) for argument in self.application_args or ()]
+        where = dir_of(processing.staging, descriptor)
+        with session(url, tag=str(descriptor), server=f"connection {self.conn_id}") as self._session:
+            try:
+                process(self._session, script, descriptor, arguments, beside=dag_file)
+                return read_manifest(where)
+            except Exception as error:
+                raise explain(where, script, error) from error
+
+
+def connect_url(conn_id: str) -> str:
+    """The address of a Spark Connect connection; it may hold a token.
+
+    :raises ConfigError: there is no such connection, or none of that kind.
+    """
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    example = '{"conn_type": "spark_connect", "host": "spark-connect", "port": 15002}'
+    try:
+        return SparkConnectHook(conn_id).get_connection_url()
+    except AirflowNotFoundException:
+        remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{example}'"
+    except (ValueError, TypeError):
+        remedy = f"It is no address of a Spark Connect server. Such is: {example}"
+    raise ConfigError(option="Spark Connect connection", value=conn_id, remedy=remedy)

@@ -1,0 +1,109 @@
+"""Runs of a topology whose tasks use Spark: the operators' own code on the ledger in memory, without Airflow's servers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_tx.operators.beginning import ask
+from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.lifecycle import _KEY, Processing
+from airflow_tx.operators.spec import Payload
+from airflow_tx.operators.updates import Update
+from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.protocol.step import Begun
+from airflow_tx.sources.api import Source
+from airflow_tx.staging import TaskTry, write_manifest, write_rows
+from airflow_tx.state.api import FencedState
+from airflow_tx.store.memory import MemoryStore
+from tests.unit.operators.bench import FakeTi, MemorySpec, run_of
+
+
+@dataclass
+class PushingTi(FakeTi):
+    """A task instance that keeps what is pushed where its committer finds it."""
+
+    pushed: dict[str, Any] = field(default_factory=dict)
+    stats_tags: dict[str, str] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+class Topology:
+    """A topology of one processing task called `count`, and its committer.
+
+    :param folder: of the DAG file.
+    """
+
+    def __init__(self, source: Source, folder: Path, dag_file: str) -> None:
+        self.spec = MemorySpec(
+            "flights", "flights", source, max_pending=4, tasks=("count",), inside=("count",), memory=MemoryStore()
+        )
+        self.dag: Any = SimpleNamespace(fileloc=dag_file)
+        self.folder = folder
+
+    def begin(self, run_id: str) -> SparkRun:
+        """Start a run, or its next attempt."""
+        answer = ask(self.spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+        assert isinstance(answer, Begun)
+        own = answer.attempt
+        payload = Payload(
+            "flights", own.txid, own.attempt, answer.rows, answer.position, answer.rows_digest, answer.replay
+        )
+        return SparkRun(self, run_id, payload)
+
+
+class SparkRun:
+    """One attempt of a run."""
+
+    def __init__(self, topology: Topology, run_id: str, payload: Payload) -> None:
+        self.topology, self.run_id, self.payload = topology, run_id, payload
+        self.committer = FakeTi("commit", run_id)
+        self.committer.task = SimpleNamespace(dag=topology.dag)  # type: ignore[attr-defined]
+
+    def execute(self, operator: Any) -> PushingTi:
+        """Run an operator as the task `count`."""
+        ti, processing = self._started()
+        context: Any = {"ti": ti, "dag": self.topology.dag, _KEY: processing}
+        operator.execute(context)
+        self._succeeded(ti)
+        return ti
+
+    def emit(self, rows: Any) -> PushingTi:
+        """Let the task `count` emit rows as an application would, as the output `counts`."""
+        ti, processing = self._started()
+        processing.start()
+        where = processing.staging.try_dir("flights", self.payload.transaction, processing.task)
+        refs = write_manifest(where, {"counts": write_rows(where, "counts", rows)})
+        ti.pushed = {name: ref.to_json() for name, ref in refs.items()}
+        processing.ack(list(ti.pushed.values()))
+        self._succeeded(ti)
+        return ti
+
+    def _started(self) -> tuple[PushingTi, Processing]:
+        ti = PushingTi("count", self.run_id)
+        return ti, Processing(self.topology.spec, self.payload, TaskTry("count", -1, str(ti.id)), anchored=True)
+
+    def _succeeded(self, ti: PushingTi) -> None:
+        self.committer.states["count"] = "success"
+        self.committer.xcoms.update({("count", name, -1): value for name, value in ti.pushed.items()})
+
+    def commit(self, *updates: Update) -> Any:
+        """Commit now."""
+        spec = self.topology.spec
+        commit = Commit(
+            spec, self.payload, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task")
+        )
+        return commit_in_turn(commit, spec.memory, patience=0)
+
+
+def update(state: FencedState, name: str = "counts", **how: Any) -> Update:
+    """The output of the task `count`, added to a state."""
+    made: Any = Update
+    source = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=name)
+    result: Update = made(source, state, **how)
+    return result

@@ -1,0 +1,131 @@
+"""Batches on a real Spark Connect server, by the operator, from `begin` to the commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.operators.connect import SparkConnectBatchOperator
+from airflow_tx.operators.process import SparkBatchOperator
+from airflow_tx.sources.files import FileSource
+from airflow_tx.spark.connect import SparkUnreachable, session
+from airflow_tx.spark.submit import ApplicationFailed
+from airflow_tx.staging import read_output
+from airflow_tx.staging.files import LocalFiles
+from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.integration.spark_runs import Topology, update
+
+ROOT = Path(__file__).parents[2]
+FLIGHTS = "dep_delay,carrier,origin\n5,UA,EWR\n-1,UA,EWR\nNA,UA,EWR\n7,AA,JFK\nNA,DL,JFK\n"
+APP = """
+from helper import TOLD
+from airflow_tx import FailedBatch
+from airflow_tx.spark import batch_app
+
+@batch_app
+def main(spark, batch):
+    if "fail" in batch.args:
+        raise FailedBatch(TOLD)
+    batch.emit("counts", batch.read().select("no_such_column") if "wrong" in batch.args else batch.read())
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalSparkConnect]:
+    with LocalSparkConnect() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        if name in os.environ:  # SparkBatchOperator adds to them
+            monkeypatch.setenv(name, os.environ[name])
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    found: LocalSparkConnect = request.getfixturevalue("server")
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": found.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Topology:
+    """A topology of two files, one a transaction, with an application and its helper beside the DAG file."""
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / f"{name}.csv").write_text(FLIGHTS)
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "helper.py").write_text("TOLD = 'May is not complete'\n")
+    source = FileSource(f"{tmp_path}/in/*.csv", files_per_batch=1, options={"nullValue": "NA"})
+    return Topology(source, tmp_path, str(ROOT / "dags" / "flights.py"))
+
+
+def counts(topology: Topology, ti: Any) -> list[dict[str, Any]]:
+    return sorted(read_output(topology.spec.staging(), ti.pushed["counts"]), key=lambda row: str(row["carrier"]))
+
+
+def test_one_application_gives_the_same_under_spark_submit_and_on_a_server_and_is_committed(flights: Topology) -> None:
+    state = MemoryState("totals", keys=["carrier", "origin"], values={"flights": Count(), "dep_delay": Sum()})
+    app = "spark_apps/flight_counts.py"
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.ui.enabled": "false"}
+    first = flights.begin("r1")
+    submitted = first.execute(SparkBatchOperator(task_id="count", application=app, conf=quick))
+    second = flights.begin("r2")
+    connected = second.execute(SparkConnectBatchOperator(task_id="count", application=app))
+    assert counts(flights, submitted) == counts(flights, connected)
+    assert {name: ref["rows"] for name, ref in connected.pushed.items()} == {"counts": 3, "overall": 1}
+    for run in (first, second):
+        assert run.commit(update(state)) is None
+    found = {key: stored.value for key, stored in state.database.rows.items()}
+    assert found == {("AA", "JFK"): (2, 14), ("DL", "JFK"): (2, 0), ("UA", "EWR"): (6, 8)}
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+
+
+def test_an_application_that_fails_says_why_and_acks_nothing(flights: Topology) -> None:
+    flights.dag.fileloc = str(flights.folder / "dag.py")
+    run = flights.begin("r1")
+    with pytest.raises(AirflowFailException, match="May is not complete"):
+        run.execute(SparkConnectBatchOperator(task_id="count", application="app.py", application_args=["fail"]))
+    with pytest.raises(ApplicationFailed, match=r"app.py of task count in transaction 1.1 failed: AnalysisException"):
+        run.execute(SparkConnectBatchOperator(task_id="count", application="app.py", application_args=["wrong"]))
+    state = MemoryState("totals", keys=["carrier"], values={"flights": Count()})
+    run.commit(update(state))
+    assert not state.database.rows
+
+
+def test_output_that_lies_on_another_disk_is_refused(flights: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = flights.folder / "disk of the executors"
+    monkeypatch.setattr(LocalFiles, "spark_uri", lambda self, name: f"file://{elsewhere}/{name}")
+    flights.dag.fileloc = str(flights.folder / "dag.py")
+    run = flights.begin("r1")
+    with pytest.raises(ApplicationFailed, match=r"Spark wrote 5 rows, 0 of them lie in .*storage that .* share"):
+        run.execute(SparkConnectBatchOperator(task_id="count", application="app.py"))
+
+
+def test_a_session_ends_with_its_block_and_a_server_that_is_away_is_named(
+    server: LocalSparkConnect, flights: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        session(server.url, tag="flights 1.1 count", server="connection x") as spark,
+    ):
+        raise ZeroDivisionError
+    with pytest.raises(Exception, match=r"(?i)closed|stopped|NO_ACTIVE_SESSION"):
+        spark.range(1).collect()
+    with (
+        pytest.raises(SparkUnreachable, match=r"connection x cannot be reached: 127.0.0.1:1: .*refused"),
+        session("sc://127.0.0.1:1", tag="", server="connection x", patience=0),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="No such connection. Make it: airflow connections add nowhere"):
+        flights.begin("r1").execute(
+            SparkConnectBatchOperator(task_id="count", application="spark_apps/flight_counts.py", conn_id="nowhere")
+        )
