@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from airflow_tx.errors import FenceOutranked, StateBehind
-from airflow_tx.state import Sum
+from airflow_tx.state import Aggregator, Sum
 from airflow_tx.state.backing.redis import RedisState
 from airflow_tx.testing.redis import LocalRedis
 from airflow_tx.testing.state_suite import Grants, MakeState, ReadableState, StateSuite, rows, totals
@@ -25,9 +25,17 @@ class TestRedisState(StateSuite):
     def make_state(self, redis: LocalRedis) -> MakeState:
         prefix = f"t{uuid.uuid4().hex[:8]}"
 
-        def make(kind: str, name: str = "first") -> ReadableState:
+        def make(
+            kind: str,
+            name: str = "first",
+            *,
+            keys: Sequence[str] = ("key",),
+            values: Mapping[str, Aggregator] | None = None,
+            types: Mapping[str, str] | None = None,
+        ) -> ReadableState:
+            columns = values or {"n": Sum()}
             return RedisState.from_url(
-                redis.url(), prefix=f"{prefix}.{name}", keys=["key"], values={"n": Sum()}, kind=kind
+                redis.url(), prefix=f"{prefix}.{name}", keys=keys, values=columns, kind=kind, types=types
             )
 
         return make
