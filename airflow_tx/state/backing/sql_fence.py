@@ -17,6 +17,7 @@ from airflow_tx.state.api import FenceRow, Grant
 from airflow_tx.state.backing.sql_dialects import dialect_of
 from airflow_tx.state.backing.sql_schema import DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, fence_table
 
+COMPLETE = "the fence table has all columns"
 NOTHING = "Nothing of this update was written."
 
 
@@ -47,7 +48,9 @@ class FencedStore:
         self._identity = self._name
         self._definition = dict(definition or {})
         self._fence: sa.Table = fence_table(self._schema)
-        self._placed = self._fence_complete = False
+        self._placed = False
+        # What this object has found in the database, and need not look for again.
+        self._facts: dict[str, Any] = {}
 
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[Connection]:
@@ -57,20 +60,20 @@ class FencedStore:
         :raises StateOutcomeUnknown: it does not answer to the commit itself.
         :raises StateError: it refuses a statement.
         """
-        committing, complete = False, self._fence_complete
+        committing, facts = False, dict(self._facts)
         try:
             with self._engine.connect().execution_options(tx_reading=reading) as connection, connection.begin():
                 self._place(connection)
                 yield connection
                 committing = not reading
-            complete = self._fence_complete
+            facts = self._facts
         except sa.exc.DBAPIError as error:
             raise self._failure(error, committing=committing) from None
         except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
             raise self._refused(str(error).splitlines()[0]) from None
         finally:
             # What a transaction found of its own DDL is undone with it.
-            self._fence_complete = complete
+            self._facts = facts
 
     def _place(self, connection: Connection) -> None:
         """Learn the schema of the tables, which the user may have left to the database."""
@@ -133,7 +136,7 @@ class FencedStore:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
     def _read(self, connection: Connection, lock: str | None) -> tuple[FenceRow, str | None] | None:
-        if not self._has_table(connection, FENCE_TABLE):
+        if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
         query = sa.select(*self._fence_columns(connection)).where(self._fence.c.state == self._identity)
         locking = query.with_for_update(read=lock == "share") if lock else query
@@ -177,7 +180,7 @@ class FencedStore:
         return sa.inspect(connection).has_table(name, schema=self._schema)
 
     def _ensure_fence_table(self, connection: Connection) -> None:
-        if self._fence_complete:
+        if COMPLETE in self._facts:
             return
         if not self._has_table(connection, FENCE_TABLE):
             with self._dialect.ddl(connection) as ddl:
@@ -194,11 +197,11 @@ class FencedStore:
 
     def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
         """Those that are there: a table of an earlier version lacks some until the fence is raised."""
-        if not self._fence_complete:
+        if COMPLETE not in self._facts:
             found = {column["name"] for column in sa.inspect(connection).get_columns(FENCE_TABLE, schema=self._schema)}
             if not found.issuperset(self._fence.c.keys()):
                 return [column for column in self._fence.c if column.name in found]
-            self._fence_complete = True
+            self._facts[COMPLETE] = True
         return list(self._fence.c)
 
     # --- failures -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from airflow_tx.state.columns import Columns, Row, explained
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
+KEY_TYPES = "the types of the key columns"
 
 
 class SqlStore(FencedStore):
@@ -39,7 +40,6 @@ class SqlStore(FencedStore):
         place = split_name(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
         self.columns, self.kind = columns, kind
-        self._key_types: dict[str, str] | None = None
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
 
     def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
@@ -161,14 +161,13 @@ class SqlStore(FencedStore):
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
         """The table and its key types, if it exists; its columns are compared once per object."""
-        if not self._has_table(connection, self._name):
-            self._key_types = None
-            return None
-        if self._key_types is None:
-            self._key_types = existing_key_types(
-                connection, self._schema, self._name, self.columns, self.kind, self._dialect
-            )
-        return self._make(self._key_types), self._key_types
+        key_types: dict[str, str] | None = self._facts.get(KEY_TYPES)
+        if key_types is None:
+            if not self._has_table(connection, self._name):
+                return None
+            key_types = existing_key_types(connection, self._schema, self._name, self.columns, self.kind, self._dialect)
+            self._facts[KEY_TYPES] = key_types
+        return self._make(key_types), key_types
 
     def _found_or_made(self, connection: Connection, first: Mapping[str, Any]) -> tuple[sa.Table, dict[str, str]]:
         found = self._found(connection)
