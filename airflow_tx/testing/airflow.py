@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USER = "admin"
 _START_TIMEOUT = 120
 _GRACE = 4
+_BACKFILL_TRIES = 5
 
 
 def free_ports(count: int) -> list[int]:
@@ -100,6 +102,56 @@ class LocalAirflow(AirflowClient):
             self.stop(grace=0)
             raise
         return self
+
+    def command(self, *arguments: str, timeout: float = 90) -> str:
+        """Run `airflow` with these arguments and return what it said.
+
+        :raises AssertionError: it did not end with 0.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *arguments],
+            env=self._env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        if done.returncode:
+            raise AssertionError(f"airflow {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    def backfill(
+        self,
+        dag_id: str,
+        first: datetime,
+        last: datetime,
+        *,
+        reprocess: str = "none",
+        backwards: bool = False,
+        max_active_runs: int | None = None,
+    ) -> str:
+        """`airflow backfill create` from `first` to `last`, both included.
+
+        :param reprocess: dates that have a run already: none, failed or completed.
+        :raises AssertionError: it refused, such as while another backfill of the DAG has not ended.
+        """
+        dates = ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
+        options = ["--reprocess-behavior", reprocess]
+        if backwards:
+            options.append("--run-backwards")
+        if max_active_runs is not None:
+            options += ["--max-active-runs", str(max_active_runs)]
+        for _ in range(_BACKFILL_TRIES - 1):
+            try:
+                return self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
+            except AssertionError as error:
+                # It reads, then writes: SQLite refuses that at once if another writes meanwhile. Nothing has happened.
+                if "database is locked" not in str(error):
+                    raise
+            self.end_backfills(dag_id)
+        return self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
 
     def start_component(self, name: str) -> None:
         """Start one of COMPONENTS; for one that was killed."""
@@ -194,6 +246,8 @@ def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int])
         "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
+        # The default of 5 s is too short for a busy machine; a scheduler that meets a lock for longer ends.
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env.update({f"AIRFLOW__{name}": value for name, value in settings.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -61,10 +61,24 @@ class AirflowClient:
 
     # --- runs
 
-    def trigger(self, dag_id: str, run_id: str, conf: Json | None = None, logical_date: datetime | None = None) -> Json:
-        """Start a run."""
-        date = logical_date.isoformat() if logical_date else None
-        body = {"dag_run_id": run_id, "conf": conf or {}, "logical_date": date}
+    def trigger(
+        self,
+        dag_id: str,
+        run_id: str,
+        conf: Json | None = None,
+        logical_date: datetime | None = None,
+        *,
+        interval: tuple[datetime, datetime] | None = None,
+        partition_key: str | None = None,
+    ) -> Json:
+        """Start a run.
+
+        :param interval: its data interval, if it is not the one that the schedule has for the logical date.
+        """
+        body: Json = {"dag_run_id": run_id, "conf": conf or {}, "partition_key": partition_key}
+        body["logical_date"] = logical_date.isoformat() if logical_date else None
+        if interval is not None:
+            body["data_interval_start"], body["data_interval_end"] = (moment.isoformat() for moment in interval)
         return self._object("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def run(self, dag_id: str, run_id: str) -> Json:
@@ -94,6 +108,21 @@ class AirflowClient:
             raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{told}")
         return run
 
+    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = 120) -> None:
+        """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
+
+        :raises AssertionError: not in time; with the tasks of those that are not, and their last log lines.
+        """
+
+        def others() -> list[str]:
+            return [run_id for run_id, state in states.items() if self.run(dag_id, run_id)["state"] != state]
+
+        def told() -> str:
+            return "\n".join(self.describe_run(dag_id, run_id) for run_id in others())
+
+        what = f"{dag_id}: the runs are {dict(states)}"
+        eventually(lambda: not others(), timeout, what, interval=0.3, explain=told)
+
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> Json:
         """Mark a run success or failed, or queue it."""
         return self._object("PATCH", _run(dag_id, run_id), json={"state": state})
@@ -107,6 +136,38 @@ class AirflowClient:
     def clear_run(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
         """Clear a run: all of its tasks, or the failed ones."""
         self.call("POST", f"{_run(dag_id, run_id)}/clear", json={"dry_run": False, "only_failed": only_failed})
+
+    def clear_runs(self, dag_id: str, run_ids: Sequence[str], *, only_failed: bool = False) -> None:
+        """Clear several runs in one call, as those marked in the list of runs."""
+        body = {"dry_run": False, "only_failed": only_failed, "dag_runs": [{"dag_run_id": each} for each in run_ids]}
+        self.call("POST", f"dags/{dag_id}/clearDagRuns", json=body)
+
+    def clear_range(
+        self,
+        dag_id: str,
+        first: datetime,
+        last: datetime,
+        task_ids: Sequence[str] | None = None,
+        *,
+        downstream: bool = False,
+        only_failed: bool = False,
+    ) -> set[str]:
+        """Clear tasks of all runs whose logical dates lie in a range, its ends included.
+
+        :param task_ids: None: all.
+        :return: ids of the runs that were cleared.
+        """
+        body: Json = {
+            "dry_run": False,
+            "start_date": first.isoformat(),
+            "end_date": last.isoformat(),
+            "include_downstream": downstream,
+            "only_failed": only_failed,
+        }
+        if task_ids is not None:
+            body["task_ids"] = list(task_ids)
+        cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)["task_instances"]
+        return {task["dag_run_id"] for task in cleared}
 
     def clear(
         self,
@@ -134,6 +195,18 @@ class AirflowClient:
             body["task_ids"] = [list(task) if isinstance(task, tuple) else task for task in task_ids]
         cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)["task_instances"]
         return [task["task_id"] for task in cleared]
+
+    # --- backfills
+
+    def end_backfills(self, dag_id: str) -> None:
+        """End the backfills of a DAG whose runs have ended; Airflow does so every 30 s, and refuses others before."""
+        for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
+            if backfill["completed_at"] is None:
+                try:
+                    self.call("PUT", f"backfills/{backfill['id']}/cancel")
+                except AirflowAnswer as answer:
+                    if "already completed" not in str(answer):
+                        raise
 
     # --- task instances
 

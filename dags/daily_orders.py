@@ -1,0 +1,44 @@
+"""The orders of a shop: how many, and their amount, per product; one day a transaction.
+
+    airflow dags unpause daily_orders
+    airflow backfill create --dag-id daily_orders --from-date 2026-01-01 --to-date 2026-01-31
+    airflow backfill create ... --reprocess-behavior failed
+
+In whatever order its days come, and however often they are run again: every day is counted once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+
+from airflow_tx import CommitOperator, DataIntervalSource, Transaction, current_batch, persistent_aggregate
+from airflow_tx.state import Count, SqlState, Sum
+
+totals = SqlState("tx_state", table="daily_orders", keys=["product"], values={"orders": Count(), "amount": Sum()})
+
+
+@task
+def count_orders() -> list[dict[str, Any]]:
+    """Orders and their amount, per product."""
+    orders, amounts = Counter[str](), Counter[str]()
+    for order in current_batch().read():
+        orders[order["product"]] += 1
+        amounts[order["product"]] += order["amount"]
+    return [{"product": product, "orders": orders[product], "amount": amounts[product]} for product in orders]
+
+
+with DAG(
+    "daily_orders",
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),  # "@daily" has empty intervals
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    is_paused_upon_creation=True,
+    max_active_runs=8,
+    tags=["transactions", "example"],
+):
+    with Transaction(source=DataIntervalSource("order_book.orders"), max_pending=4):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count_orders(), state=totals)])

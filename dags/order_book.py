@@ -1,0 +1,20 @@
+"""Where daily_orders.py has its orders from: made up, and always the same ones for a day. Yours asks a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+PRODUCTS = ("apples", "bread", "coffee")
+
+
+def orders(start: datetime, end: datetime, spark: object = None) -> Iterator[dict[str, Any]]:
+    """The orders of the days from `start` to `end`, which is not included."""
+    day = start
+    while day < end:
+        chance = Random(day.date().isoformat())
+        for _ in range(chance.randint(20, 200)):
+            yield {"product": chance.choice(PRODUCTS), "amount": chance.randint(1, 99)}
+        day += timedelta(days=1)

@@ -1,0 +1,256 @@
+"""Failed days are backfilled in every way Airflow has, and each day is counted once."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.testing.eventually import eventually
+from dags import order_book
+from tests.airflow.dags.daily import DAY, FIRST, SIZE
+from tests.airflow.stack import Final, Stack
+
+DAYS = [FIRST + number * DAY for number in range(4)]
+
+
+@dataclass
+class Days:
+    """A DAG whose runs stand for days."""
+
+    stack: Stack
+    dag_id: str
+
+    @contextmanager
+    def told(self, what: str, *days: datetime) -> Iterator[None]:
+        """Within the block the counts of these days fail, or hold."""
+        folder = self.stack.folder / what / self.dag_id
+        folder.mkdir(parents=True)
+        for day in days:
+            Path(folder, f"{day:%Y-%m-%d}").touch()
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder)
+
+    def runs(self) -> dict[str, str]:
+        """The state of every run."""
+        return {run["dag_run_id"]: run["state"] for run in self.stack.airflow.runs(self.dag_id)}
+
+    def run_of(self, day: datetime) -> str:
+        """The run of a day."""
+        runs = {datetime.fromisoformat(run["logical_date"]): run for run in self.stack.airflow.runs(self.dag_id)}
+        return str(runs[day]["dag_run_id"])
+
+    def wait(self, states: dict[str, str]) -> None:
+        """Wait until runs are in these states."""
+        self.stack.airflow.wait_runs(self.dag_id, states)
+
+    def wait_all(self, count: int) -> list[str]:
+        """Wait until there are so many runs, and all have ended as success."""
+        what = f"{count} runs of {self.dag_id} have succeeded"
+
+        def told() -> str:
+            return "\n".join(self.stack.airflow.describe_run(self.dag_id, run_id) for run_id in self.runs())
+
+        eventually(lambda: [*self.runs().values()] == ["success"] * count, 120, what, interval=0.3, explain=told)
+        return list(self.runs())
+
+    def backfill(self, **options: Any) -> None:
+        """Backfill all days; the backfill before it has ended."""
+        self.stack.airflow.end_backfills(self.dag_id)
+        self.stack.airflow.backfill(self.dag_id, DAYS[0], DAYS[-1], **options)
+
+    def log(self, run_id: str, task_id: str = "begin") -> str:
+        """The logs of all tries of a task."""
+        return self.stack.airflow.whole_log(self.dag_id, run_id, task_id)
+
+    def history(self) -> list[Final]:
+        """The final transactions."""
+        return self.stack.ledger(self.dag_id).history()
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """What the state holds."""
+        return self.stack.totals(self.dag_id)
+
+
+@dataclass
+class Story:
+    """What was seen in the course of it."""
+
+    days: Days
+    seen: dict[str, Any] = field(default_factory=dict)
+
+
+def scheduled(stack: Stack) -> Story:
+    """Four scheduled days, two of which fail; the failed ones are backfilled, then all of them."""
+    story = Story(days := Days(stack, "by_day"))
+    with days.told("fail", *DAYS[1:3]):
+        eventually(lambda: stack.airflow.call("GET", "dags/by_day"), 90, "the DAG is known", interval=0.3)
+        stack.airflow.pause("by_day", False)
+        eventually(lambda: len(days.runs()) == 4, 60, "the days are scheduled")
+        run_ids = [days.run_of(day) for day in DAYS]
+        days.wait(dict.fromkeys(run_ids[1:3], "failed"))
+        story.seen["failed"] = run_ids[1:3], days.totals()
+    days.backfill(reprocess="failed")
+    story.seen["runs"] = days.wait_all(4)
+    story.seen["committed"] = days.totals(), days.history()
+    stack.airflow.delete_run("by_day", run_ids[0])
+    days.backfill(reprocess="completed", backwards=True)
+    story.seen["runs again"] = days.wait_all(4)
+    return story
+
+
+def partitioned(stack: Stack) -> Story:
+    """A partition that failed is backfilled, while another event comes for it."""
+    story = Story(days := Days(stack, "by_partition"))
+    airflow, key = stack.airflow, f"{DAYS[0]:%Y-%m-%dT%H:%M:%S}"
+    airflow.wait_dag("by_partition")
+    with days.told("fail", DAYS[0]):
+        airflow.trigger("by_partition", "first", partition_key=key)
+        airflow.wait_run("by_partition", "first", state="failed")
+    with days.told("hold", DAYS[0]):
+        days.backfill(reprocess="failed")
+        (holder,) = (run for run in days.runs() if f"{DAYS[0]:%Y-%m-%d}" in run)
+        stack.begun("by_partition", holder)
+        airflow.trigger("by_partition", "double", partition_key=key)
+        airflow.clear_run("by_partition", "first")
+        days.wait(dict.fromkeys(("first", "double"), "failed"))
+        story.seen["refused"] = {run: days.log(run) for run in ("first", "double")}
+        story.seen["allocated"] = stack.ledger("by_partition").allocated
+    days.wait({run: "success" for run in days.runs() if run not in ("first", "double")})
+    story.seen["holder"] = holder
+    story.seen["committed"] = days.totals(), days.history()
+    airflow.clear_runs("by_partition", ["first", "double", holder])
+    days.wait_all(6)
+    story.seen["cleared"] = {run: days.log(run) for run in ("first", "double", holder)}
+    return story
+
+
+def doubled(stack: Stack) -> Story:
+    """Two runs of one interval at a time, and one whose interval overlaps."""
+    story = Story(days := Days(stack, "doubled_days"))
+    airflow, interval = stack.airflow, (DAYS[0], DAYS[1])
+    airflow.wait_dag("doubled_days")
+    with days.told("hold", DAYS[0]):
+        airflow.trigger("doubled_days", "one", logical_date=DAYS[0], interval=interval)
+        stack.begun("doubled_days", "one")
+        airflow.trigger("doubled_days", "two", logical_date=DAYS[0] + timedelta(hours=1), interval=interval)
+        airflow.wait_run("doubled_days", "two", state="failed")
+        story.seen["refused"] = days.log("two")
+    airflow.wait_run("doubled_days", "one")
+    half = (DAYS[0] + DAY / 2, DAYS[1] + DAY / 2)
+    airflow.trigger("doubled_days", "half", logical_date=half[0], interval=half)
+    airflow.trigger("doubled_days", "empty", logical_date=DAYS[2], interval=(DAYS[2], DAYS[2]))
+    airflow.trigger("doubled_days", "none")
+    airflow.clear_run("doubled_days", "two")
+    days.wait({"two": "success", "half": "failed", "empty": "failed", "none": "failed"})
+    story.seen.update({run_id: days.log(run_id) for run_id in ("two", "half", "empty", "none")})
+    return story
+
+
+def example(stack: Stack) -> Story:
+    """`dags/daily_orders.py` over two days, and over the one that the schedule starts by itself."""
+    story = Story(days := Days(stack, "daily_orders"))
+    eventually(lambda: stack.airflow.call("GET", "dags/daily_orders"), 90, "the DAG is known", interval=0.3)
+    stack.airflow.pause("daily_orders", False)
+    first = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    stack.airflow.backfill("daily_orders", first, first + DAY)
+    days.wait_all(3)
+    starts = [datetime.fromisoformat(run["data_interval_start"]) for run in stack.airflow.runs("daily_orders")]
+    orders = [order for start in starts for order in order_book.orders(start, start + DAY)]
+    story.seen["orders"] = {
+        product: (len(amounts), sum(amounts))
+        for product in order_book.PRODUCTS
+        if (amounts := [order["amount"] for order in orders if order["product"] == product])
+    }
+    return story
+
+
+Stories = dict[str, Future[Story]]
+
+
+@pytest.fixture(scope="module")
+def stories(stack: Stack) -> Iterator[Stories]:
+    """All stories, told at the same time: most of it is waiting."""
+    with ThreadPoolExecutor() as threads:
+        yield {tell.__name__: threads.submit(tell, stack) for tell in (scheduled, partitioned, doubled, example)}
+
+
+def test_failed_days_are_backfilled_and_counted_once(stories: Stories) -> None:
+    story = stories["scheduled"].result()
+    failed, before = story.seen["failed"]
+    assert sum(numbers for numbers, _ in before.values()) <= 2 * SIZE
+    totals, history = story.seen["committed"]
+    assert [entry.txid for entry in history] == [1, 2, 3, 4]
+    assert {entry.run_id for entry in history} == set(story.seen["runs"])
+    assert {entry.run_id: entry.attempts for entry in history if entry.attempts > 1} == dict.fromkeys(failed, 2)
+    story.days.stack.assert_counted_once("by_day", 4 * SIZE)
+    assert totals == story.days.totals()
+
+
+def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stories: Stories) -> None:
+    story = stories["scheduled"].result()
+    assert story.days.history() == story.seen["committed"][1]
+    story.days.stack.assert_counted_once("by_day", 4 * SIZE)
+    (anew,) = set(story.seen["runs again"]) - set(story.seen["runs"])
+    assert anew == story.days.run_of(DAYS[0])
+    for run_id in story.seen["runs again"]:
+        assert "is already committed" in story.days.log(run_id)
+
+
+def test_a_backfill_of_a_failed_partition_takes_its_transaction_over(stories: Stories) -> None:
+    story = stories["partitioned"].result()
+    totals, history = story.seen["committed"]
+    first, *others = history
+    assert (first.txid, first.attempts, first.run_id) == (1, 2, story.seen["holder"])
+    assert [entry.attempts for entry in others] == [1, 1, 1]
+    assert totals == story.days.totals()
+    story.days.stack.assert_counted_once("by_partition", 4 * SIZE)
+
+
+def test_a_second_run_of_a_partition_is_refused_while_the_first_is_live(stories: Stories) -> None:
+    story = stories["partitioned"].result()
+    for log in story.seen["refused"].values():
+        assert story.seen["holder"] in log
+    assert story.seen["allocated"] <= 4
+
+
+def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stories: Stories) -> None:
+    story = stories["partitioned"].result()
+    for log in story.seen["cleared"].values():
+        assert "Transaction 1 of by_partition is already committed" in log
+    assert story.days.history() == story.seen["committed"][1]
+
+
+def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is_refused(stories: Stories) -> None:
+    story = stories["doubled"].result()
+    assert "run one" in story.seen["refused"]
+    assert "Transaction 1 of doubled_days is already committed" in story.seen["two"]
+    assert "overlaps 2013-01-01T00:00:00+00:00/2013-01-02T00:00:00+00:00" in story.seen["half"]
+    assert [entry.run_id for entry in story.days.history()] == ["one"]
+    story.days.stack.assert_counted_once("doubled_days", SIZE)
+
+
+def test_a_run_without_a_real_interval_is_refused_with_the_remedy_in_its_log(stories: Stories) -> None:
+    seen = stories["doubled"].result().seen
+    remedy = 'CronDataIntervalTimetable("0 0 * * *", timezone="UTC")'
+    assert "has the empty data interval 2013-01-03T00:00:00+00:00/2013-01-03T00:00:00+00:00" in seen["empty"]
+    assert "has no data interval" in seen["none"]
+    assert remedy in seen["empty"]
+    assert remedy in seen["none"]
+
+
+def test_the_example_of_daily_orders_counts_every_day_once(stories: Stories) -> None:
+    story = stories["example"].result()
+    with sqlite3.connect(story.days.stack.folder / "state.db") as state:
+        rows = state.execute("SELECT product, orders, amount FROM daily_orders").fetchall()
+    assert {product: (int(orders), int(amount)) for product, orders, amount in rows} == story.seen["orders"]
