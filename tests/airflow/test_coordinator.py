@@ -1,0 +1,180 @@
+"""Nobody starts a run, and nobody replays one: two coordinators do, and each number is counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.eventually import eventually
+from tests.airflow.stack import SIZE, RawLedger, Stack
+from tests.airflow.test_compat_runs import parent
+
+DAG = "coordinated"
+COORDINATORS = ("coordinated_coordinator", "coordinated_twin")
+
+
+class Feed:
+    """A folder that grows by files of SIZE numbers, and what is to happen to them."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._folder = stack.folder / "coordinated"
+        self._marks = stack.folder / "marks"
+        self.stack = stack
+        self.files = 0
+        for folder in (self._folder, self._marks):
+            folder.mkdir()
+
+    @property
+    def airflow(self) -> LocalAirflow:
+        return self.stack.airflow
+
+    @property
+    def ledger(self) -> RawLedger:
+        return self.stack.ledger(DAG)
+
+    def add(self, *marks: str | None) -> list[Path | None]:
+        """One file for each mark; the marks are files, too."""
+        found = []
+        for mark in marks:
+            first, name = self.files * SIZE, f"{self.files:04}.csv"
+            path = None if mark is None else self._marks / f"{name}.{mark}"
+            if path is not None:
+                path.touch()
+            text = "\n".join(["number", *map(str, range(first, first + SIZE)), ""])
+            (self._folder / ".new").write_text(text)
+            (self._folder / ".new").rename(self._folder / name)
+            self.files += 1
+            found.append(path)
+        return found
+
+    def stop(self) -> None:
+        """Keep the coordinators from doing anything."""
+        for dag_id in COORDINATORS:
+            self.airflow.pause(dag_id)
+        eventually(lambda: "running" not in self.coordinators().values(), 60, "no coordinator runs", interval=0.3)
+
+    def go_on(self) -> None:
+        """Let them go on."""
+        for dag_id in COORDINATORS:
+            eventually(lambda dag_id=dag_id: self.airflow.pause(dag_id, False) is None, 60, f"{dag_id} is known")  # type: ignore[misc]
+
+    def coordinators(self) -> dict[str, str | None]:
+        """The states of their tasks."""
+        runs = [(dag_id, run["dag_run_id"]) for dag_id in COORDINATORS for run in self.airflow.runs(dag_id)]
+        return {dag_id: self.airflow.states(dag_id, run_id).get("coordinate") for dag_id, run_id in runs}
+
+    def committed(self, timeout: float = 90) -> None:
+        """Wait until every file is committed, and see that each number was counted once, in order."""
+        eventually(
+            lambda: len(self.ledger.names("history")) >= self.files,
+            timeout,
+            f"{self.files} transactions are committed",
+            interval=0.3,
+            explain=self.explain,
+        )
+        history = self.ledger.history()
+        assert [entry.txid for entry in history] == list(range(1, self.files + 1))
+        assert all(entry.outcome == "COMMITTED" for entry in history)
+        eventually(lambda: self.stack.totals(DAG), 5, "there are totals")
+        self.stack.assert_counted_once(DAG, self.files * SIZE)
+
+    def record(self, txid: int) -> dict[str, Any]:
+        """The record of an open transaction."""
+        found: dict[str, Any] = self.ledger.read(f"coordinator/transactions/{txid}") or {}
+        return found
+
+    def log(self) -> str:
+        """What the coordinators said."""
+        runs = [(dag_id, run["dag_run_id"]) for dag_id in COORDINATORS for run in self.airflow.runs(dag_id)]
+        return "\n".join(self.airflow.whole_log(dag_id, run_id, "coordinate") for dag_id, run_id in runs)
+
+    def explain(self) -> str:
+        """For a test that fails."""
+        runs = {run["dag_run_id"]: run["state"] for run in self.airflow.runs(DAG)}
+        open_ = {txid: self.record(int(txid)) for txid in self.ledger.names("coordinator/transactions")}
+        return f"runs {runs}\nopen {open_}\n{self.log()}"
+
+
+@pytest.fixture(scope="module")
+def feed(stack: Stack) -> Iterator[Feed]:
+    """The topology, with two coordinators that go on until the end of this module."""
+    made = Feed(stack)
+    stack.airflow.wait_dag(DAG)
+    made.go_on()
+    yield made
+    made.stop()
+
+
+def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fails(feed: Feed) -> None:
+    feed.add(None, "fail-once", "kill")
+    feed.airflow.trigger(DAG, "by-hand")  # goes along, and takes whatever is next
+    feed.add(None, "fail-once", None)
+    feed.committed(timeout=150)
+    feed.airflow.wait_run(DAG, "by-hand")
+
+    history = feed.ledger.history()
+    assert {entry.run_id for entry in history} <= {"by-hand", *(f"tx-{txid}" for txid in range(1, 7))}
+    assert [entry.attempts for entry in history] == [1, 2, 2, 1, 2, 1]
+    assert feed.log().count("is replayed (automatic replay 1 of 2)") == 3
+
+
+def test_a_run_that_was_deleted_comes_back_with_its_batch(feed: Feed) -> None:
+    (hold,) = feed.add("hold")
+    txid = feed.files
+    run_id = f"tx-{txid}"
+    eventually(lambda: feed.record(txid).get("request"), 60, f"{run_id} has begun", explain=feed.explain)
+    pid = feed.airflow.wait_task(DAG, run_id, "count", "running")["pid"]
+    feed.stop()
+    # Airflow deletes no run that is running.
+    feed.airflow.set_run_state(DAG, run_id, "failed")
+    eventually(lambda: pid not in feed.airflow.processes(), 30, "its task has ended")
+    feed.airflow.delete_run(DAG, run_id)
+    assert hold is not None
+    hold.unlink()
+    feed.go_on()
+    feed.committed()
+    assert feed.ledger.of_run(run_id).txid == txid
+    assert feed.airflow.run(DAG, run_id)["run_type"] != "scheduled"
+
+
+def test_a_committer_that_is_dead_with_its_supervisor_is_replaced(feed: Feed) -> None:
+    txid = feed.files + 1
+    paused = feed.stack.failpoints.arm("commit.before_mark", "pause", topology=DAG, txid=txid)
+    feed.add(None)
+    eventually(lambda: paused.reached, 60, "the committer stands before its mark", explain=feed.explain)
+    pid = feed.airflow.task(DAG, f"tx-{txid}", "commit")["pid"]
+    supervisor = parent(pid)
+    assert "airflow worker -- LocalExecutor" in Path(f"/proc/{supervisor}/cmdline").read_text()
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    paused.release()
+
+    feed.committed(timeout=60)
+    took = time.monotonic() - killed
+    print(f"A dead committer was replaced, and its transaction committed, after {took:.1f} s")
+    assert feed.ledger.history()[-1].attempts == 2
+
+
+def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_it(feed: Feed) -> None:
+    (fail, _) = feed.add("fail", None)
+    txid = feed.files - 1
+    blocked = eventually(
+        lambda: (feed.ledger.read("topology") or {}).get("blocked"), 90, "it is blocked", explain=feed.explain
+    )
+    assert (blocked["txid"], blocked["attempt"]) == (txid, 3)
+    assert "is not wanted" in blocked["reason"]
+    assert f"airflow tx replay {DAG} {txid}" in feed.log()
+
+    assert fail is not None
+    fail.unlink()
+    feed.airflow.clear_run(DAG, f"tx-{txid}")
+    feed.committed()
+    eventually(lambda: feed.ledger.read("topology")["blocked"] is None, 30, "it is blocked no more")
