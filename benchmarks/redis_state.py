@@ -1,4 +1,4 @@
-"""Keys per second of one large commit to a `RedisState`, against pipelined HINCRBYs of the same keys, without guarantees.
+"""Keys per second of one large commit to a `RedisState`, against pipelined HINCRBYs that guarantee nothing.
 
 A Redis of its own, that writes to no disk. New keys, then the same keys again.
 Usage: .venv/bin/python -m benchmarks.redis_state [keys]

@@ -1,4 +1,4 @@
-"""The state suite on a Redis server."""
+"""The state suite and the map suite on a Redis server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from airflow_tx.errors import FenceOutranked, StateBehind
 from airflow_tx.state import Aggregator, Sum
 from airflow_tx.state.backing.redis import RedisState
+from airflow_tx.state.backing.redis_map import RedisMap
+from airflow_tx.testing.map_suite import MakeBacking, MapSuite
 from airflow_tx.testing.redis import LocalRedis
 from airflow_tx.testing.state_suite import Grants, MakeState, ReadableState, StateSuite, rows, totals
 
@@ -68,3 +70,12 @@ class TestRedisState(StateSuite):
         second.raise_fence(following)
         second.write(following, rows({"a": 10}))
         assert (totals(first), totals(second)) == ({"a": 11}, {"a": 10})
+
+
+class TestRedisMap(MapSuite):
+    examples = 25
+
+    @pytest.fixture
+    def make_backing(self, redis: LocalRedis) -> MakeBacking:
+        prefix = f"t{uuid.uuid4().hex[:8]}"
+        return lambda kind: RedisMap.from_url(redis.url(), prefix=f"{prefix}.{kind}")
