@@ -6,11 +6,8 @@ not be touched is refused by an assignment that cannot be made, and with it the 
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import Context, Decimal
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -21,7 +18,8 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.backing.sql_dialect import ROW, Arrays, Assignments, Constants, Dialect, ValueRefused
+from airflow_tx.state.backing.sql_dialect import ROW, Arrays, Assignments, Constants, Dialect
+from airflow_tx.state.backing.sql_mysql_rows import DOC, PACKET, parts, read, source
 from airflow_tx.state.backing.sql_types import (
     KEY_LENGTH,
     ExactJson,
@@ -30,7 +28,6 @@ from airflow_tx.state.backing.sql_types import (
     UtcDatetime,
     collation,
 )
-from airflow_tx.state.column_types import json_text
 
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
@@ -40,13 +37,8 @@ _UNAVAILABLE |= {1161, 1184, 1203, 1226, 1836, 1927, 4031}
 _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
 _INDEX_BYTES = 3072
-_STATEMENT = 2**23
-_WHOLE, _FRACTION = 35, 30
-_MANY = Context(prec=100_000)
-_DOC = "tx_rows"
 _KINDS = {"bigint": "bigint", "double": "double", "decimal(65,30)": "numeric", "longtext": "text", "date": "date"}
 _KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
-
 _COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
 
 
@@ -96,7 +88,7 @@ class MySql(Dialect):
                 f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {idle}"
             )
             cursor.execute("SELECT @@max_allowed_packet")
-            record.info[_DOC] = int(cursor.fetchone()[0])
+            record.info[PACKET] = int(cursor.fetchone()[0])
             cursor.close()
 
         event.listen(engine, "connect", on_connect)
@@ -192,9 +184,9 @@ class MySql(Dialect):
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
         """INSERT ... SELECT from one JSON document: thousands of rows in one statement."""
-        select: Any = sa.select(*[sa.literal_column(_read(kind, i)) for i, kind in enumerate(kinds)], *also.values())
+        select: Any = sa.select(*[sa.literal_column(read(kind, i)) for i, kind in enumerate(kinds)], *also.values())
         return mysql.insert(table).from_select(
-            [*[column.name for column in columns], *also], select.select_from(_source(kinds))
+            [*[column.name for column in columns], *also], select.select_from(source(kinds))
         )
 
     def given(self, insert: Any) -> Any:
@@ -211,12 +203,12 @@ class MySql(Dialect):
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
         """One statement, unless it would be too long for the server."""
-        return sum(self._execute_part(connection, statement, part) for part in _parts(connection, kinds, columns))
+        return sum(self._execute_part(connection, statement, part) for part in parts(connection, kinds, columns))
 
     def _execute_part(self, connection: Connection, statement: Any, part: tuple[int, str]) -> int:
         rows, document = part
         try:
-            connection.execute(statement, {_DOC: document})
+            connection.execute(statement, {DOC: document})
         except sa.exc.IntegrityError as error:
             if _code(error) == _NOT_NULL:
                 return 0
@@ -232,14 +224,14 @@ class MySql(Dialect):
         wanted: Sequence[sa.Column[Any]],
     ) -> Iterator[Sequence[Any]]:
         """A join with a JSON document, which comes first: each of its rows is looked up in the primary key."""
-        source = _source(kinds)
+        rows_source = source(kinds)
         primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
-        on = [sa.literal_column(_read(kind, i)) == column for i, (kind, column) in primary]
-        query = sa.select(sa.literal_column(f"{_DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
-        query = query.select_from(source, table).where(*on)
+        on = [sa.literal_column(read(kind, i)) == column for i, (kind, column) in primary]
+        query = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+        query = query.select_from(rows_source, table).where(*on)
         start = 0
-        for rows, document in _parts(connection, kinds, keys):
-            for number, *values in connection.execute(query, {_DOC: document}):
+        for rows, document in parts(connection, kinds, keys):
+            for number, *values in connection.execute(query, {DOC: document}):
                 yield start + number - 1, *values
             start += rows
 
@@ -257,93 +249,5 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
         return comment
     if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", "binary(32)"):
         return "text" if declared.startswith("varchar") else "bytes"
-    return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, declared)
-
-
-# --- rows as one JSON document ------------------------------------------------------------------------------------
-
-# A type of JSON_TABLE holds what it is given or cuts it without a word: only those that cannot are used.
-_READ_AS = {"bigint": "BIGINT", "double": "DOUBLE", "boolean": "BIGINT"}
-_AFTERWARDS = {
-    "numeric": "CAST({} AS DECIMAL(65,30))",
-    "date": "CAST({} AS DATE)",
-    "timestamp": "CAST({} AS DATETIME(6))",
-    "timestamptz": "CAST({} AS DATETIME(6))",
-    "bytes": "UNHEX({})",
-}
-
-
-def _read(kind: str, number: int) -> str:
-    return _AFTERWARDS.get(kind, "{}").format(f"{_DOC}.c{number}")
-
-
-def _source(kinds: Sequence[str]) -> Any:
-    columns = [f"{ROW} FOR ORDINALITY"]
-    for number, kind in enumerate(kinds):
-        declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
-        columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
-    return sa.text(f"JSON_TABLE(:{_DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {_DOC}")
-
-
-def _time(value: dt.datetime) -> str:
-    return value.replace(tzinfo=None).isoformat(" ")
-
-
-_WRITE: Mapping[str, Callable[[Any], Any]] = {
-    "numeric": lambda value: format(value, "f"),
-    "date": dt.date.isoformat,
-    "timestamp": _time,
-    "timestamptz": _time,
-    "bytes": bytes.hex,
-    "json": json_text,
-}
-
-
-def _parts(connection: Connection, kinds: Sequence[str], columns: Arrays) -> Iterator[tuple[int, str]]:
-    """The rows as documents that the server takes: how many rows, and the text."""
-    ready = []
-    for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
-        if kind == "numeric":
-            _check_digits(number, values)
-        write = _WRITE.get(kind)
-        ready.append(values if write is None else [None if value is None else write(value) for value in values])
-    packet = connection.info[_DOC]
-    yield from _cut(list(zip(*ready, strict=True)), 0, min(_STATEMENT, packet - 65536), packet)
-
-
-def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[tuple[int, str]]:
-    document = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-    # What the driver puts a backslash before.
-    size = len(document.encode()) + sum(map(document.count, "\"'\\"))
-    if size <= limit:
-        yield len(rows), document
-    elif len(rows) > 1:
-        half = len(rows) // 2
-        yield from _cut(rows[:half], start, limit, packet)
-        yield from _cut(rows[half:], start + half, limit, packet)
-    elif size <= packet - 65536:
-        yield 1, document
-    else:
-        raise ValueRefused(
-            start,
-            None,
-            f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}",
-            "Raise max_allowed_packet, or keep less in one row.",
-        )
-
-
-def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
-    """DECIMAL(65,30) would round what has more digits after the point."""
-    for row, value in enumerate(values):
-        if value is None or not value:
-            continue
-        normal = value.normalize(_MANY)
-        exponent = normal.as_tuple().exponent
-        assert isinstance(exponent, int)
-        if -exponent > _FRACTION or normal.adjusted() >= _WHOLE:
-            raise ValueRefused(
-                row,
-                number,
-                f"has more than {_WHOLE} digits before or {_FRACTION} after the point",
-                "Round it before writing: MySQL and MariaDB keep no longer ones.",
-            )
+    # Not the bare name: their "timestamp" is not ours.
+    return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}")

@@ -1,0 +1,338 @@
+"""What is MariaDB's own: long keys, packets, decimals of a fixed length, locks, deadlocks, a server that goes away."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.state import Last, Max, SqlState, Sum
+from airflow_tx.testing.mariadb import DATABASE, PASSWORD, USER, LocalMariaDB
+from airflow_tx.testing.state_suite import Grants, rows, totals
+
+_SOON = 60.0
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB(settings={"max-allowed-packet": "1M"}) as server:
+        yield server
+
+
+@pytest.fixture
+def url(mariadb: LocalMariaDB) -> str:
+    return mariadb.url()
+
+
+@pytest.fixture
+def table() -> str:
+    """A table that no other test uses."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+def _query(url: str, statement: str) -> Any:
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
+        result = connection.execute(sa.text(statement))
+        return result.all() if result.returns_rows else None
+
+
+def _state(url: str, table: str, **query: str) -> SqlState:
+    changed = sa.make_url(url).update_query_dict(query).render_as_string(hide_password=False)
+    return SqlState.from_url(changed, table=table, keys=["key"], values={"n": Sum()})
+
+
+# --- keys and values ----------------------------------------------------------------------------------------------
+
+
+def test_keys_of_a_kilobyte_in_several_columns_are_told_apart(url: str, table: str, grants: Grants) -> None:
+    long = "x" * 500
+    keys = [(long, f"{long}{end}") for end in ("", " ", "a", "A", "ä", "a\u0308")] + [
+        (f"{long}a", long),
+        ("", "ab"),
+        ("a", "b"),
+    ]
+    state = SqlState.from_url(url, table=table, keys=["one", "two"], values={"n": Sum()})
+    for txid in (1, 2):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"one": one, "two": two, "n": 1} for one, two in keys])
+        grants.final(grant, state)
+    assert {(row["one"], row["two"]): row["n"] for row in state.read()} == dict.fromkeys(keys, 2)
+    found = _query(url, f"SELECT n FROM {table} WHERE one = '' AND two = 'ab'")
+    assert found == [(2,)]
+
+
+def test_a_large_update_is_cut_into_what_the_server_takes(url: str, table: str, grants: Grants) -> None:
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text"), "data": Last("bytes")})
+    update = [{"key": f"key {i}", "text": '"' * 2000, "data": bytes(2000)} for i in range(1000)]
+    state.raise_and_write(grants(1), update)
+    assert state.read() == sorted(update, key=lambda row: str(row["key"]))
+
+
+def test_a_row_that_the_server_does_not_take_is_named_and_nothing_is_written(
+    url: str, table: str, grants: Grants
+) -> None:
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text")})
+    update = [{"key": f"key {i}", "text": "x" * (2_000_000 if i == 7 else 1)} for i in range(100)]
+    with pytest.raises(
+        StateError, match=r"row 7 \{'key': 'key 7'\}: it takes .* max_allowed_packet is 1048576.*Raise"
+    ) as failure:
+        state.raise_and_write(grants(1), update)
+    assert not isinstance(failure.value, StateUnavailable)
+    assert (state.fence(), state.read()) == (None, [])
+
+
+@pytest.mark.parametrize("value", [Decimal("1e-31"), Decimal(10**35), Decimal("1." + "1" * 31), Decimal(-(10**40))])
+def test_a_decimal_that_would_be_rounded_is_refused(url: str, table: str, grants: Grants, value: Decimal) -> None:
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum("numeric")})
+    fine = [{"key": "a", "n": Decimal(10**34)}, {"key": "b", "n": Decimal("1e-30")}]
+    with pytest.raises(
+        StateError, match=r"row 2 \{'key': 'c'\}: n has more than 35 digits before or 30 after the point"
+    ):
+        state.raise_and_write(grants(1), [*fine, {"key": "c", "n": value}])
+    state.raise_and_write(grants(1, 2), fine)
+    assert state.read() == fine
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "delta"),
+    [("bigint", 2**63 - 1, 1), ("double", 1.7e308, 1.7e308), ("numeric", Decimal(9 * 10**34), Decimal(9 * 10**34))],
+)
+@pytest.mark.parametrize("state_kind", ["opaque", "transactional"])
+def test_a_sum_that_overflows_fails_whole_on_a_server_that_is_not_strict(
+    url: str, table: str, grants: Grants, kind: str, stored: Any, delta: Any, state_kind: str
+) -> None:
+    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum(kind)}, kind=state_kind)
+    grant = grants(1)
+    state.raise_and_write(grant, [{"key": "a", "n": stored}, {"key": "b", "n": 1}])
+    grants.final(grant, state)
+    fence = state.fence()
+    with pytest.raises(StateError, match="out of range|Out of range") as failure:
+        state.raise_and_write(grants(2), [{"key": "b", "n": 1}, {"key": "a", "n": delta}, {"key": "c", "n": 1}])
+    assert not isinstance(failure.value, StateUnavailable)
+    assert (state.fence(), [row["n"] for row in state.read()]) == (fence, [stored, 1])
+
+
+@pytest.mark.parametrize(
+    "column", ["VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "VARCHAR(10)", "TEXT"]
+)
+def test_a_table_whose_keys_are_compared_otherwise_is_refused(
+    url: str, table: str, grants: Grants, column: str
+) -> None:
+    state = _state(url, table)
+    grants.commit(1, state, {"a": 1})
+    _query(url, f"ALTER TABLE {table} MODIFY `key` {column} NOT NULL")
+    with pytest.raises(StateError, match=f"table {table} exists with other columns: .* found .*key "):
+        grants.commit(2, _state(url, table), {"A": 1})
+
+
+def test_a_table_is_innodb_with_an_index_for_the_roll_back(url: str, table: str, grants: Grants) -> None:
+    grants.commit(1, _state(url, table), {"a": 1})
+    made = _query(url, f"SHOW CREATE TABLE {table}")[0][1]
+    assert "ENGINE=InnoDB" in made
+    assert "KEY `tx_txid` (`tx_txid`)" in made
+    assert "PRIMARY KEY (`tx_digest`)" in made
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_strict_and_reads_what_is_committed(url: str, table: str) -> None:
+    with _state(url, table)._store.transaction() as connection:
+        found = connection.execute(
+            sa.text(
+                "SELECT @@sql_mode, @@tx_isolation, @@innodb_lock_wait_timeout, @@wait_timeout, @@lock_wait_timeout, "
+                "@@character_set_client, @@time_zone"
+            )
+        ).one()
+    assert "STRICT_ALL_TABLES" in found[0]
+    assert tuple(found[1:]) == ("READ-COMMITTED", 30, 60, 30, "utf8mb4", "+00:00")
+
+
+def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(url: str, table: str, grants: Grants) -> None:
+    holder, waiting = _state(url, table), _state(url, table, lock_timeout="1")
+    grants.commit(1, holder, {"a": 1})
+    with holder._store.transaction() as connection:
+        holder._store.read_fence(connection, lock="update")
+        with pytest.raises(
+            StateLocked, match="locked by another session: .*Lock wait timeout.* the next try waits again"
+        ):
+            waiting.raise_fence(grants(2))
+
+
+def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str, grants: Grants) -> None:
+    state = _state(url, table)
+    grants.commit(1, state, {"a": 1, "b": 1})
+    first = threading.Barrier(2)
+
+    def lock(keys: tuple[str, str]) -> str:
+        try:
+            with _state(url, table)._store.transaction() as connection:
+                for number, key in enumerate(keys):
+                    connection.execute(sa.text(f"UPDATE {table} SET n = n + 1 WHERE `key` = :key"), {"key": key})
+                    if number == 0:
+                        first.wait(_SOON)
+        except StateLocked as error:
+            return str(error)
+        return "through"
+
+    # Without an index on the key each update locks what it looks at, too.
+    with ThreadPoolExecutor(2) as pool:
+        found = sorted(pool.map(lock, [("a", "b"), ("b", "a")]), key=len)
+    assert found[0] == "through"
+    assert "Deadlock found" in found[1]
+    assert "the next try waits again" in found[1]
+    grants.commit(2, state, {"a": 1})
+
+
+def test_a_silent_holder_of_the_fence_is_ended(url: str, table: str, grants: Grants) -> None:
+    silent, other = _state(url, table, idle_timeout="1"), _state(url, table)
+    grants.commit(1, other, {"a": 1})
+
+    def hold() -> None:
+        with silent._store.transaction() as connection:
+            silent._store.read_fence(connection, lock="update")
+            grants.commit(2, other, {"a": 1})  # it waits for the lock, and gets it
+            silent._store.read_fence(connection)
+
+    with pytest.raises(StateUnavailable) as failure:
+        hold()
+    assert not isinstance(failure.value, StateOutcomeUnknown)
+    assert totals(other) == {"a": 2}
+
+
+def test_parallel_writers_do_not_wait_for_each_other(url: str, table: str, grants: Grants) -> None:
+    state, grant, together = _state(url, table), grants(1), threading.Barrier(4)
+    state.raise_fence(grant)
+    grants.last = {}
+
+    def part(chunk: int) -> int:
+        def update() -> Iterator[dict[str, Any]]:
+            yield from ({"key": f"{chunk} {i}", "n": i} for i in range(10_000))
+            together.wait(_SOON)  # all of them are inside their transactions
+            yield {"key": f"{chunk} last", "n": 1}
+
+        return _state(url, table).write(grant, update(), chunk=chunk, complete=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(part, range(4))) == 40_004
+    assert len(totals(state)) == 40_004
+
+
+# --- a server that goes away --------------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
+    url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = _state(url, table)
+    grants.commit(1, state, {"a": 1})
+    grant = grants(2)
+    state.raise_fence(grant)
+
+    def commit_and_lose_the_answer(dbapi_connection: Any) -> None:
+        dbapi_connection.commit()
+        _query(url, f"KILL {dbapi_connection.thread_id()}")
+        dbapi_connection.cursor().execute("SELECT 1")
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(state._store._engine.dialect, "do_commit", commit_and_lose_the_answer)
+        with pytest.raises(StateOutcomeUnknown, match="may have been written.*the next try finds out"):
+            state.write(grant, rows({"a": 1}))
+    assert state.write(grant, rows({"a": 1})) == 1
+    assert totals(state) == {"a": 2}
+
+
+def test_a_server_that_dies_between_fence_and_commit_leaves_nothing_and_the_same_grant_goes_on(
+    table: str, grants: Grants
+) -> None:
+    with LocalMariaDB(fsync=True) as server:
+        state = _state(server.url(), table)
+        grants.commit(1, state, {"key 0": 5})
+        grant, many = grants(2), {f"key {i}": 1 for i in range(10_001)}
+        state.raise_fence(grant)
+
+        def dying() -> Iterator[dict[str, Any]]:
+            *most, last = rows(many)
+            yield from most
+            server.kill()
+            yield last
+
+        uses: list[Callable[[], Any]] = [
+            lambda: state.write(grant, dying()),
+            state.read,
+            lambda: state.raise_fence(grant),
+            lambda: state.write(grant, rows(many)),
+        ]
+        for use in uses:
+            with pytest.raises(StateUnavailable, match="cannot be reached") as failure:
+                use()
+            assert not isinstance(failure.value, StateOutcomeUnknown)
+            assert PASSWORD not in str(failure.value)
+        server.start()
+        assert totals(state) == {"key 0": 5}
+        state.write(grant, rows(many))
+        assert totals(state) == {**many, "key 0": 6}
+
+
+def test_a_wrong_password_is_not_repeated(url: str, table: str) -> None:
+    wrong = sa.make_url(url).set(password="wrong-s3cret").render_as_string(hide_password=False)
+    with pytest.raises(StateUnavailable, match="Access denied") as failure:
+        _state(wrong, table).read()
+    assert "wrong-s3cret" not in str(failure.value)
+
+
+# --- connections --------------------------------------------------------------------------------------------------
+
+
+def test_an_airflow_connection_is_used(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    login = {"login": USER, "password": PASSWORD, "host": "127.0.0.1", "port": mariadb.port, "schema": DATABASE}
+    extra = {"charset": "latin1", "lock_timeout": 5, "unknown": "is not passed on"}
+    monkeypatch.setenv("AIRFLOW_CONN_TX_STATE_MY", json.dumps({"conn_type": "mysql", **login, "extra": extra}))
+    state = SqlState("tx_state_my", table=table, keys=["key"], values={"n": Max("text")})
+    state.raise_and_write(Grants()(1), [{"key": "日本", "n": "ä"}])
+    assert state.read() == [{"key": "日本", "n": "ä"}]
+    assert PASSWORD not in repr(state)
+
+
+def test_a_url_without_a_driver_takes_pymysql(url: str, table: str, grants: Grants) -> None:
+    for scheme in ("mysql", "mariadb", "mariadb+pymysql"):
+        state = _state(url.replace("mysql+pymysql", scheme, 1), f"{table}_{scheme[:7]}{len(scheme)}")
+        Grants().commit(1, state, {"a": 1})
+        assert totals(state) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"lock_timeout": "soon"}, "Give whole seconds"), ({"idle_timeout": "0"}, "Give whole seconds")],
+)
+def test_a_url_that_cannot_be_used_is_refused(url: str, table: str, change: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _state(url, table, **change).read()
+
+
+def test_a_missing_database_name_is_refused(url: str, table: str) -> None:
+    nowhere = sa.make_url(url)._replace(database=None).render_as_string(hide_password=False)
+    with pytest.raises(ConfigError, match="Name one"):
+        _state(nowhere, table).read()
+
+
+def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
+    url: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigError, match=r"pip install 'airflow-provider-tx\[mysql\]'"):
+        _state(url, table).read()
