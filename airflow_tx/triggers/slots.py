@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from airflow_tx import compat
@@ -25,6 +26,8 @@ Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 _PACE = 3.0
 # The part of the grace for which a bid has to lead.
 _SETTLE = 5
+# Seconds that a leader has at least: its task has to come back from its deferral first.
+_LEAST = 30.0
 
 
 @dataclass(frozen=True)
@@ -95,4 +98,7 @@ class SlotWatch:
     def _bid(self, store: Store, blocking: int) -> Any:
         told = self._told
         waiter = Waiter(told["run_id"], told["txid"], told["task_try"], blocking)
-        return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds()).bid(waiter)
+        clock = SystemClock()
+        # A leader that has not yielded after so long is dead.
+        overdue = (clock.now() - timedelta(seconds=2 * told["grace"] + _LEAST)).isoformat(timespec="milliseconds")
+        return Ledger(store, self._paths, clock=clock, ids=SystemIds()).bid(waiter, overdue=overdue)
