@@ -1,6 +1,8 @@
 """Keys per second of one large commit, against a plain bulk upsert of the same rows that guarantees nothing.
 
-SQLite as it is, and a PostgreSQL that forces its log to the disk. New keys, then the same keys again.
+A SqlState that pushes its aggregators down, and one that reads, combines in Python and writes back, as it does for
+aggregators that SQL cannot express. SQLite as it is, PostgreSQL and MariaDB forcing their logs to the disk. New keys,
+then the same keys again.
 Usage: script/bench state [keys]
 """
 
@@ -13,11 +15,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state import Grant
+from airflow_tx.state import Grant, SqlState
 from benchmarks import topology
 from benchmarks.figures import machine
 
@@ -28,9 +31,39 @@ Rows = list[dict[str, Any]]
 Commit = Callable[[int, Rows], None]
 
 
-def guarded(url: str, table: str) -> Commit:
+@dataclass(frozen=True)
+class SumByHand:
+    """A sum that no store knows: it is read, combined and written back."""
+
+    name: ClassVar[str] = "sum_by_hand"
+    type: ClassVar[str] = "bigint"
+
+    def zero(self) -> int:
+        """0."""
+        return 0
+
+    def init(self, value: Any) -> Any:
+        """The number."""
+        return value
+
+    def combine(self, a: Any, b: Any) -> Any:
+        """The sum."""
+        return a + b
+
+
+def pushed_down(url: str, table: str) -> Commit:
     """A commit of a `SqlState`: fence, previous values, conditional upsert."""
-    state = topology.state(url, table)
+    return guarded(topology.state(url, table))
+
+
+def got_and_put(url: str, table: str) -> Commit:
+    """The same, reading the values before it writes them."""
+    values = {"n": SumByHand(), "total": SumByHand()}
+    return guarded(SqlState.from_url(url, table=table, keys=["key"], values=values, kind="opaque"))
+
+
+def guarded(state: SqlState) -> Commit:
+    """Transactions of a state."""
     incarnation = uuid.uuid4().hex
     last: dict[str, int] = {}
 
@@ -81,6 +114,32 @@ def plain_postgres(url: str, table: str) -> Commit:
     return commit
 
 
+def plain_mariadb(url: str, table: str) -> Commit:
+    """PyMySQL's executemany of an upsert, which sends a megabyte of rows a statement."""
+
+    def commit(txid: int, rows: Rows) -> None:
+        import pymysql  # type: ignore[import-untyped]
+        from sqlalchemy.engine import make_url
+
+        place = make_url(url)
+        connection = pymysql.connect(
+            host=place.host, port=place.port, user=place.username, password=place.password, database=place.database
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {table} (`key` VARCHAR(255) COLLATE utf8mb4_bin PRIMARY KEY, n BIGINT, "
+                "total BIGINT)"
+            )
+            cursor.executemany(
+                f"INSERT INTO {table} VALUES (%s, %s, %s) ON DUPLICATE KEY UPDATE n = n + VALUES(n), "
+                "total = total + VALUES(total)",
+                [(row["key"], row["n"], row["total"]) for row in rows],
+            )
+            connection.commit()
+
+    return commit
+
+
 def compare(name: str, make: Sequence[tuple[str, Callable[[str], Commit]]], rows: Rows) -> None:
     """Measure the ways in turn, and print."""
     seconds: dict[tuple[str, str], list[float]] = {}
@@ -92,13 +151,17 @@ def compare(name: str, make: Sequence[tuple[str, Callable[[str], Commit]]], rows
                 commit(txid, rows)
                 seconds.setdefault((keys, way), []).append(time.perf_counter() - started)
     for keys in ("new keys", "known keys"):
-        plain, ours = (statistics.median(seconds[keys, way]) for way in ("plain", "guarded"))
-        speeds = f"plain {len(rows) / plain:9,.0f}/s   SqlState {len(rows) / ours:9,.0f}/s"
-        print(f"  {name:10} {keys:10}   {speeds}   takes {ours / plain:.2f} times as long")
+        plain, pushed, put = (statistics.median(seconds[keys, way]) for way in ("plain", "pushed", "put"))
+        speeds = [f"{len(rows) / each:8,.0f}/s" for each in (plain, pushed, put)]
+        print(
+            f"  {name:10} {keys:10}  plain {speeds[0]}   pushed down {speeds[1]} ({pushed / plain:.2f} times as long)"
+            f"   get + put {speeds[2]} ({put / plain:.2f} of plain, {put / pushed:.2f} of pushed down)"
+        )
 
 
 def main() -> None:
     """Measure and print."""
+    from airflow_tx.testing.mariadb import LocalMariaDB
     from airflow_tx.testing.postgres import LocalPostgres
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else KEYS
@@ -110,7 +173,8 @@ def main() -> None:
             "SQLite",
             [
                 ("plain", lambda table: plain_sqlite(path, table)),
-                ("guarded", lambda table: guarded(f"sqlite:///{path}", table)),
+                ("pushed", lambda table: pushed_down(f"sqlite:///{path}", table)),
+                ("put", lambda table: got_and_put(f"sqlite:///{path}", table)),
             ],
             rows,
         )
@@ -120,7 +184,19 @@ def main() -> None:
             "PostgreSQL",
             [
                 ("plain", lambda table: plain_postgres(url, table)),
-                ("guarded", lambda table: guarded(url, table)),
+                ("pushed", lambda table: pushed_down(url, table)),
+                ("put", lambda table: got_and_put(url, table)),
+            ],
+            rows,
+        )
+    with LocalMariaDB(fsync=True) as mariadb:
+        other = mariadb.url(mariadb.new_database())
+        compare(
+            "MariaDB",
+            [
+                ("plain", lambda table: plain_mariadb(other, table)),
+                ("pushed", lambda table: pushed_down(other, table)),
+                ("put", lambda table: got_and_put(other, table)),
             ],
             rows,
         )
