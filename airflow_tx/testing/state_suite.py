@@ -3,16 +3,15 @@
 class TestMyState(StateSuite):
     @pytest.fixture
     def make_state(self, tmp_path):
-        def make(kind, name="first"):
-            return MyState(tmp_path / name, keys=["key"], values={"n": Sum()}, kind=kind)
+        def make(kind, name="first", *, keys=("key",), values=None, types=None):
+            return MyState(tmp_path / name, keys=keys, values=values or {"n": Sum()}, kind=kind, types=types)
         return make
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -25,54 +24,12 @@ from airflow_tx.errors import (
     StateError,
 )
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import FencedState, FenceRow, Grant
+from airflow_tx.state.api import FenceRow, Grant
+from airflow_tx.testing.state_values import Grants, MakeState, ReadableState, ValueSuite, both_kinds
 
-KINDS = ["opaque", "transactional"]
-both_kinds = pytest.mark.parametrize("kind", KINDS)
+__all__ = ["Grants", "MakeState", "ReadableState", "StateSuite", "rows", "totals"]
+
 Totals = dict[str, Any]
-
-
-class ReadableState(FencedState, Protocol):
-    """A fenced state that can be asked for its values."""
-
-    def read(self) -> list[dict[str, Any]]:
-        """The current values, one dict a key."""
-
-
-class MakeState(Protocol):
-    """Opens a state with the key column `key` (text) and the value column `n` (a sum of integers).
-
-    The same name within a test opens the same store again, as another process would; another name is another state.
-    """
-
-    def __call__(self, kind: str, name: str = "first") -> ReadableState:
-        """Open it."""
-
-
-class Grants:
-    """Gives grants as a ledger does: a growing epoch, a nonce of their own, and what became final in which state."""
-
-    def __init__(self) -> None:
-        self.incarnation = uuid.uuid4().hex
-        self.generation = 1
-        self.last: dict[str, int] = {}
-        self._epoch = 0
-
-    def __call__(self, txid: int, attempt: int = 1) -> Grant:
-        """A new grant of a transaction attempt."""
-        self._epoch += 1
-        token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex)
-        return Grant("suite", self.incarnation, token, dict(self.last))
-
-    def final(self, grant: Grant, *states: FencedState) -> None:
-        """The transaction of `grant` became final: so the next grant says."""
-        self.last.update({state.name: grant.txid for state in states})
-
-    def commit(self, txid: int, state: ReadableState, updates: Mapping[str, int | None]) -> None:
-        """One whole transaction on one state."""
-        grant = self(txid)
-        state.raise_and_write(grant, rows(updates))
-        self.final(grant, state)
 
 
 def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
@@ -106,18 +63,8 @@ every_use = pytest.mark.parametrize("use", [_raise, _write, _write_part, _raise_
 every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
 
 
-class StateSuite:
-    """The behaviour of a fenced state. Override the fixture `make_state`."""
-
-    @pytest.fixture
-    def make_state(self) -> MakeState:
-        """Opens the states under test."""
-        raise NotImplementedError("override the fixture `make_state`")
-
-    @pytest.fixture
-    def grants(self) -> Grants:
-        """The ledger's side."""
-        return Grants()
+class StateSuite(ValueSuite):
+    """The behaviour of a fenced state. Override the fixture `make_state`; `cannot` says what a store does not take."""
 
     # --- the fence -----------------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from airflow_tx.state import MemoryDatabase, MemoryState, SqlState, Sum
+from airflow_tx.state import Aggregator, MemoryDatabase, MemoryState, SqlState, Sum
 from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.state_suite import MakeState, ReadableState, StateSuite
@@ -19,9 +19,43 @@ class TestMemoryState(StateSuite):
     def make_state(self) -> MakeState:
         databases: dict[str, MemoryDatabase] = {}
 
-        def make(kind: str, name: str = "first") -> ReadableState:
+        def make(
+            kind: str,
+            name: str = "first",
+            *,
+            keys: Sequence[str] = ("key",),
+            values: Mapping[str, Aggregator] | None = None,
+            types: Mapping[str, str] | None = None,
+        ) -> ReadableState:
             database = databases.setdefault(name, MemoryDatabase())
-            return MemoryState(name, keys=["key"], values={"n": Sum()}, kind=kind, database=database)
+            columns = values or {"n": Sum()}
+            return MemoryState(name, keys=keys, values=columns, kind=kind, types=types, database=database)
+
+        return make
+
+
+class TestMemoryStateWithALimit(StateSuite):
+    @pytest.fixture
+    def make_state(self) -> MakeState:
+        databases: dict[str, MemoryDatabase] = {}
+
+        def make(
+            kind: str,
+            name: str = "first",
+            *,
+            keys: Sequence[str] = ("key",),
+            values: Mapping[str, Aggregator] | None = None,
+            types: Mapping[str, str] | None = None,
+        ) -> ReadableState:
+            return MemoryState(
+                name,
+                keys=keys,
+                values=values or {"n": Sum()},
+                kind=kind,
+                types=types,
+                max_value_bytes=1000,
+                database=databases.setdefault(name, MemoryDatabase()),
+            )
 
         return make
 
@@ -30,8 +64,16 @@ def _tables(url: str) -> MakeState:
     # Tables of its own for every test: a database each would take PostgreSQL seconds.
     prefix = f"t{uuid.uuid4().hex[:8]}"
 
-    def make(kind: str, name: str = "first") -> ReadableState:
-        return SqlState.from_url(url, table=f"{prefix}_{name}", keys=["key"], values={"n": Sum()}, kind=kind)
+    def make(
+        kind: str,
+        name: str = "first",
+        *,
+        keys: Sequence[str] = ("key",),
+        values: Mapping[str, Aggregator] | None = None,
+        types: Mapping[str, str] | None = None,
+    ) -> ReadableState:
+        columns = values or {"n": Sum()}
+        return SqlState.from_url(url, table=f"{prefix}_{name}", keys=keys, values=columns, kind=kind, types=types)
 
     return make
 
