@@ -16,6 +16,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import Aggregator, Avg, CollectSet, Count, First, Last, Max, Min, Sum
 from airflow_tx.state.api import FencedState, Grant
 from airflow_tx.state.column_types import KEY_TYPES, ORDERED_TYPES
+from airflow_tx.state.sketches import ApproxCountDistinct
 
 UTC = dt.timezone.utc
 both_kinds = pytest.mark.parametrize("kind", ["opaque", "transactional"])
@@ -143,6 +144,7 @@ CASES: dict[str, Case] = {
     "count": Case(Count(), [None, 2, 0, 3], 5, [100]),
     "avg": Case(Avg(), [None, 1.0, 4.0, None], 2.5, [100.0]),
     "collect_set": Case(CollectSet(), [None, "b", ["a", "b", None], [], 7], [7, "a", "b"], ["wrong", ["x", "a"]]),
+    "approx_count_distinct": Case(ApproxCountDistinct(), [None, "a", "b", None, "a"], 2, ["wrong", "b"]),
     "product": Case(Product(), [None, 2, 3, None, -7], -42, [100, 0]),
     **{name: case for kind in EXAMPLES for name, case in _chosen(kind).items()},
 }
@@ -174,6 +176,8 @@ class ValueSuite:
         needed = {case.aggregator.name, getattr(case.aggregator, "type", "")}
         if not needed.isdisjoint(self.cannot):
             pytest.skip(f"the store does not take {sorted(needed & self.cannot)}")
+        if isinstance(case.aggregator, ApproxCountDistinct):
+            pytest.importorskip("datasketches")
         return make_state(kind, values={"v": case.aggregator})
 
     @every_case
