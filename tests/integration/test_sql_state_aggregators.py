@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.errors import ChunkConflict, FenceOutranked, StateError, StateUnavailable
+from airflow_tx.errors import ChunkConflict, FenceForeign, FenceOutranked, StateError, StateUnavailable
 from airflow_tx.state import (
     Aggregator,
     ApproxCountDistinct,
@@ -329,3 +329,28 @@ def test_keys_of_every_type_are_found_when_values_are_combined_here(url: str, ta
     assert len(found) == 2 * len(keys)
     assert {row["k"] for row in found} == set(keys)
     assert all(row["seen"] == [1, 2] for row in found)
+
+
+def test_the_longest_key_is_found_again_and_a_longer_one_is_refused(url: str, table: str) -> None:
+    state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()}), Grants()
+    keys = ["ä" * 512, "x" * 1024, "x" * 1023, "x" * 1023 + " "]
+    for txid in (1, 2):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{"k": key, "n": 1} for key in keys])
+        grants.final(grant, state)
+    with pytest.raises(StateError, match="row 1 .*its key has 1025 bytes, more than 1024") as failure:
+        state.raise_and_write(grants(3), [{"k": "a", "n": 1}, {"k": "x" * 1025, "n": 1}])
+    assert "\n" not in str(failure.value)
+    assert {row["k"]: row["n"] for row in state.read()} == dict.fromkeys(keys, 2)
+
+
+def test_a_state_of_another_topology_is_refused_before_anything_is_written(url: str, table: str) -> None:
+    state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"seen": CollectSet()}), Grants()
+    state.raise_and_write(grants(1), [{"k": "a", "seen": 1}])
+    before, other = state.fence(), Grants()(1)
+    for use in (lambda: state.raise_fence(other), lambda: state.raise_and_write(other, [{"k": "a", "seen": 2}])):
+        with pytest.raises(FenceForeign, match="One state serves one topology"):
+            use()
+    with pytest.raises(FenceOutranked):
+        state.write(other, [{"k": "a", "seen": 2}])
+    assert (state.fence(), state.read()) == (before, [{"k": "a", "seen": [1]}])

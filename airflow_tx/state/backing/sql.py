@@ -1,4 +1,4 @@
-"""A state in a table of SQLite or PostgreSQL: one conditional upsert per commit, under a fence. Source: PROTOCOL §7."""
+"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB: a guarded upsert. Source: PROTOCOL §7."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ class SqlState:
     Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
     after a failure they may still change. In the commit phase they are exact.
 
-    Locks are waited for 30 s. A PostgreSQL session that is silent for 60 s inside a transaction is ended, so that a
-    committer whose machine vanished holds nothing; the extra `options` of the connection set other times, such as
-    "-c lock_timeout=5min -c idle_in_transaction_session_timeout=10min". For SQLite it is the extra `timeout`.
+    Sums, counts, minima, maxima, first and last values are combined in the database: one statement for 10,000 keys.
+    With any other aggregator among them, such as CollectSet or your own, the values are read, combined in Python and
+    written back, in the same transaction: two statements. A table remembers the aggregator of each column; another
+    one is refused.
 
-    :param conn_id: Airflow connection of type sqlite or postgres; looked up when the state is used, not
+    Locks are waited for 30 s. A session that is silent for 60 s inside a transaction is ended, so that a committer
+    whose machine vanished holds nothing. Other times: for PostgreSQL the extra `options` of the connection, such as
+    "-c lock_timeout=5min -c idle_in_transaction_session_timeout=10min"; for MySQL and MariaDB the extras
+    `lock_timeout` and `idle_timeout`, in seconds; for SQLite the extra `timeout`.
+
+    MySQL and MariaDB (`pip install 'airflow-provider-tx[mysql]'`): MySQL from 8.0.17, MariaDB from 10.6. A numeric has
+    at most 35 digits before and 30 after the point. Texts too long for an index have a digest as primary key, in
+    `tx_digest`. A table that was made for an update that then failed stays, empty.
+
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used, not
         when a DAG is parsed.
     :param table: "table" or "schema.table".
     :param keys: key columns; [] keeps one row for everything.
-    :param values: aggregator per value column, such as Sum() or Count().
+    :param values: aggregator per value column, such as Sum(), Count(), Max("timestamp") or Avg().
     :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
-    :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp or timestamptz.
+    :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
     """
 
     def __init__(
