@@ -72,6 +72,8 @@ class LocalRedis:
             "appendonly": "yes" if self._persistence == "aof" else "no",
             "appendfsync": "no",
             "databases": "64",
+            # It would be written over the mark by which its family is found.
+            "set-proc-title": "no",
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
@@ -101,6 +103,7 @@ class LocalRedis:
     def kill(self) -> None:
         """End the server as a crash would."""
         if self._process is not None:
+            self._process.kill()
             self._family.end()
             self._process = None
         if self._persistence == "none":

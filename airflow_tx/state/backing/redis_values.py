@@ -33,7 +33,7 @@ def from_text(data: bytes) -> Any:
     """
     try:
         return _value(json.loads(data))
-    except (KeyError, TypeError, ArithmeticError) as error:
+    except (LookupError, TypeError, ArithmeticError) as error:
         raise ValueError(str(error)) from error
 
 
