@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         ReducerAggregator,
         Sum,
     )
-    from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
+    from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
     from airflow_tx.state.backing.memory import MemoryDatabase, MemoryMap, MemoryState
     from airflow_tx.state.backing.sql import SqlState
     from airflow_tx.state.cached import CachedMap
     from airflow_tx.state.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
-    from airflow_tx.state.query import QueryFunction, StateFactory, StateUpdater
+    from airflow_tx.state.query import MapGet, QueryFunction, StateFactory, StateUpdater, fixed_map, state_query
     from airflow_tx.state.sketches import ApproxCountDistinct
     from airflow_tx.state.snapshot import Snapshottable, SnapshottableMap
     from airflow_tx.state.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
@@ -47,6 +47,7 @@ _HOME = {
     "First": "aggregators",
     "Grant": "api",
     "Last": "aggregators",
+    "MapGet": "query",
     "MapState": "maps",
     "Max": "aggregators",
     "MemoryDatabase": "backing.memory",
@@ -57,6 +58,7 @@ _HOME = {
     "OpaqueMap": "maps",
     "OpaqueValue": "values",
     "QueryFunction": "query",
+    "QueryableState": "api",
     "ReducerAggregator": "aggregators",
     "ReducerValueUpdater": "updaters",
     "Replace": "updaters",
@@ -71,6 +73,8 @@ _HOME = {
     "TransactionalMap": "maps",
     "TransactionalValue": "values",
     "ValueUpdater": "updaters",
+    "fixed_map": "query",
+    "state_query": "query",
 }
 
 __all__ = [
@@ -89,6 +93,7 @@ __all__ = [
     "First",
     "Grant",
     "Last",
+    "MapGet",
     "MapState",
     "Max",
     "MemoryDatabase",
@@ -99,6 +104,7 @@ __all__ = [
     "OpaqueMap",
     "OpaqueValue",
     "QueryFunction",
+    "QueryableState",
     "ReducerAggregator",
     "ReducerValueUpdater",
     "Replace",
@@ -113,6 +119,8 @@ __all__ = [
     "TransactionalMap",
     "TransactionalValue",
     "ValueUpdater",
+    "fixed_map",
+    "state_query",
 ]
 
 

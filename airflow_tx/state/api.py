@@ -5,12 +5,15 @@ Source: trident-state seed (State), PROTOCOL §7 (fence, roll-back, continuity).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_tx.protocol.attempt import Token
+
+if TYPE_CHECKING:
+    from airflow_tx.state.columns import Columns
 
 
 class StateKind(str, Enum):
@@ -102,3 +105,27 @@ class FencedState(Protocol):
 
     def fence(self) -> FenceRow | None:
         """What the fence holds now; None if no grant has ever raised it."""
+
+
+@runtime_checkable
+class QueryableState(Protocol):
+    """A state with key and value columns that can be asked for many keys at once."""
+
+    name: str
+    columns: Columns
+
+    def key_types(self) -> Mapping[str, str] | None:
+        """The type of each key column; None before the first update."""
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, in the order of the keys; None: there is no such key.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key is not one of this state.
+        """
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key.
+
+        :param limit: at most so many keys.
+        """

@@ -1,12 +1,21 @@
-"""States of one's own: how they are made, asked and updated. Source: trident-state seed (LocationDB)."""
+"""How states are asked about rows, in bulk; and states of one's own: how they are made, asked and updated.
+
+Source: trident-state seed (stateQuery, LocationDB).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from airflow_tx.errors import StateError
+from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import State
+from airflow_tx.state.column_types import CONVERT, converted
+from airflow_tx.state.maps import Key, as_key
+
+if TYPE_CHECKING:
+    from airflow_tx.state.columns import Columns
 
 Row: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
@@ -63,3 +72,182 @@ def update(state: S, txid: int | None, rows: Iterable[Row], updater: StateUpdate
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
     state.commit(txid)
     return new_values
+
+
+# --- look-ups ------------------------------------------------------------------------------------------------------
+
+
+def state_query(
+    rows: Iterable[Row], *, state: Any, query: QueryFunction[Any, Any] | None = None, batch_size: int = 10_000
+) -> Iterator[dict[str, Any]]:
+    """The rows with what a state says about them, in their order (Trident's stateQuery).
+
+        found = state_query(current_batch().read(), state=carriers)              # adds the value columns
+        known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
+
+    `state` is any state of this package, a map, or one of your own; one that nobody updates (`fixed_map`, or a table
+    that was filled by hand) is a static state. Inside `commit_phase`, and in a task after the commit that no later
+    commit overtakes, the values are exactly those up to a transaction. In the processing phase others commit meanwhile:
+    a batch may see a transaction and the next one not, and values of a transaction that is being committed may still
+    change.
+
+    :param rows: read as they are needed: `batch_size` of them are in memory.
+    :param query: None: `MapGet()`.
+    :param batch_size: how many rows are asked about at once.
+    :raises StateError: the state cannot be asked about a row, or the function does not give one result a row.
+    """
+    if batch_size < 1:
+        raise ConfigError(option="state_query(batch_size=)", value=batch_size, remedy="Use a number of rows from 1.")
+    return _answered(iter(rows), state, MapGet() if query is None else query, batch_size)
+
+
+def _answered(
+    rows: Iterator[Row], state: Any, function: QueryFunction[Any, Any], size: int
+) -> Iterator[dict[str, Any]]:
+    while batch := list(islice(rows, size)):
+        yield from query(state, batch, function)
+
+
+class MapGet:
+    """Looks a row's key up and adds the values that are kept under it; None for each if there is no such key.
+
+    :param keys: the fields of a row that make the key, in the order of the state's key columns; None: those of the
+        same names.
+    :param values: the fields to add. Of a state with value columns some of these; None: all of them. Of a map, which
+        has no names, that of its value; or several, if a value is a dict.
+    """
+
+    def __init__(self, keys: Sequence[str] | None = None, values: Sequence[str] | None = None) -> None:
+        for option, given in (("keys", keys), ("values", values)):
+            if isinstance(given, str):
+                raise ConfigError(option=f"MapGet({option}=)", value=given, remedy=f"Give a list: [{given!r}].")
+        self._keys = None if keys is None else tuple(keys)
+        self._values = None if values is None else tuple(values)
+
+    def __repr__(self) -> str:
+        return f"MapGet(keys={self._keys}, values={self._values})"
+
+    def batch_retrieve(self, state: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The fields to add to each row: one `multi_get` for all, every key once.
+
+        :raises StateError: a row lacks a field of the key, or the state refuses a key.
+        """
+        names, fields = self._names(state)
+        keys = [self._key(state, names, row) for row in rows]
+        distinct = list(dict.fromkeys(keys))
+        plain = len(fields) == 1 and getattr(state, "columns", None) is None
+        found = dict(zip(distinct, state.multi_get(distinct), strict=True))
+        if plain:
+            return [{fields[0]: found[key]} for key in keys]
+        return [{name: None if (value := found[key]) is None else value[name] for name in fields} for key in keys]
+
+    def execute(self, row: Row, result: Mapping[str, Any]) -> Iterable[Row]:
+        """One row, with the fields."""
+        return (result,)
+
+    def _names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The fields of the key and those of the values."""
+        columns: Columns | None = getattr(state, "columns", None)
+        if columns is None:
+            if self._keys is None or not self._values:
+                raise ConfigError(
+                    option="MapGet(keys=, values=)",
+                    value=(self._keys, self._values),
+                    remedy=f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location']).",
+                )
+            return self._keys, self._values
+        every = (*columns.values, *columns.composites)
+        if unknown := [name for name in self._values or () if name not in every]:
+            raise ConfigError(
+                option="MapGet(values=)", value=unknown, remedy=f"State {columns.state!r} has {', '.join(every)}."
+            )
+        if self._keys is not None and len(self._keys) != len(columns.keys):
+            raise ConfigError(
+                option="MapGet(keys=)",
+                value=list(self._keys),
+                remedy=f"Name a field for each key column of state {columns.state!r}: {', '.join(columns.keys)}.",
+            )
+        return self._keys if self._keys is not None else columns.keys, self._values or every
+
+    def _key(self, state: Any, names: tuple[str, ...], row: Row) -> Key:
+        try:
+            return tuple(row[name] for name in names)
+        except KeyError as error:
+            raise StateError(
+                state=getattr(state, "name", type(state).__name__),
+                problem=f"row {str(dict(row))[:200]} has no field {error}, which belongs to its key",
+                remedy="Name the fields of the rows: MapGet(keys=[...]).",
+            ) from None
+
+
+class FixedMap:
+    """Values by key that nobody updates: a static state. Made by `fixed_map`."""
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        self._found = {as_key(key): value for key, value in values.items()}
+
+    def __repr__(self) -> str:
+        return f"fixed_map({len(self._found)} keys)"
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
+        """The value of each key; None: there is none."""
+        return [self._found.get(as_key(key)) for key in keys]
+
+
+def fixed_map(values: Mapping[Any, Any]) -> FixedMap:
+    """A static state of what is known beforehand (Trident's newStaticState).
+
+        names = fixed_map({"AA": "American", "UA": "United"})
+        state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
+
+    :param values: value by key; a tuple is a key of several columns.
+    """
+    return FixedMap(values)
+
+
+def asked(
+    columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
+) -> list[tuple[int, Key]]:
+    """The keys that a state may hold, each with its number, in the types of the key columns.
+
+    One with a NULL is left out, for no state has such a key; and so is every key before the first update.
+
+    :param keys: one value a key column; of one column, the value alone will do.
+    :param key_types: as the first update decided; None: there was none.
+    :raises StateError: a key has too few or too many values, or one of another type.
+    """
+    normal = [as_key(key) for key in keys]
+    for number, key in enumerate(normal):
+        if len(key) != len(columns.keys):
+            problem = f"it has {len(columns.keys)} key columns ({', '.join(columns.keys) or 'none'})"
+            raise _no_key(columns, number, key, problem, "Give one value for each, in this order.")
+    whole = [(number, key) for number, key in enumerate(normal) if None not in key]
+    if key_types is None or not whole:
+        return []
+    if not columns.keys:
+        return whole
+    found = list[Sequence[Any]]()
+    for name, values in zip(columns.keys, zip(*[key for _, key in whole], strict=True), strict=True):
+        kind = key_types[name]
+        try:
+            fitting = converted(kind, values)
+        except (ValueError, TypeError, ArithmeticError):
+            raise _misfit(columns, name, kind, whole, values) from None
+        # As with rows of an update: 0.0 and -0.0 are one key.
+        found.append([value + 0.0 for value in fitting] if kind == "double" else fitting)
+    return list(zip([number for number, _ in whole], zip(*found, strict=True), strict=True))
+
+
+def _misfit(
+    columns: Columns, name: str, kind: str, keys: Sequence[tuple[int, Key]], values: Sequence[Any]
+) -> StateError:
+    for (number, key), value in zip(keys, values, strict=True):
+        try:
+            CONVERT[kind](value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            return _no_key(columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}.")
+    return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
+
+
+def _no_key(columns: Columns, number: int, key: Key, problem: str, remedy: str) -> StateError:
+    return StateError(state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy)

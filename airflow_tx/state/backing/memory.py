@@ -20,6 +20,7 @@ from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Columns, Row, fenced_kind
+from airflow_tx.state.query import asked
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
 Stored = OpaqueValue[Row] | TransactionalValue[Row]
@@ -148,8 +149,11 @@ class MemoryState:
         """What the fence holds now; None if no grant has ever raised it."""
         return self.database.fence
 
-    def read(self) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked."""
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: the first ones.
+        """
         names = (*self.columns.keys, *self.columns.values)
         with _LOCK:
             rows = [
@@ -157,7 +161,26 @@ class MemoryState:
                 for key, stored in self.database.rows.items()
                 if stored.value is not None
             ]
-        return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])
+        return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])[:limit]
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key.
+
+        :raises StateError: a key has a value of another type than its column.
+        """
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        with _LOCK:
+            for number, key in asked(self.columns, keys, self.key_types()):
+                stored = self.database.rows.get(key)
+                if stored is not None and stored.value is not None:
+                    values = dict(zip(self.columns.values, self._thawed(stored.value), strict=True))
+                    result[number] = self.columns.completed(values)
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        with _LOCK:
+            return {**self._found_types(), **self.columns.types} if self.database.rows else None
 
     def clear(self) -> None:
         """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""

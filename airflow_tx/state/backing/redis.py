@@ -18,9 +18,11 @@ from airflow_tx.state.backing.redis_fence import RACES, Call, Held, RedisFence, 
 from airflow_tx.state.backing.redis_rows import RedisRows
 from airflow_tx.state.backing.redis_scripts import FETCH, PUT
 from airflow_tx.state.columns import Columns, fenced_kind
+from airflow_tx.state.query import asked
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
+KEYS_READ_AT_ONCE = 10_000
 # Scripts that are sent before the reply to the first one is read.
 PORTIONS_AT_ONCE = 4
 _OVERTAKEN = f"the fence changed {RACES} times in a row between a look at it and its raise"
@@ -200,14 +202,46 @@ class RedisState:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._fence.look().row
 
-    def read(self) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked."""
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: any, for Redis keeps them in no order.
+        """
         rows = self._stored_rows(self._fence.look())
         if rows is None:
             return []
+        size, found = KEYS_AT_ONCE if limit is None else min(limit, KEYS_AT_ONCE), dict[bytes, bytes]()
         with self._server.client() as client:
-            found = dict(client.hscan_iter(self._fence.key["values"], count=KEYS_AT_ONCE))
+            for field, value in client.hscan_iter(self._fence.key["values"], count=max(size, 1)):
+                if limit is not None and len(found) >= limit:
+                    break
+                found[field] = value
         return sorted((rows.row(field, value) for field, value in found.items()), key=rows.order)
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One HMGET for 10,000 keys,
+        after a look at the columns.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column.
+        """
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        rows = self._stored_rows(self._fence.look())
+        whole = asked(self.columns, keys, None if rows is None else rows.key_types)
+        if rows is None:
+            return result
+        with self._server.client() as client:
+            for start in range(0, len(whole), KEYS_READ_AT_ONCE):
+                portion = whole[start : start + KEYS_READ_AT_ONCE]
+                found = client.hmget(self._fence.key["values"], [rows.field(key) for _, key in portion])
+                for (number, _), value in zip(portion, found, strict=True):
+                    result[number] = None if value is None else rows.values(value)
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        rows = self._stored_rows(self._fence.look())
+        return None if rows is None else dict(rows.key_types)
 
     def clear(self) -> None:
         """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""

@@ -81,6 +81,14 @@ class RedisRows:
             return [f"[{','.join(map(encode_basestring, key))}]".encode() for key in keys]
         return [encode_key(self._types_of_keys, key) for key in keys]
 
+    def field(self, key: Row) -> Field:
+        """One key.
+
+        :param key: in the order of the state's key columns, and in their types.
+        """
+        named = dict(zip(self.columns.keys, key, strict=True))
+        return encode_key(self._types_of_keys, [named[name] for name in self._keys])
+
     def key(self, field: Field) -> dict[str, Any]:
         """The key columns of a stored key."""
         return dict(zip(self._keys, decode_key(self._types_of_keys, field), strict=True))
@@ -129,6 +137,11 @@ class RedisRows:
         key = self.key(field)
         found = {name: key[name] for name in self.columns.keys}
         return self.columns.completed({**found, **{name: values[name] for name in self.columns.values}})
+
+    def values(self, value: Value) -> dict[str, Any]:
+        """The value columns of a stored key."""
+        values = self._row(json.loads(value))
+        return self.columns.completed({name: values[name] for name in self.columns.values})
 
     def order(self, row: Mapping[str, Any]) -> Row:
         """Rows are read in the order of this."""

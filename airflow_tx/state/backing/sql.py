@@ -145,10 +145,28 @@ class SqlState:
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)
 
-    def read(self) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked."""
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: the first ones.
+        """
         with self._store.transaction(reading=True) as connection:
-            return self._store.read(connection)
+            return self._store.read(connection, limit)
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One statement for 10,000
+        keys.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column.
+        """
+        with self._store.transaction(reading=True) as connection:
+            return self._store.multi_get(connection, keys)
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.key_types(connection)
 
     def clear(self) -> None:
         """Delete the fence and all values. Dangerous: it cannot be undone, and until the ledger is repaired

@@ -23,6 +23,7 @@ from airflow_tx.state.backing.sql_schema import DIGEST, PREV, SINGLE_KEY, existi
 from airflow_tx.state.backing.sql_types import digests
 from airflow_tx.state.backing.sql_upsert import may_update, of_another, upsert, writer_of
 from airflow_tx.state.columns import Columns, Row, explained
+from airflow_tx.state.query import asked
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
@@ -117,7 +118,7 @@ class SqlStore(FencedStore):
             after.append(self.columns.combined(key, base, delta))
         return list(zip(*after, strict=True))
 
-    def read(self, connection: Connection) -> list[dict[str, Any]]:
+    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
         """The current values, in the order of the keys."""
         found = self._found(connection)
         if found is None:
@@ -125,7 +126,34 @@ class SqlStore(FencedStore):
         table = found[0]
         names = (*self.columns.keys, *self.columns.values)
         query = sa.select(*[table.c[name] for name in names]).order_by(*[table.c[name] for name in self.columns.keys])
+        query = query.limit(limit)
         return [self.columns.completed(dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+
+    def multi_get(self, connection: Connection, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key; None: there is no such key."""
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        found = self._found(connection)
+        whole = asked(self.columns, keys, None if found is None else found[1])
+        if found is None:
+            return result
+        table, key_types = found
+        kinds, primary = self._keys(table, key_types)[1], len(table.primary_key.columns)
+        values = list(self.columns.values)
+        wanted = [table.c[name] for name in values]
+        for start in range(0, len(whole), ROWS_AT_ONCE):
+            portion = whole[start : start + ROWS_AT_ONCE]
+            # A state without keys has one row, with a key of ours.
+            arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True)) or [[0] * len(portion)]
+            if DIGEST in table.c:
+                arrays.insert(0, digests(kinds[1:], arrays))
+            for number, *row in self._dialect.look_up(connection, table, kinds[:primary], arrays[:primary], wanted):
+                result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
+        return result
+
+    def key_types(self, connection: Connection) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        found = self._found(connection)
+        return None if found is None else dict(found[1])
 
     def clear(self, connection: Connection) -> None:
         """Delete the fence row and all values."""
