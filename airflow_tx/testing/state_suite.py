@@ -11,6 +11,7 @@ class TestMyState(StateSuite):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -24,10 +25,19 @@ from airflow_tx.errors import (
     StateError,
 )
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import FenceRow, Grant
-from airflow_tx.testing.state_values import Grants, MakeState, ReadableState, ValueSuite, both_kinds
+from airflow_tx.state.aggregators import Aggregator, Avg, Sum
+from airflow_tx.state.api import FenceRow, Grant, QueryableState
+from airflow_tx.testing.state_values import (
+    EXAMPLES,
+    Grants,
+    MakeState,
+    ReadableState,
+    ValueSuite,
+    both_kinds,
+    key_types,
+)
 
-__all__ = ["Grants", "MakeState", "ReadableState", "StateSuite", "rows", "totals"]
+__all__ = ["Grants", "MakeState", "ReadableState", "StateSuite", "queried", "rows", "totals"]
 
 Totals = dict[str, Any]
 
@@ -429,6 +439,95 @@ class StateSuite(ValueSuite):
         grants.commit(1, state, {"up": largest - 1, "down": -(2**63)})
         grants.commit(2, state, {"up": 1})
         assert totals(state) == {"up": largest, "down": -(2**63)}
+
+    # --- look-ups ------------------------------------------------------------------------------------------------
+
+    @both_kinds
+    def test_many_keys_are_asked_for_in_one_call_and_answered_in_their_order(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
+        state, count = queried(make_state(kind)), 12_000
+        assert state.multi_get([("key 1",), ("key 2",)]) == [None, None]
+        grants.commit_rows(1, make_state(kind), [{"key": f"key {i}", "n": i} for i in range(count)])
+        wanted = [i for i in range(count + 5, -1, -1) for _ in range(2)]
+        found = queried(make_state(kind)).multi_get([(f"key {i}",) for i in wanted])
+        assert found == [{"n": i} if i < count else None for i in wanted]
+        assert state.multi_get(["key 7", (None,), "", ["key 8"]]) == [{"n": 7}, None, None, {"n": 8}]
+        assert state.multi_get([]) == []
+
+    def test_what_a_key_has_is_what_is_read(self, make_state: MakeState, grants: Grants) -> None:
+        values: dict[str, Aggregator] = {"n": Sum(), "mean": Avg()}
+        state = make_state("opaque", keys=("word", "number"), values=values)
+        rows = [{"word": word, "number": i, "n": i, "mean": float(i)} for i, word in enumerate(("a", "b", "b"), 1)]
+        for txid in (1, 2):
+            grants.commit_rows(txid, state, rows)
+        read = {(row.pop("word"), row.pop("number")): row for row in map(dict, queried(state).read())}
+        assert len(read) == 3
+        keys = [("b", 3), ("a", 2), ("b", 2), ("a", 1)]
+        assert queried(state).multi_get(keys) == [read.get(key) for key in keys]
+        assert read["b", 3].items() >= {"n": 6, "mean": 3.0}.items()
+
+    @key_types
+    def test_a_key_of_every_type_can_be_asked_for(self, make_state: MakeState, grants: Grants, key_type: str) -> None:
+        if key_type in self.cannot:
+            pytest.skip(f"the store does not take {key_type}")
+        absent, *keys = EXAMPLES[key_type]
+        grants.commit_rows(1, make_state("opaque", types={"key": key_type}), [{"key": key, "n": 1} for key in keys])
+        state = queried(make_state("opaque"))
+        assert state.key_types() == {"key": key_type}
+        assert state.multi_get([(key,) for key in (*keys, absent)]) == [*[{"n": 1} for _ in keys], None]
+
+    def test_a_long_key_can_be_asked_for(self, make_state: MakeState, grants: Grants) -> None:
+        state, key = make_state("opaque"), "ä" * 512
+        grants.commit(1, state, {key: 1})
+        assert queried(state).multi_get([key, key[:-1], key + "x"]) == [{"n": 1}, None, None]
+
+    def test_equal_numbers_are_one_key_to_whoever_asks(self, make_state: MakeState, grants: Grants) -> None:
+        for key_type, one, other in (("numeric", Decimal("1.50"), Decimal("1.5")), ("double", 0.0, -0.0)):
+            state = make_state("opaque", key_type, types={"key": key_type})
+            grants.commit_rows(1, state, [{"key": one, "n": 1}])
+            assert queried(state).multi_get([(one,), (other,)]) == [{"n": 1}, {"n": 1}]
+
+    def test_a_state_without_keys_is_asked_with_an_empty_key(self, make_state: MakeState, grants: Grants) -> None:
+        state = make_state("opaque", keys=())
+        assert queried(state).multi_get([()]) == [None]
+        grants.commit_rows(1, state, [{"n": 4}])
+        assert queried(state).multi_get([(), ()]) == [{"n": 4}, {"n": 4}]
+
+    def test_what_was_rolled_back_is_not_found(self, make_state: MakeState, grants: Grants) -> None:
+        state = make_state("opaque")
+        grants.commit(1, state, {"a": 5})
+        state.raise_and_write(grants(2), rows({"a": 10, "new": 1}))
+        assert queried(state).multi_get(["a", "new"]) == [{"n": 15}, {"n": 1}]
+        state.raise_fence(grants(2, 2))
+        assert queried(state).multi_get(["a", "new"]) == [{"n": 5}, None]
+
+    def test_a_key_that_is_none_of_this_state_is_named(self, make_state: MakeState, grants: Grants) -> None:
+        state = queried(make_state("opaque", keys=("word", "number")))
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"key 1 .*it has 2 key columns \(word, number\)"):
+                state.multi_get([("a", 1), ("a",)])
+            grants.commit_rows(1, make_state("opaque", keys=("word", "number")), [{"word": "a", "number": 1, "n": 1}])
+        with pytest.raises(StateError, match=r"key 2 .*number = 'one' is not an integer. The column is a bigint"):
+            state.multi_get([("a", 1), ("a", None), ("a", "one")])
+
+    @both_kinds
+    def test_a_part_of_the_values_can_be_read(self, make_state: MakeState, grants: Grants, kind: str) -> None:
+        state = make_state(kind)
+        assert queried(state).read(limit=3) == []
+        grants.commit(1, state, {f"key {i}": i for i in range(100)})
+        every = state.read()
+        some = queried(state).read(limit=3)
+        assert len(some) == 3
+        assert all(row in every for row in some)
+        assert (queried(state).read(limit=0), queried(state).read(limit=1000)) == ([], every)
+
+
+def queried(state: ReadableState) -> QueryableState:
+    """The state, if it can be asked for many keys at once; else the test is skipped."""
+    if not isinstance(state, QueryableState):
+        pytest.skip("the state has no multi_get")
+    return state
 
 
 def _applied(state: ReadableState) -> bool:

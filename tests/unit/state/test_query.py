@@ -1,0 +1,166 @@
+"""Rows are looked up in batches: Trident's stateQuery, MapGet and static states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state import (
+    Avg,
+    CombinerValueUpdater,
+    Count,
+    Grant,
+    MapGet,
+    MemoryMap,
+    MemoryState,
+    OpaqueMap,
+    Replace,
+    Sum,
+    fixed_map,
+    state_query,
+)
+from airflow_tx.state.query import Row
+from airflow_tx.testing.state_values import Grants
+
+
+class Counted(MemoryState):
+    """Notes how many keys each call asked for."""
+
+    def __init__(self, **columns: Any) -> None:
+        super().__init__(**columns)
+        self.calls: list[int] = []
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        self.calls.append(len(keys))
+        return super().multi_get(keys)
+
+
+@pytest.fixture
+def words() -> Counted:
+    state = Counted(keys=["word"], values={"count": Count()})
+    Grants().commit_rows(1, state, [{"word": "man", "count": 3}, {"word": "dog", "count": 1}])
+    return state
+
+
+def test_the_value_columns_are_added_and_null_where_there_is_no_such_key(words: Counted) -> None:
+    rows: list[Row] = [
+        {"n": 1, "word": "dog"},
+        {"n": 2, "word": "cat"},
+        {"n": 3, "word": "man"},
+        {"n": 4, "word": None},
+    ]
+    assert list(state_query(rows, state=words)) == [
+        {"n": 1, "word": "dog", "count": 1},
+        {"n": 2, "word": "cat", "count": None},
+        {"n": 3, "word": "man", "count": 3},
+        {"n": 4, "word": None, "count": None},
+    ]
+
+
+def test_a_state_that_nothing_was_written_to_knows_no_key() -> None:
+    state = MemoryState(keys=["word"], values={"count": Count(), "mean": Avg()})
+    (found,) = state_query([{"word": "man"}], state=state)
+    assert (found["count"], found["mean"]) == (None, None)
+
+
+def test_rows_are_read_a_batch_at_a_time_and_each_key_is_asked_for_once_in_it(words: Counted) -> None:
+    read = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal read
+        for number in range(25):
+            read += 1
+            yield {"word": "man" if number % 2 else "cat"}
+
+    found = state_query(rows(), state=words, batch_size=10)
+    assert (read, words.calls) == (0, [])
+    assert next(found) == {"word": "cat", "count": None}
+    assert (read, words.calls) == (10, [2])
+    assert len(list(found)) == 24
+    assert words.calls == [2, 2, 2]
+    assert list(state_query([], state=words)) == []
+    assert words.calls == [2, 2, 2]
+
+
+def test_the_fields_of_the_key_may_have_other_names_and_some_values_may_be_chosen() -> None:
+    state = MemoryState(keys=["a", "b"], values={"n": Sum(), "mean": Avg()})
+    Grants().commit_rows(1, state, [{"a": "x", "b": 1, "n": 5, "mean": 2.0}])
+    query = MapGet(keys=["left", "right"], values=["mean"])
+    rows = [{"right": 1, "left": "x"}, {"right": 2, "left": "x"}]
+    assert [row["mean"] for row in state_query(rows, state=state, query=query)] == [2.0, None]
+    assert [set(row) for row in state_query(rows, state=state, query=query)] == [{"left", "right", "mean"}] * 2
+
+
+def test_a_state_without_keys_adds_its_values_to_every_row() -> None:
+    state = MemoryState(keys=[], values={"total": Count()})
+    Grants().commit_rows(1, state, [{"total": 7}])
+    assert list(state_query([{"n": 1}, {"n": 2}], state=state)) == [{"n": 1, "total": 7}, {"n": 2, "total": 7}]
+
+
+def test_a_static_state_is_a_map_filled_by_hand() -> None:
+    names = fixed_map({"AA": "American", ("UA",): "United"})
+    query, rows = MapGet(keys=["carrier"], values=["name"]), [{"carrier": each} for each in ("UA", "AA", "??", None)]
+    assert [row["name"] for row in state_query(rows, state=names, query=query)] == ["United", "American", None, None]
+    assert "2 keys" in repr(names)
+    by_hand = MemoryMap({("AA",): {"name": "American", "hub": "DFW"}})
+    query = MapGet(keys=["carrier"], values=["name", "hub"])
+    found = list(state_query(rows, state=by_hand, query=query))
+    assert found[1] == {"carrier": "AA", "name": "American", "hub": "DFW"}
+    assert found[2] == {"carrier": "??", "name": None, "hub": None}
+
+
+def test_the_maps_of_trident_are_asked_in_the_same_way() -> None:
+    counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
+    counts.begin_commit(1)
+    counts.multi_update([("man",)], [CombinerValueUpdater(Count(), 2)])
+    counts.multi_update([("dog",)], [Replace(5)])
+    counts.commit(1)
+    query = MapGet(keys=["word"], values=["count"])
+    rows = [{"word": "man"}, {"word": "cat"}, {"word": "dog"}]
+    assert [row["count"] for row in state_query(rows, state=counts, query=query)] == [2, None, 5]
+
+
+def test_a_query_of_ones_own_may_drop_rows_and_give_several() -> None:
+    class Followers:
+        def batch_retrieve(self, state: dict[str, list[str]], rows: Sequence[Row]) -> list[list[str]]:
+            return [state.get(row["user"], []) for row in rows]
+
+        def execute(self, row: Row, result: list[str]) -> Iterable[Row]:
+            return [{"follower": each} for each in result]
+
+    rows = [{"user": "nobody"}, {"user": "nathan"}]
+    found = list(state_query(rows, state={"nathan": ["bob", "tim"]}, query=Followers()))
+    assert found == [{"user": "nathan", "follower": "bob"}, {"user": "nathan", "follower": "tim"}]
+
+
+def test_a_value_may_be_of_the_transaction_that_is_being_committed(words: Counted) -> None:
+    grants = Grants()
+    grants.incarnation, grants.last = words.database.fence.incarnation if words.database.fence else "", {words.name: 1}
+    old: Grant = grants(2)
+    words.raise_and_write(old, [{"word": "man", "count": 10}])
+    assert [row["count"] for row in state_query([{"word": "man"}], state=words)] == [13]
+    words.raise_fence(grants(2, 2))  # a replay begins
+    assert [row["count"] for row in state_query([{"word": "man"}], state=words)] == [3]
+
+
+def test_what_cannot_be_asked_is_one_clear_line(words: Counted) -> None:
+    rows = [{"word": "man"}, {"werd": "man"}]
+    with pytest.raises(StateError, match=r"row \{'werd': 'man'\} has no field 'word'.*MapGet\(keys=\[\.\.\.\]\)"):
+        list(state_query(rows, state=words))
+    with pytest.raises(StateError, match=r"key 0 \(7,\): word = 7 is not a text. The column is a text"):
+        list(state_query([{"word": 7}], state=words))
+    for query, message in (
+        (MapGet(values=["sum"]), r"State 'memory' has count"),
+        (MapGet(keys=["word", "word"]), "Name a field for each key column of state 'memory': word"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            list(state_query([{"word": "man"}], state=words, query=query))
+    with pytest.raises(ConfigError, match=r"A FixedMap has no names: MapGet\(keys="):
+        list(state_query([{"word": "man"}], state=fixed_map({})))
+    with pytest.raises(ConfigError, match=r"Give a list: \['word'\]"):
+        MapGet(keys="word")
+    with pytest.raises(ConfigError, match="Use a number of rows from 1"):
+        state_query([], state=words, batch_size=0)
