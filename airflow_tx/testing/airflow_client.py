@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -38,6 +39,8 @@ class AirflowClient:
         self.user = user
         self.password = password
         self._http = httpx.Client(base_url=address, timeout=30, trust_env=False)
+        # On SQLite an api-server that gets two requests to write at once blocks itself, and then the scheduler.
+        self._one_at_a_time = threading.Lock()
 
     # --- DAGs
 
@@ -198,6 +201,30 @@ class AirflowClient:
 
     # --- backfills
 
+    def create_backfill(
+        self,
+        dag_id: str,
+        first: datetime,
+        last: datetime,
+        *,
+        reprocess: str = "none",
+        backwards: bool = False,
+        max_active_runs: int = 10,
+    ) -> None:
+        """Backfill a DAG from `first` to `last`, both included.
+
+        :param reprocess: dates that have a run already: none, failed or completed.
+        """
+        body: Json = {
+            "dag_id": dag_id,
+            "from_date": first.isoformat(),
+            "to_date": last.isoformat(),
+            "reprocess_behavior": reprocess,
+            "run_backwards": backwards,
+            "max_active_runs": max_active_runs,
+        }
+        self.call("POST", "backfills", json=body)
+
     def end_backfills(self, dag_id: str) -> None:
         """End the backfills of a DAG whose runs have ended; Airflow does so every 30 s, and refuses others before."""
         for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
@@ -320,14 +347,15 @@ class AirflowClient:
     # --- the wire
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """Call the API below /api/v2 and return the decoded answer; logs in when needed.
+        """Call the API below /api/v2 and return the decoded answer; logs in when needed. Threads wait for each other.
 
         :raises AirflowAnswer: the status is not 2xx.
         """
-        answer = self._http.request(method, f"/api/v2/{path}", **arguments)
-        if answer.status_code == 401:
-            self._log_in()
+        with self._one_at_a_time:
             answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+            if answer.status_code == 401:
+                self._log_in()
+                answer = self._http.request(method, f"/api/v2/{path}", **arguments)
         if not answer.is_success:
             raise AirflowAnswer(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
         return answer.json() if answer.content else None

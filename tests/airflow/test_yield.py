@@ -1,4 +1,7 @@
-"""Waiting runs that hold every run slot make room for the one whose turn it is, and come back by themselves."""
+"""Waiting runs that hold every run slot make room for the one whose turn it is, and come back by themselves.
+
+Which one does is left open here: the best of those that bid in time, and a busy triggerer is late.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,12 @@ def in_begin(stack: Stack) -> Story:
     airflow.pause("yielding_in_begin")
     airflow.clear_run("yielding_in_begin", "r1")
     try:
-        # Its trigger has found that there is no room; nobody runs its task while the DAG is paused.
-        actor.wait(lambda: airflow.task("yielding_in_begin", "r3", "begin")["state"] == "scheduled", "woken", "r3")
+        # A trigger has found that there is no room; nobody runs its task while the DAG is paused.
+        actor.wait(
+            lambda: "scheduled" in [airflow.task("yielding_in_begin", each, "begin")["state"] for each in ("r2", "r3")],
+            "one of them is woken",
+            "r3",
+        )
         story.seen["paused"] = {run_id: actor.state(run_id) for run_id in ("r1", "r2", "r3")}
     finally:
         airflow.pause("yielding_in_begin", False)
@@ -146,25 +153,33 @@ def stories(stack: Stack) -> Iterator[Stories]:
         yield {tell.__name__: threads.submit(tell, stack) for tell in (full, in_begin, backwards)}
 
 
-def test_the_newest_run_without_a_transaction_makes_room_and_comes_back_by_itself(
+def one_made_room(seen: dict[str, Any]) -> str:
+    """The only run that has made room, after what was seen."""
+    ((run_id, said),) = seen["yields"].items()
+    assert said == reason(run_id, "r1")
+    assert seen["states"].pop(run_id) == "failed"
+    assert set(seen["states"].values()) == {"running"}
+    return str(run_id)
+
+
+def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself(
     stories: Stories, stack: Stack
 ) -> None:
     seen = stories["full"].result().seen
     assert seen["at first"] == "queued"
-    assert seen["states"] == {"r2": "running", "r3": "running", "r4": "running", "r5": "failed"}
     assert seen["totals"] == {}
-    assert seen["yields"] == {"r5": reason("r5", "r1")}
+    yielded = one_made_room(seen)
     history = stack.ledger("yielding").history()
     assert [entry.txid for entry in history] == [1, 2, 3, 4, 5]
-    assert [entry.attempts for entry in history] == [2, 1, 1, 1, 1]
+    again = {"r1", yielded} & {"r1", "r2", "r3"}  # the others had no transaction yet
+    assert {entry.run_id for entry in history if entry.attempts == 2} == again
     stack.assert_counted_once("yielding", 5 * SIZE)
 
 
 def test_runs_that_only_wait_in_begin_make_room_and_not_while_the_dag_is_paused(stories: Stories, stack: Stack) -> None:
     seen = stories["in_begin"].result().seen
     assert seen["paused"] == {"r1": "queued", "r2": "running", "r3": "running"}
-    assert seen["states"] == {"r2": "running", "r3": "failed"}
-    assert seen["yields"] == {"r3": reason("r3", "r1")}
+    one_made_room(seen)
     assert [entry.attempts for entry in stack.ledger("yielding_in_begin").history()] == [2, 1, 1]
     stack.assert_counted_once("yielding_in_begin", 3 * SIZE)
 
@@ -173,7 +188,8 @@ def test_a_backfill_run_backwards_with_fewer_slots_than_failed_days_gets_through
     stories: Stories, stack: Stack
 ) -> None:
     seen = stories["backwards"].result().seen
-    first, _, third, fourth = seen["runs"]
-    assert seen["yields"] == {run_id: reason(run_id, first) for run_id in (third, fourth)}
+    first, *others = seen["runs"]
+    assert seen["yields"] == {run_id: reason(run_id, first) for run_id in others if run_id in seen["yields"]}
+    assert len(seen["yields"]) == 2
     assert [entry.run_id for entry in stack.ledger("backwards").history()] == seen["runs"]
     stack.assert_counted_once("backwards", 4 * SIZE)

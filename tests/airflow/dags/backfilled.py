@@ -25,8 +25,9 @@ from daily import FIRST
 
 from airflow_tx import CommitOperator, DataIntervalSource, RunPartitionSource, Transaction, persistent_aggregate
 
-# For the tasks of this file alone: those of others wait on purpose, and would make room.
-os.environ["AIRFLOW__TX__YIELD_AFTER"] = "3"
+# For the tasks of this file alone: those of others wait on purpose, and would make room. A busy scheduler takes some
+# seconds to give a free run slot away, and another run would make room meanwhile.
+os.environ["AIRFLOW__TX__YIELD_AFTER"] = "10"
 os.environ["AIRFLOW__TX__MIN_DEFERRAL"] = "5"
 
 DAYS = 4
