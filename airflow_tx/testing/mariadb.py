@@ -48,6 +48,8 @@ class LocalMariaDB:
             "sql-mode": "",
             "transaction-isolation": "REPEATABLE-READ",
             "innodb-flush-log-at-trx-commit": "1" if fsync else "0",
+            "debug-no-sync": "0" if fsync else "1",
+            "innodb-doublewrite": "1" if fsync else "0",
             **(settings or {}),
         }
         self._start_timeout = start_timeout
