@@ -19,29 +19,13 @@ from airflow_tx.compat_runs import text
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, SourceError, StoreError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.coordinating import (
-    Action,
-    Allocate,
-    CameBack,
-    Examine,
-    Look,
-    Looker,
-    Memory,
-    Plan,
-    Replay,
-    RestartDead,
-    Return,
-    Rules,
-    Start,
-    Unblock,
-    plan,
-)
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_tx.operators.coordinating import Action, Look, Memory, Plan, Replay, Return, Rules, Start
     from airflow_tx.protocol.api import Store
     from airflow_tx.triggers.coordinator import CoordinatorTrigger
 
@@ -103,6 +87,8 @@ class CoordinateOperator(BaseOperator):
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
         """Called when there is something to do."""
+        from airflow_tx.operators.coordinating import Memory
+
         told = event or {}
         memory = Memory.from_json(told.get("memory"))
         pace, hold = self._pace(), 0.0
@@ -120,6 +106,8 @@ class CoordinateOperator(BaseOperator):
         self._defer(pace, memory, max(hold, pace.hold))
 
     def _pace(self) -> Pace:
+        from airflow_tx.operators.coordinating import Rules
+
         spec, settings = self.transaction, Settings.load()
         rules = Rules(
             max_pending=spec.window,
@@ -191,6 +179,8 @@ class Coordination:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        from airflow_tx.operators.coordinating import Looker
+
         self.spec = spec
         self.pace = pace
         self.memory = memory
@@ -228,6 +218,8 @@ class Coordination:
 
     def step(self) -> Plan:
         """One look, and what follows from it."""
+        from airflow_tx.operators.coordinating import Allocate, Plan, plan
+
         self._done = 0
         look = self._looker.look()
         if look is None:  # it changes just now
@@ -271,6 +263,8 @@ class Coordination:
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
         """Whether runs would only be piled up: while its DAG is paused, none is executed."""
+        from airflow_tx.operators.coordinating import CameBack, Unblock
+
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
         self._paused = bool(compat.is_paused(self.spec.dag_id))
@@ -281,6 +275,8 @@ class Coordination:
     # --- what it does
 
     def _do(self, action: Action) -> None:
+        from airflow_tx.operators.coordinating import Allocate, CameBack, Examine, Replay, Return, Start
+
         if isinstance(action, Examine):
             return  # it is asked with every look
         if isinstance(action, Allocate):
@@ -341,6 +337,7 @@ class Coordination:
 
     def _replay(self, action: Replay) -> None:
         from airflow_tx.operators.beginning import conf_of
+        from airflow_tx.operators.coordinating import RestartDead
         from airflow_tx.protocol.recovering import ReplayRequest
         from airflow_tx.protocol.step import AlreadyCommitted, Blocked, ReplayNoted
 

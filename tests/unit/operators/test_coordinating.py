@@ -9,13 +9,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import TaskDeferred
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx import compat
-from airflow_tx.errors import SourceError
+from airflow_tx import compat, coordinator_dag
+from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.coordinate import PAUSED, Coordination, Pace
+from airflow_tx.operators.coordinate import PAUSED, CoordinateOperator, Coordination, Pace
 from airflow_tx.operators.coordinating import (
     LONGEST_BACKOFF,
     Action,
@@ -750,3 +751,34 @@ def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: Worl
     coordination.run()
     assert world.airflow.starts[2:] == [("tx-2", True)]
     assert any("not counted" in line for line in world.log.lines)
+
+
+def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: World) -> None:
+    operator = CoordinateOperator(task_id="coordinate", transaction=world.spec, linger=0, poll=0.01)
+    ti = Ti("coordinate", "c")
+    with pytest.raises(TaskDeferred) as first:
+        operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+    kwargs = first.value.trigger.serialize()[1]
+    assert json.loads(json.dumps(kwargs))["rules"]["max_pending"] == 4
+    world.fail("tx-1", 1, 1)
+    memory = Memory.from_json(kwargs["memory"]).to_json()
+    with pytest.raises(TaskDeferred) as second:
+        operator.go_on({"ti": ti}, {"due": ["Replay"], "memory": memory})  # type: ignore[typeddict-item]
+    seen = Memory.from_json(second.value.trigger.serialize()[1]["memory"])
+    assert [line for line in world.log.lines if "was not started" in line] == []
+    assert set(seen.seen) == {1, 2, 3, 4}
+
+
+def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(path: str) -> Any:
+        raise StoreUnavailable(hosts="h", connection="c", reason="none")
+
+    monkeypatch.setattr(world.store, "get", unreachable)
+    operator = CoordinateOperator(task_id="coordinate", transaction=world.spec)
+    with pytest.raises(TaskDeferred):
+        operator.execute({"ti": Ti("coordinate", "c")})  # type: ignore[typeddict-item]
+
+
+def test_a_coordinator_of_no_transaction_is_one_clear_line() -> None:
+    with pytest.raises(TransactionDefinitionError, match="after the DAG in its file"):
+        coordinator_dag("never_defined")
