@@ -277,7 +277,7 @@ class RedisState:
     def _bases(self, held: Held, grant: Grant, rows: RedisRows, fields: list[bytes], chunk: int) -> list[Any] | None:
         mine = held.identity == identity(grant)
         arguments = [held.identity, int(held.is_of(grant.txid)), int(self.kind is StateKind.OPAQUE)]
-        arguments += [_token(grant) if mine else "", _writer(grant, chunk), *fields]
+        arguments += [_token(grant) if mine else "", _writer(grant, chunk), _lines(fields)]
         ((answer, *rest),) = self._server.run([(FETCH, self._fence.keys, arguments)])
         if answer == b"moved":
             return None
@@ -296,7 +296,7 @@ class RedisState:
             (
                 PUT,
                 self._fence.keys,
-                [*mine, int(complete and number == last), schema, *_in_turn(portion.fields, portion.values)],
+                [*mine, int(complete and number == last), schema, _lines(portion.fields), _lines(portion.values)],
             )
             for number, portion in enumerate(update.portions)
         ]
@@ -379,5 +379,5 @@ def _writer(grant: Grant, chunk: int) -> str:
     return f"{_token(grant)}{chunk}|"
 
 
-def _in_turn(fields: list[bytes], values: list[bytes]) -> list[bytes]:
-    return [part for pair in zip(fields, values, strict=True) for part in pair]
+def _lines(texts: list[bytes]) -> bytes:
+    return b"\n".join([*texts, b""])

@@ -46,6 +46,14 @@ local function note_counts()
   redis.call('HSET', FENCE, 'counts', counted())
 end
 
+-- Many keys come as one text, each with a line end behind it (in JSON there is none): a client takes far longer to send
+-- them one by one.
+local function lines(text)
+  local found = {}
+  for line in string.gmatch(text, '([^\\n]*)\\n') do found[#found + 1] = line end
+  return found
+end
+
 local function put_all(key, pairs_)
   for s = 1, #pairs_, SLICE do
     redis.call('HSET', key, unpack(pairs_, s, math.min(s + SLICE - 1, #pairs_)))
@@ -136,14 +144,13 @@ return {'ok', cursor}
 # Where the update of each key starts from, as one JSON array: its values, null (no such key), or false (a transactional
 # value that has this transaction in it already).
 # ARGV: the grant that the fence is expected to hold, "1" if that is of this txid, "1" if the state is opaque,
-# the token of this writer if the fence holds it, else "", this writer, then the keys.
+# the token of this writer if the fence holds it, else "", this writer, the keys.
 FETCH = (
     _COMMON
     + """
 local expected, same, opaque, token, writer = ARGV[1], ARGV[2] == '1', ARGV[3] == '1', ARGV[4], ARGV[5]
 if held() ~= expected then return {'moved'} end
-local fields = {}
-for i = 6, #ARGV do fields[#fields + 1] = ARGV[i] end
+local fields = lines(ARGV[6])
 local values = get_all(VALUES, fields)
 for i = 1, #values do
   if not values[i] then values[i] = 'null' end
@@ -179,7 +186,7 @@ return {'ok', '[' .. table.concat(values, ',') .. ']'}
 )
 
 # ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if the update is complete with this,
-# the schema, then key and values in turn.
+# the schema, then, if there are any, the keys and the values of each.
 PUT = (
     _COMMON
     + """
@@ -191,8 +198,7 @@ if counted() ~= noted() then return {'counts', counted(), noted()} end
 if #ARGV > 6 then
   local known = redis.call('GET', SCHEMA)
   if known and known ~= schema then return {'schema', known} end
-  local fields = {}
-  for i = 7, #ARGV, 2 do fields[#fields + 1] = ARGV[i] end
+  local fields, news = lines(ARGV[7]), lines(ARGV[8])
   local touched = get_all(TOUCHED, fields)
   for i = 1, #fields do
     local entry = touched[i]
@@ -214,7 +220,7 @@ if #ARGV > 6 then
     end
     if opaque or not entry then
       values[#values + 1] = fields[i]
-      values[#values + 1] = ARGV[6 + 2 * i]
+      values[#values + 1] = news[i]
     end
   end
   if not known then redis.call('SET', SCHEMA, schema) end
