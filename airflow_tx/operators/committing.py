@@ -19,11 +19,12 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.outputs import Rows, output_digest, rows_of, values_of
+from airflow_tx.operators.outputs import Rows, values_of
 from airflow_tx.operators.passing import pass_on
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
+from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_write, write_update
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
@@ -153,9 +154,7 @@ class Commit:
         if self.payload.rows is None and not any(ack.outputs for ack in self._processed.acks.values()):
             return []  # a replay that found no rows
         values = values_of(update, self._processed.acks, attempt, pull)
-        rows = rows_of(update, values, self.spec.staging(), attempt)
-        # Gone through twice: once for the digest, once for the write.
-        return list(rows) if update.state.kind is StateKind.TRANSACTIONAL else rows
+        return rows_to_write(update, values, self.spec.staging(), attempt)
 
     def _acquire(
         self, processed: Processed, rows: Sequence[Rows]
@@ -236,7 +235,7 @@ class Commit:
         return Grant(self.spec.topology, granted.incarnation, token, granted.last, batch)
 
     def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
-        if len(self.updates) == 1:
+        if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
             keys = self.updates[0].state.raise_and_write(grant, rows[0])
             self.log.info("State %s: %s keys", self.updates[0].state.name, keys)
             return
@@ -245,7 +244,7 @@ class Commit:
             update.state.raise_fence(grant)
         for update, found in zip(self.updates, rows, strict=True):
             failpoint("commit.before_write", state=update.state.name, **self._where)
-            keys = update.state.write(grant, found)
+            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log)
             self.log.info("State %s: %s keys", update.state.name, keys)
 
     @contextmanager
@@ -271,6 +270,11 @@ class Commit:
             spec.source.cleanup_before(txid + 1)
         except Exception as error:  # noqa: BLE001
             self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+    @property
+    def _dag_file(self) -> str:
+        task = getattr(self.ti, "task", None)
+        return str(task.dag.fileloc) if task is not None else ""
 
     @property
     def _where(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from airflow_tx.errors import StateError
+from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import FencedState
 
 if TYPE_CHECKING:
@@ -25,10 +25,14 @@ class Update:
     """The output of a task, added to a state.
 
     :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
+    :param writers: "worker", "spark", or "auto"; a number of rows: as "auto", and large from there on.
+    :param spark: by which Spark; None: by the one that the task of `input` uses.
     """
 
     input: Any
     state: KeyedState
+    writers: str | int = "auto"
+    spark: str | None = None
 
     def __repr__(self) -> str:
         source = getattr(self.input, "operator", None)
@@ -36,14 +40,27 @@ class Update:
         return f"persistent_aggregate({name}, state={self.state!r})"
 
 
-def persistent_aggregate(input: Any, *, state: Any) -> Update:
+def persistent_aggregate(input: Any, *, state: Any, writers: str | int = "auto", spark: str | None = None) -> Update:
     """Add the output of a task to a state when the transaction commits (Trident's persistentAggregate).
 
     :param input: such as ``partial.output["counts"]`` of a SparkBatchOperator, or what a ``@task`` call gives: a list
         of dicts with the key columns and the deltas of the state; of a mapped task, those of all its instances.
     :param state: such as `SqlState`.
+    :param writers: who writes: "worker", the process of the commit task; "spark", executors of Spark, each its own
+        keys; "auto", Spark from 500,000 rows or 256 MiB on, if the output is staged by one task, the state takes
+        parallel writers (SQLite does not) and there is a Spark. A number: as "auto", from that many rows on.
+    :param spark: a connection of type spark or spark_connect, a master such as "local[4]" or "spark://host:7077", or
+        "sc://host:port"; by default the connection of the task that emitted the output.
+    :raises ConfigError: `writers` or `spark` cannot be used.
     """
-    return Update(input, state)
+    known = writers in ("auto", "worker", "spark") if isinstance(writers, str) else writers > 0
+    if not known:
+        remedy = 'Use "auto", "worker", "spark", or the number of rows from which on Spark writes.'
+        raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
+    if spark is not None and ";" in spark:
+        remedy = "Parameters may be secret, and a DAG file is not: make a connection of type spark_connect of it."
+        raise ConfigError(option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy)
+    return Update(input, state, writers, spark)
 
 
 def combined(rows: Iterable[Mapping[str, Any]], state: KeyedState) -> Iterator[dict[str, Any]]:

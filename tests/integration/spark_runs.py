@@ -1,4 +1,4 @@
-"""Runs of a topology whose tasks use Spark: the operators' own code on the ledger in memory, without Airflow's servers."""
+"""Runs of a topology whose tasks use Spark: the operators' code on the ledger in memory, without Airflow's servers."""
 
 from __future__ import annotations
 

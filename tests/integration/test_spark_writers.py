@@ -1,0 +1,430 @@
+"""Large updates, written by Spark's executors into a real PostgreSQL: by a driver of spark-submit, and by a server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import ConfigError, OutputChanged, StateError
+from airflow_tx.failpoints import VARIABLE
+from airflow_tx.operators import writing
+from airflow_tx.spark.persist import WritersFailed
+from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.integration.spark_runs import SparkRun, Topology, update
+from tests.unit.operators.bench import Numbers
+
+KEYS = 6000
+# Of these tests alone: other servers on this machine may have another one in common.
+SECRET = uuid.uuid4().hex
+MOMENT = dt.datetime(2013, 1, 1, 5, 30)
+
+
+class Longest(CombinerAggregator):
+    """An aggregator that only this file knows, as one of a DAG file."""
+
+    name, type = "longest", "text"
+
+    def init(self, row: Any) -> Any:
+        return row
+
+    def zero(self) -> Any:
+        return None
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return max(a, b, key=len)
+
+
+def table(keys: int = KEYS, *, times: int = 1) -> pa.Table:
+    """Rows with keys of many types."""
+    return pa.table(
+        {
+            "id": pa.array([i // times for i in range(keys * times)], pa.int64()),
+            "day": pa.array([MOMENT + dt.timedelta(seconds=i // times) for i in range(keys * times)]),
+            "code": [f"{'ÄΩ'[i % 2]}{i // times}" for i in range(keys * times)],
+            "n": pa.array(list(range(keys * times)), pa.int64()),
+            "amount": [Decimal(i) / 4 for i in range(keys * times)],
+            "word": ["x" * (i % 7 + 1) for i in range(keys * times)],
+        }
+    )
+
+
+def state_of(url: str, kind: str = "opaque") -> SqlState:
+    values: dict[str, Any] = {"n": Count(), "amount": Sum("numeric"), "word": Longest()}
+    return SqlState.from_url(url, table="totals", keys=["id", "day", "code"], values=values, kind=kind)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as server:
+        with sa.create_engine(server.url(), poolclass=sa.pool.NullPool).begin() as connection:
+            connection.execute(sa.text(f"CREATE ROLE writer LOGIN SUPERUSER PASSWORD '{SECRET}'"))
+        yield server
+
+
+def secret_url(postgres: LocalPostgres) -> str:
+    """The URL of a new database, with the password that nobody may see."""
+    url = sa.engine.make_url(postgres.url(postgres.new_database())).set(username="writer", password=SECRET)
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="module")
+def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Failpoints:
+    return Failpoints(tmp_path_factory.mktemp("failpoints"))
+
+
+@pytest.fixture(scope="module")
+def server(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSparkConnect]:
+    """A task that fails is tried again, and Spark writes down all that it tells anybody."""
+    folder = tmp_path_factory.mktemp("connect")
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
+    with LocalSparkConnect(folder, master="local[2,3]", conf=conf, env=failpoints.environment) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A chunk is 1,000 rows."""
+    monkeypatch.setattr(writing, "ROWS_A_WRITE", 1000)
+    monkeypatch.setattr(writing, "ROWS_A_WRITER", 1000)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, sys.executable)
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Topology:
+    return Topology(Numbers(), tmp_path, str(tmp_path / "dag.py"))
+
+
+def content(url: str) -> list[Any]:
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).connect() as connection:
+        return list(connection.execute(sa.text("SELECT id, day, code, n, amount, word FROM totals ORDER BY id")).all())
+
+
+def chunks(url: str) -> set[int]:
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).connect() as connection:
+        return set(connection.execute(sa.text("SELECT DISTINCT tx_chunk FROM totals")).scalars())
+
+
+def committed(topology: Topology, run_id: str, rows: pa.Table, state: SqlState, **how: Any) -> SparkRun:
+    """One whole run."""
+    run = topology.begin(run_id)
+    run.emit(rows)
+    assert run.commit(update(state, **how)) is None
+    return run
+
+
+@pytest.fixture
+def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
+    """What this process writes of two equal updates."""
+    numbers = Topology(Numbers(), tmp_path, "")
+    url = postgres.url(postgres.new_database())
+    for run_id in ("w1", "w2"):
+        committed(numbers, run_id, table(), state_of(url), writers="worker")
+    found = content(url)
+    assert chunks(url) == set(range(6))
+    assert (len(found), found[5][3], found[5][4]) == (KEYS, 10, Decimal("2.5"))
+    return found
+
+
+class Watch:
+    """Looks for a secret in what others see of all processes, and in all files below folders, as long as the block."""
+
+    def __init__(self, secret: str, *folders: Path) -> None:
+        self.secret, self.folders = secret.encode(), folders
+        self.seen: list[str] = []
+        self.looks = 0
+        self._over = threading.Event()
+
+    def __enter__(self) -> Watch:
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.2):
+            self.looks += 1
+            for told in ("cmdline", "environ"):
+                for line in Path("/proc").glob(f"[0-9]*/{told}"):
+                    self._look(line)
+            self.files()
+
+    def _look(self, path: Path) -> None:
+        try:
+            if self.secret in path.read_bytes():
+                self.seen.append(str(path))
+        except OSError:
+            pass
+
+    def files(self) -> list[str]:
+        """Files of the folders that hold the secret."""
+        for folder in self.folders:
+            for path in folder.rglob("*"):
+                if path.is_file():  # not a pipe, which would be read empty
+                    self._look(path)
+        return self.seen
+
+
+def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_sees_the_password(
+    postgres: LocalPostgres,
+    numbers: Topology,
+    expected: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "events").mkdir()
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    conf.joinpath("spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {(tmp_path / 'events').as_uri()}\n"
+        f"spark.local.dir {tmp_path / 'local'}\nspark.driver.memory 700m\n"
+        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    url = secret_url(postgres)
+    state = state_of(url)
+    committed(numbers, "r1", table(), state, writers="worker")
+    with Watch(SECRET, tmp_path) as watch:
+        committed(numbers, "r2", table(), state, writers="spark", spark="local[2]")
+    assert content(url) == expected
+    assert len(chunks(url)) == 6
+    fence = state.fence()
+    assert fence is not None
+    assert fence.applied
+    assert watch.looks > 3
+    assert list((tmp_path / "events").iterdir())
+    assert watch.files() == []
+    told = capfd.readouterr()
+    assert SECRET not in told.out + told.err
+
+
+def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chunk(
+    postgres: LocalPostgres, numbers: Topology, expected: list[Any], server: LocalSparkConnect, failpoints: Failpoints
+) -> None:
+    url = secret_url(postgres)
+    state = state_of(url)
+    committed(numbers, "r1", table(), state, writers=KEYS, spark=server.url)
+    dies = failpoints.arm("spark.after_chunk", "kill", chunk=3)
+    committed(numbers, "r2", table(), state, writers=KEYS, spark=server.url)
+    assert dies.reached
+    assert content(url) == expected
+    assert Watch(SECRET, server.folder).files() == []
+
+
+def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
+    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect
+) -> None:
+    url = postgres.url(postgres.new_database())
+    state = state_of(url)
+    run = numbers.begin("r1")
+    twice = table(KEYS, times=2)
+    # Both rows of a key are one key, whatever else is in them.
+    twice = twice.set_column(2, "code", pa.array([f"c{i // 2}" for i in range(KEYS * 2)]))
+    run.emit(twice)
+    with pytest.raises(StateError, match=r"'url.totals' refused: row \d+ .*: its key comes twice. Aggregate by key"):
+        run.commit(update(state, writers="spark", spark=server.url))
+    assert not (fence := state.fence()) or not fence.applied
+    again = numbers.begin("r1")
+    again.emit(table())
+    assert again.commit(update(state, writers="spark", spark=server.url)) is None
+    assert [row[3] for row in content(url)] == list(range(KEYS))
+
+
+def test_a_transactional_state_has_one_digest_whoever_writes(
+    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, failpoints: Failpoints
+) -> None:
+    url = postgres.url(postgres.new_database())
+    state = state_of(url, "transactional")
+    committed(numbers, "r0", table(), state, writers="worker")
+    run = numbers.begin("r1")
+    run.emit(table())
+    with pytest.raises(WritersFailed, match="Nothing|failed: "):
+        run.commit(update(state, writers="spark", spark="local[0]"))
+    other = numbers.begin("r1")
+    other.emit(table(KEYS - 1))
+    with pytest.raises(OutputChanged, match='kind="opaque"'):
+        other.commit(update(state, writers="worker"))
+    same = numbers.begin("r1")
+    same.emit(table().take(list(reversed(range(KEYS)))))
+    assert same.commit(update(state, writers="spark", spark=server.url)) is None
+    assert [row[3] for row in content(url)] == [2 * i for i in range(KEYS)]
+
+
+COMMITTER = """
+import sys, pickle
+from airflow_tx.operators import writing
+writing.ROWS_A_WRITER = 1000
+update, grant, rows = pickle.load(sys.stdin.buffer)
+import logging
+print("writes", flush=True)
+writing.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
+"""
+
+
+def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
+    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, failpoints: Failpoints
+) -> None:
+    import pickle
+
+    from airflow_tx.staging import TaskTry, write_manifest, write_rows
+    from airflow_tx.testing.state_suite import Grants
+
+    url = postgres.url(postgres.new_database())
+    values: dict[str, Any] = {"n": Count()}
+    state = SqlState.from_url(url, table="totals", keys=["id"], values=values)
+    area = numbers.spec.staging()
+    grants = Grants()
+    old, new = grants(1), grants(1, 2)
+
+    def staged(attempt: int, keys: int) -> writing.StagedRows:
+        from airflow_tx.protocol.attempt import TransactionAttempt
+
+        own = TransactionAttempt(1, attempt)
+        where = area.try_dir("flights", own, TaskTry("count", -1, "try"))
+        rows = table(keys).select(["id", "n"])
+        ref = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"]
+        return writing.StagedRows(area, ref.to_json(), state, own)
+
+    state.raise_fence(old)
+    stops = [failpoints.arm("spark.before_chunk", "pause", attempt=1) for _ in range(2)]
+    how: Any = update(state, writers="spark", spark=server.url)
+    message = pickle.dumps((how, old, staged(1, KEYS)))
+    command = [sys.executable, "-c", COMMITTER]
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as committer:
+        assert committer.stdin is not None
+        committer.stdin.write(message)
+        committer.stdin.close()
+        eventually(lambda: stops[0].reached, 60, "a writer stands before its chunk")
+        committer.kill()
+    state.raise_fence(new)
+    rows = staged(2, 100)
+    assert writing.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None) == 100
+    before = len(_refusals(server))
+    for stop in stops:
+        stop.release()
+    eventually(lambda: len(_refusals(server)) > before, 60, "a writer is refused")
+    found = {row["id"]: row["n"] for row in state.read()}
+    assert found == {i: i for i in range(100)}
+
+
+def _refusals(server: LocalSparkConnect) -> list[str]:
+    return [line for line in server.log.read_text().splitlines() if "refused: FenceOutranked" in line]
+
+
+def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom airflow_tx.spark.persist import handed_over\n"
+        f"with handed_over({str(tmp_path / 'pipe')!r}, b'x' * 60000):\n    print('ready', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    driver = (
+        "import os, time\nfrom airflow_tx.spark.persist import taken_over\n"
+        f"print(len(taken_over({str(tmp_path / 'pipe')!r}, lambda: os._exit(3))), flush=True)\ntime.sleep(60)\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as task:  # type: ignore[call-overload]
+        assert task.stdout.readline() == b"ready\n"
+        with subprocess.Popen([sys.executable, "-c", driver], **pipes) as run:  # type: ignore[call-overload]
+            assert run.stdout.readline() == b"60000\n"
+            task.kill()
+            assert run.wait(10) == 3
+
+
+def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) -> None:
+    state = state_of(f"sqlite:///{tmp_path / 'state.db'}")
+    run = numbers.begin("r1")
+    run.emit(table())
+    with pytest.raises(ConfigError, match=r"'url.totals' takes one writer at a time, as SQLite does"):
+        run.commit(update(state, writers="spark", spark="local[1]"))
+    again = numbers.begin("r1")
+    again.emit(table())
+    assert again.commit(update(state, writers=1, spark="local[1]")) is None
+    assert sum(row["n"] for row in state.read()) == sum(range(KEYS))
+
+
+FLAT = """
+import json, sys, time, logging
+from types import SimpleNamespace
+from airflow_tx.operators import writing
+from airflow_tx.operators.updates import Update
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.staging import StagingArea
+from airflow_tx.state import Count, SqlState, Sum
+from airflow_tx.testing.state_suite import Grants
+told = json.loads(sys.argv[1])
+url, how, staging, ref = told["url"], told["how"], told["staging"], told["ref"]
+values = {"flights": Count(), "delay": Sum()}
+state = SqlState.from_url(url, table="big", keys=["carrier", "id"], values=values, kind=told["kind"])
+rows = writing.StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
+update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="counts"), state, **how)
+grant = Grants()(1)
+began = time.monotonic()
+writing.output_digest(rows, update) if told["kind"] == "transactional" else None
+digested = time.monotonic() - began
+state.raise_fence(grant)
+began = time.monotonic()
+assert writing.write_update(update, grant, rows, dag_file="", log=logging.getLogger()) == len(rows)
+# Not ru_maxrss, which begins with what the process had that started this one.
+peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) // 1024
+print(json.dumps([peak, round(digested, 1), round(time.monotonic() - began, 1)]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["worker, SQLite", "worker, PostgreSQL", "spark-submit", "Spark Connect"])
+def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
+    path: str, postgres: LocalPostgres, tmp_path: Path, server: LocalSparkConnect
+) -> None:
+    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
+
+    million = 1_000_000
+    area = StagingArea(str(tmp_path / "staging"))
+    where = area.try_dir("big", TransactionAttempt(1, 1), TaskTry("count", -1, "try"))
+    rows = pa.table(
+        {
+            "carrier": pa.array([f"C{i % 97}" for i in range(million)]),
+            "id": pa.array([f"key {i:08}" for i in range(million)]),
+            "flights": pa.array([1] * million, pa.int64()),
+            "delay": pa.array(list(range(million)), pa.int64()),
+        }
+    )
+    ref = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
+    del rows
+    url = f"sqlite:///{tmp_path / 'big.db'}" if "SQLite" in path else postgres.url(postgres.new_database())
+    spark = server.url if path == "Spark Connect" else "local[2]"
+    how = {"writers": "worker"} if "worker" in path else {"writers": "spark", "spark": spark}
+    told = {"url": url, "how": how, "staging": area.root, "ref": ref, "kind": "transactional"}
+    began = time.monotonic()
+    command = [sys.executable, "-c", FLAT, json.dumps(told)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    peak, digested, wrote = json.loads(done.stdout.splitlines()[-1])
+    print(f"{path}: peak {peak} MB, digest {digested} s, write {wrote} s, all {time.monotonic() - began:.0f} s")
+    assert peak < 300
