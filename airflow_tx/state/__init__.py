@@ -21,9 +21,14 @@ if TYPE_CHECKING:
         Sum,
     )
     from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
+    from airflow_tx.state.backing.memcached import MemcachedMap, MemcachedState
     from airflow_tx.state.backing.memory import MemoryDatabase, MemoryMap, MemoryState
+    from airflow_tx.state.backing.redis import RedisState
+    from airflow_tx.state.backing.redis_guard import RedisGuard
+    from airflow_tx.state.backing.redis_map import RedisMap
     from airflow_tx.state.backing.sql import SqlState
     from airflow_tx.state.cached import CachedMap
+    from airflow_tx.state.guard import SqlGuard
     from airflow_tx.state.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
     from airflow_tx.state.query import MapGet, QueryFunction, StateFactory, StateUpdater, fixed_map, state_query
     from airflow_tx.state.sketches import ApproxCountDistinct
@@ -32,6 +37,12 @@ if TYPE_CHECKING:
     from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
 _HOME = {
+    "MemcachedMap": "backing.memcached",
+    "MemcachedState": "backing.memcached",
+    "RedisMap": "backing.redis_map",
+    "RedisGuard": "backing.redis_guard",
+    "RedisState": "backing.redis",
+    "SqlGuard": "guard",
     "Aggregator": "aggregators",
     "ApproxCountDistinct": "sketches",
     "Avg": "aggregators",
@@ -96,6 +107,8 @@ __all__ = [
     "MapGet",
     "MapState",
     "Max",
+    "MemcachedMap",
+    "MemcachedState",
     "MemoryDatabase",
     "MemoryMap",
     "MemoryState",
@@ -105,11 +118,15 @@ __all__ = [
     "OpaqueValue",
     "QueryFunction",
     "QueryableState",
+    "RedisGuard",
+    "RedisMap",
+    "RedisState",
     "ReducerAggregator",
     "ReducerValueUpdater",
     "Replace",
     "Snapshottable",
     "SnapshottableMap",
+    "SqlGuard",
     "SqlState",
     "State",
     "StateFactory",

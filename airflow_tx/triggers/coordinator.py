@@ -25,7 +25,8 @@ from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.triggers.shared import until
 
 # A source may be slow; it must not be in the way of those that only read the ledger.
-_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="airflow_tx-source")
+_ASKING = "airflow_tx-source"
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix=_ASKING)
 # The part of a core that asking one source may cost; but new data is noticed within the second one.
 _SHARE, _LONGEST_PAUSE = 0.005, 5.0
 # A source that cannot be made here is asked by the task.
@@ -216,6 +217,15 @@ class _Watch:
         if self._told.get(about) != told:
             self._told[about] = told
             self._trigger.log.log(level, "%s", told)
+
+
+def _is_heard(record: logging.LogRecord) -> bool:
+    """Not what a source says whenever it is asked, such as of files that came late: here that is every second."""
+    return not (record.threadName or "").startswith(_ASKING)
+
+
+for _module in ("files", "folders", "partitioned"):
+    logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
 
 
 def _ask(source: Source, attempt: TransactionAttempt, position: Any) -> Asked:
