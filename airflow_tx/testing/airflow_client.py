@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ Json = dict[str, Any]
 RUN_ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 _LOG_TAIL = 25
+_LOCKED_TRIES = 5
 _LOG_NOISE = frozenset(
     ("timestamp", "event", "level", "logger", "error_detail", "filename", "lineno")
     + ("dag_id", "run_id", "task_id", "map_index", "try_number", "ti_id")
@@ -355,6 +357,11 @@ class AirflowClient:
             answer = self._http.request(method, f"/api/v2/{path}", **arguments)
             if answer.status_code == 401:
                 self._log_in()
+                answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+            for _ in range(_LOCKED_TRIES):
+                if answer.status_code != 500 or "Database error" not in answer.text:
+                    break
+                time.sleep(0.5)  # SQLite was locked, and nothing has happened
                 answer = self._http.request(method, f"/api/v2/{path}", **arguments)
         if not answer.is_success:
             raise AirflowAnswer(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
