@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,68 @@ def test_of_many_first_grants_at_once_the_latest_wins(redis: LocalRedis, prefix:
 
     assert list(pool.map(use, given))[-1]
     assert totals(_state(redis, prefix)) == {"a": 1, "of 8": 1}
+
+
+@dataclass
+class _Meanwhile:
+    """A sum during which something else happens: after the values were read, before they are written."""
+
+    happens: Callable[[], Any] | None = None
+    name: str = "meanwhile"
+    type: str = "bigint"
+
+    def zero(self) -> int:
+        return 0
+
+    def init(self, value: int) -> int:
+        return value
+
+    def combine(self, a: int, b: int) -> int:
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        return a + b
+
+
+def test_a_grant_that_raises_between_the_look_and_the_leap_of_an_older_one_wins(redis: LocalRedis, prefix: str) -> None:
+    sums = _Meanwhile()
+    grants, state = Grants(), _state(redis, prefix, values={"n": sums})
+    grants.commit(1, state, {"a": 1})
+    old, new = grants(2), grants(2, 2)
+    sums.happens = lambda: _state(redis, prefix, values={"n": _Meanwhile()}).raise_and_write(new, rows({"a": 10}))
+    with pytest.raises(FenceOutranked):
+        state.raise_and_write(old, rows({"a": 100}))
+    assert totals(state) == {"a": 11}
+    fence = state.fence()
+    assert fence is not None
+    assert fence.token == new.token
+
+
+@both_kinds
+def test_a_newer_grant_takes_back_what_an_older_one_writes_meanwhile(redis: LocalRedis, prefix: str, kind: str) -> None:
+    sums = _Meanwhile()
+    grants, state = Grants(), _state(redis, prefix, kind, values={"n": sums})
+    grants.commit(1, state, {"a": 1, "b": 1})
+    old, new = grants(2), grants(2, 2)
+    zombie = _state(redis, prefix, kind, values={"n": _Meanwhile()})
+    zombie.raise_fence(old)
+    sums.happens = lambda: zombie.write(old, rows({"a": 10, "b": 10}))
+    state.raise_and_write(new, rows({"a": 10, "b": 10}))
+    assert totals(state) == {"a": 11, "b": 11}
+
+
+@both_kinds
+def test_a_key_that_another_chunk_writes_meanwhile_is_refused(redis: LocalRedis, prefix: str, kind: str) -> None:
+    sums = _Meanwhile()
+    grants, state = Grants(), _state(redis, prefix, kind, values={"n": sums})
+    grants.commit(1, state, {"a": 1})
+    grant = grants(2)
+    state.raise_fence(grant)
+    other = _state(redis, prefix, kind, values={"n": _Meanwhile()})
+    sums.happens = lambda: other.write(grant, rows({"a": 10}), chunk=1, complete=False)
+    with pytest.raises(ChunkConflict, match="'a'.*chunk 1 and from chunk 2"):
+        state.write(grant, rows({"a": 100, "b": 100}), chunk=2, complete=False)
+    assert totals(state) == {"a": 11}
 
 
 def test_parallel_writers_of_one_grant_write_their_keys(
