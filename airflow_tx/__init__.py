@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_tx.operators.commit import CommitOperator
     from airflow_tx.operators.lifecycle import current_batch
     from airflow_tx.operators.process import SparkBatchOperator
-    from airflow_tx.operators.updates import persistent_aggregate
+    from airflow_tx.operators.updates import partition_persist, persistent_aggregate
     from airflow_tx.sources.api import Source, TransactionalSource
     from airflow_tx.sources.data_interval import DataIntervalSource
     from airflow_tx.sources.files import FileSource
@@ -44,6 +44,7 @@ _PUBLIC = {
     "commit_phase": "airflow_tx.topology.phase",
     "coordinator_dag": "airflow_tx.topology.coordinator",
     "current_batch": "airflow_tx.operators.lifecycle",
+    "partition_persist": "airflow_tx.operators.updates",
     "persistent_aggregate": "airflow_tx.operators.updates",
 }
 
@@ -66,6 +67,7 @@ __all__ = [
     "commit_phase",
     "coordinator_dag",
     "current_batch",
+    "partition_persist",
     "persistent_aggregate",
 ]
 

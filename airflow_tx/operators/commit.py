@@ -115,6 +115,7 @@ def final_errors() -> Iterator[None]:
 
 def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: Line) -> NoReturn:
     """Defer until the turn is near; the operator goes on in its `execute_turn`."""
+    from airflow_tx.operators.turn import standing
     from airflow_tx.operators.yielding import slots_of
     from airflow_tx.triggers.turn import TurnTrigger
 
@@ -127,6 +128,7 @@ def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: 
         mapped=sorted(spec.mapped),
         hold=Settings.load().min_deferral,
         slots=slots_of(spec, context, txid=line.txid),
+        waited=standing(line),
     )
     operator.defer(trigger=trigger, method_name="execute_turn")
     raise AssertionError("defer returned")

@@ -10,7 +10,6 @@ from airflow_tx.errors import StagingError
 from airflow_tx.operators.acked import RETURN_KEY, Acks, acked, fingerprint, is_ref
 from airflow_tx.operators.updates import Update, combined
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import digest
 
 if TYPE_CHECKING:
     from airflow_tx.staging import StagingArea
@@ -55,11 +54,16 @@ def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: Trans
     return combined(chain.from_iterable(_rows(value, update, area, attempt) for value in values), update.state)
 
 
-def output_digest(rows: Rows, update: Update) -> str:
-    """Digest of keys and deltas, whatever their order: a transactional state needs the same on every replay."""
-    columns = update.state.columns
-    names = [*columns.keys, *columns.values]
-    return digest(sorted(repr([row.get(name) for name in names]) for row in rows))
+def wanted_columns(state: Any, present: tuple[str, ...]) -> list[str]:
+    """The columns that a state takes; of a composite its parts, or the one column that they come as."""
+    columns = getattr(state, "columns", None)
+    if columns is None:
+        return list(present)
+    found = list(columns.keys)
+    for name, aggregator in columns.aggregators.items():
+        parts = list(aggregator.parts(name)) if name in columns.composites else [name]
+        found += [name] if name in present and not set(parts) & set(present) else parts
+    return found
 
 
 def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
@@ -73,6 +77,7 @@ def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAtt
 
 def _read(ref: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
     from airflow_tx.staging import read_output
+    from airflow_tx.staging.manifest import open_output
 
-    columns = update.state.columns
-    return read_output(area, ref, columns=[*columns.keys, *columns.values], attempt=attempt)
+    present = open_output(area, ref, attempt=attempt)[1].columns
+    return read_output(area, ref, columns=wanted_columns(update.state, present), attempt=attempt)

@@ -67,6 +67,14 @@ def decide(line: Line) -> Wait:
     return Wait.WARM if all(each.ready for each in line.earlier.values()) else Wait.DEFERRED
 
 
+def standing(line: Line) -> list[list[object]]:
+    """The earlier transactions as plain JSON: a committer that has waited in its worker for them for as long as it may
+    waits elsewhere until something is new."""
+    if decide(line) is not Wait.WARM:
+        return []
+    return [[each.txid, each.run_id, each.phase.value, each.ready] for each in line.earlier.values()]
+
+
 def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None) -> Line:
     """Read the line; what is far away is not read.
 

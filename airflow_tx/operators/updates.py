@@ -30,7 +30,7 @@ class Update:
     """
 
     input: Any
-    state: KeyedState
+    state: FencedState
     writers: str | int = "auto"
     spark: str | None = None
 
@@ -63,29 +63,49 @@ def persistent_aggregate(input: Any, *, state: Any, writers: str | int = "auto",
     return Update(input, state, writers, spark)
 
 
-def combined(rows: Iterable[Mapping[str, Any]], state: KeyedState) -> Iterator[dict[str, Any]]:
-    """One row a key: the deltas of rows with the same key are combined by the aggregators of the state.
+def partition_persist(input: Any, *, state: Any, updater: Any = None, kind: str | None = None) -> Update:
+    """Hand a task's output to a state as it is, when the transaction commits (Trident's partitionPersist).
+
+    :param input: see `persistent_aggregate`.
+    :param state: with an updater, a state of one's own (`begin_commit`, `commit`); without one, a state that takes rows
+        as they are, such as `SqlGuard`.
+    :param updater: a `StateUpdater`.
+    :param kind: what a state of one's own promises; default: its attribute `kind`, else non-transactional.
+    :raises ConfigError: the state cannot take them.
+    """
+    from airflow_tx.state.persisted import as_fenced
+
+    return Update(input, as_fenced(state, updater, kind), "worker")
+
+
+def combined(rows: Iterable[Mapping[str, Any]], state: FencedState) -> Iterator[dict[str, Any]]:
+    """One row a key: the deltas of rows with the same key are combined by the aggregators of the state. A state without
+    columns gets the rows as they are.
 
     :raises StateError: a row without key, or with deltas that cannot be combined. Nothing else is checked here, the
         state itself does it.
     """
-    columns = state.columns
+    columns = getattr(state, "columns", None)
+    if columns is None:  # it takes rows as they are
+        yield from (dict(row) for row in rows)
+        return
     kept: dict[tuple[Hashable, ...], dict[str, Any]] = {}
     for number, row in enumerate(rows):
         try:
             key = tuple(row[name] for name in columns.keys)
             if key not in kept:
-                kept[key] = dict(row)
+                kept[key] = dict(columns.expanded(row))
                 continue
+            row = columns.expanded(row)
             first = kept[key]
             for name, aggregator in columns.values.items():
                 first[name] = aggregator.combine(first[name], row[name])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise _misfit(state, number, row, error) from None
-    return iter(kept.values())
+    yield from kept.values()
 
 
-def _misfit(state: KeyedState, number: int, row: Any, error: Exception) -> StateError:
+def _misfit(state: Any, number: int, row: Any, error: Exception) -> StateError:
     columns = [*state.columns.keys, *state.columns.values]
     return StateError(
         state=state.name,

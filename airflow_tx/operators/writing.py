@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateError, TxError
 from airflow_tx.operators.acked import is_ref
-from airflow_tx.operators.outputs import Rows, rows_of
+from airflow_tx.operators.outputs import Rows, rows_of, wanted_columns
 from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import digest
@@ -51,7 +51,7 @@ class StagedRows:
 
         self._area, self._ref, self._attempt = area, ref, attempt
         self.where, self.output = open_output(area, ref, attempt=attempt)
-        self.columns = _wanted(state, self.output.columns)
+        self.columns = wanted_columns(state, self.output.columns)
         # Once more, for the columns: the error names those that are missing.
         open_output(area, ref, columns=self.columns, attempt=attempt)
 
@@ -104,7 +104,9 @@ def output_digest(rows: Rows, update: Update) -> str:
 
     It is a sum of one digest a row, so no row is kept.
     """
-    names = _wanted(update.state, ())
+    # A composite comes as one column or as its parts: then whatever is there.
+    columns = getattr(update.state, "columns", None)
+    names = [*columns.keys, *columns.values] if columns is not None and not columns.composites else []
     count = summed = 0
     for row in rows:
         text = repr([row.get(name) for name in names] if names else sorted(row.items()))
@@ -194,19 +196,7 @@ def _is_large(update: Update, rows: StagedRows) -> bool:
 
 
 def _in_portions(update: Update, rows: Rows) -> bool:
-    return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and hasattr(update.state, "columns")
-
-
-def _wanted(state: Any, present: tuple[str, ...]) -> list[str]:
-    """The columns that a state takes; of a composite its parts, or the one column that they come as."""
-    columns = getattr(state, "columns", None)
-    if columns is None:
-        return list(present)
-    found = list(columns.keys)
-    for name, aggregator in columns.aggregators.items():
-        parts = list(aggregator.parts(name)) if name in columns.composites else [name]
-        found += [name] if name in present and not set(parts) & set(present) else parts
-    return found
+    return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(getattr(update.state, "columns", None))
 
 
 def _shown(spark: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 QUEUED = "queued"
 _BACKFILL = "backfill"
+_MOMENTS = 5  # seconds
 
 
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequenc
             if entry is None or entry["blocking"] >= current:
                 continue
             over = entry["txid"] is not None and _run_of(ledger.store, spec, entry["txid"]) is None
-            state = compat.run_state(ti, spec.dag_id, run_id)
+            state = _ended(spec, ti, run_id)
             if state == "failed" and not over:
                 log.info("Run %s had yielded, and is started again", run_id)
                 compat.start_run(spec.dag_id, run_id, reset=True)
@@ -97,6 +99,16 @@ def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequenc
             ledger.came_back(run_id)
     except TxError as error:
         log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(waiting), error)
+
+
+def _ended(spec: TransactionSpec, ti: Any, run_id: str) -> str | None:
+    """The state of a run; one that has just yielded gets a moment to end, since there may be no later commit."""
+    for _ in range(_MOMENTS):
+        state = compat.run_state(ti, spec.dag_id, run_id)
+        if state != "running":
+            break
+        time.sleep(1)
+    return state
 
 
 def _run_of(store: Any, spec: TransactionSpec, txid: int) -> str | None:

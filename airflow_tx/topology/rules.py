@@ -16,10 +16,10 @@ from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.operators.spec import TransactionSpec
-from airflow_tx.operators.updates import KeyedState, Update
+from airflow_tx.operators.updates import Update
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.sources.data_interval import DataIntervalSource
-from airflow_tx.state.api import StateKind
+from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.topology.phase import PhaseTasks
 
 _EXACTLY_ONCE = {
@@ -224,11 +224,11 @@ def _updates(block: Block) -> None:
 
 def _states(block: Block) -> None:
     for _, update in block.updates:
-        if not isinstance(update.state, KeyedState):
+        if not isinstance(update.state, FencedState):
             raise refuse(
                 block.spec,
                 f"state = {type(update.state).__name__} is no state with a fence",
-                "Pass a state such as SqlState.",
+                "Pass a state such as SqlState, or use partition_persist(..., updater=...) for one of your own.",
             )
     for name, times in Counter(update.state.name for _, update in block.updates).items():
         if times > 1:
@@ -243,7 +243,16 @@ def _kinds(block: Block) -> None:
     source = block.spec.source.kind
     for _, update in block.updates:
         kind = update.state.kind
-        if (source, kind) in _EXACTLY_ONCE or block.at_least_once:
+        if block.at_least_once:
+            continue
+        if source is SourceKind.OPAQUE and not getattr(update.state, "can_roll_back", True):
+            raise refuse(
+                block.spec,
+                f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote",
+                "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
+                "counted more than once: Transaction(at_least_once=True).",
+            )
+        if (source, kind) in _EXACTLY_ONCE:
             continue
         raise refuse(
             block.spec,

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx.operators.turn import Wait, decide, look
+from airflow_tx.operators.turn import Wait, decide, look, standing
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.shared import POLL, until
@@ -22,6 +22,7 @@ class TurnTrigger(BaseTrigger):
     :param mapped: ids of the tasks that have map indexes.
     :param hold: seconds that it waits at least.
     :param poll: seconds between two looks.
+    :param waited: the line in which its task has waited in its worker for as long as it may: it is not woken for it.
     :param slots: what `operators.yielding.slots_of` says of the run that waits; None: it never yields.
     """
 
@@ -36,6 +37,7 @@ class TurnTrigger(BaseTrigger):
         hold: float,
         poll: float = POLL,
         slots: dict[str, Any] | None = None,
+        waited: list[list[Any]] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.zookeeper_conn_id = zookeeper_conn_id
@@ -47,6 +49,7 @@ class TurnTrigger(BaseTrigger):
         self.hold = hold
         self.poll = poll
         self.slots = slots
+        self.waited = waited or []
         self._told: tuple[Any, ...] = ()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -63,6 +66,7 @@ class TurnTrigger(BaseTrigger):
                 "hold": self.hold,
                 "poll": self.poll,
                 "slots": self.slots,
+                "waited": self.waited,
             },
         )
 
@@ -74,7 +78,8 @@ class TurnTrigger(BaseTrigger):
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
-        if line.skip or decide(line) is not Wait.DEFERRED:
+        near = decide(line) is not Wait.DEFERRED and not (self.waited and standing(line) == self.waited)
+        if line.skip or near:
             return {"reason": "its turn is near", "current": line.current}
         if line.op != self.op:
             return {"reason": "its record changed"}

@@ -12,8 +12,9 @@ from airflow.sdk.serde import deserialize, serialize
 
 from airflow_tx.errors import StagingError
 from airflow_tx.operators.acked import fingerprint, returned
-from airflow_tx.operators.outputs import output_digest, values_of
+from airflow_tx.operators.outputs import values_of
 from airflow_tx.operators.updates import Update
+from airflow_tx.operators.writing import output_digest
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import Ack
 from airflow_tx.state import Count, MemoryState

@@ -135,6 +135,9 @@ def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> Non
     whole = rows_to_write(update(state), [ref(area, 2, delay=1.5)], area, ATTEMPT)
     assert isinstance(whole, StagedRows)
     assert whole.columns == ["word", "n", "delay"]
+    digest = output_digest(whole, update(state))
+    other = rows_to_write(update(state), [ref(area, 2, delay=2.5)], area, ATTEMPT)
+    assert output_digest(other, update(state)) != digest
 
 
 def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:

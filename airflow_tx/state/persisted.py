@@ -1,0 +1,79 @@
+"""A state that its user has written, as the commit sees it. Source: Trident's partitionPersist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
+from airflow_tx.state.query import StateUpdater, update
+
+
+class PersistedState:
+    """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
+
+    There is no fence: whether a replay counts twice, and what a committer thought dead can do, is the state's own
+    affair. What it promises is its `kind`.
+
+    :param state: with `begin_commit` and `commit`.
+    :param updater: with `update_state(state, rows)`.
+    :param kind: what the state promises; None: its attribute `kind`, and without one it is non-transactional.
+    """
+
+    can_roll_back = False
+
+    def __init__(self, state: State, updater: StateUpdater[Any], kind: StateKind | str | None = None) -> None:
+        for made, method in ((state, "begin_commit"), (state, "commit"), (updater, "update_state")):
+            if not callable(getattr(made, method, None)):
+                raise ConfigError(
+                    option="partition_persist(state=, updater=)",
+                    value=type(made).__name__,
+                    remedy=f"It has no method {method}.",
+                )
+        self.state = state
+        self.updater = updater
+        self.name = str(getattr(state, "name", type(state).__name__))
+        self.kind = StateKind(kind or getattr(state, "kind", StateKind.NON_TRANSACTIONAL))
+        self.can_roll_back = self.kind is StateKind.OPAQUE
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.state).__name__}, {type(self.updater).__name__})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is."""
+        return {"type": "PersistedState", "state": type(self.state).__name__, "updater": type(self.updater).__name__}
+
+    def raise_fence(self, grant: Grant) -> None:
+        """Nothing: there is no fence."""
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """Hand the rows to the updater, between `begin_commit` and `commit`.
+
+        :return: how many rows there were.
+        """
+        given = list(rows)
+        update(self.state, grant.txid, given, self.updater)
+        return len(given)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Like `write`."""
+        return self.write(grant, rows)
+
+    def fence(self) -> FenceRow | None:
+        """None."""
+        return None
+
+
+def as_fenced(state: Any, updater: Any, kind: StateKind | str | None) -> FencedState:
+    """The state as a committer uses it.
+
+    :param updater: None: the state takes rows as they are, such as a guard.
+    :raises ConfigError: it cannot take them.
+    """
+    if updater is not None:
+        return PersistedState(state, updater, kind)
+    if not isinstance(state, FencedState) or hasattr(state, "columns"):
+        remedy = "Give updater=, or a state that takes rows as they are, such as SqlGuard; else persistent_aggregate."
+        raise ConfigError(option="partition_persist(state=)", value=type(state).__name__, remedy=remedy)
+    return state
