@@ -65,6 +65,19 @@ ARG_FAILED = _arg(
 ARG_FORCE = _arg(
     "--force", action="store_true", default=False, help="Also a transaction whose run is queued or running"
 )
+ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
+ARG_KEYS = _arg(
+    "keys",
+    nargs="*",
+    metavar="KEY",
+    help="The values of these keys: one value a key column, between commas (AA,JFK), or a JSON list",
+)
+ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)")
+ARG_STATE_DAG_ID = _arg(
+    "--dag-id",
+    default=None,
+    help="The DAG that names the states (default: as the ledger says, which is not asked then)",
+)
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 
@@ -118,6 +131,22 @@ TX_COMMANDS = (
         func=lazy_load_command("airflow_tx.cli.commands.repair"),
         args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
     ),
+    GroupCommand(
+        name="state",
+        help="What a state holds",
+        subcommands=(
+            ActionCommand(
+                name="get",
+                help="Show the values of some keys, or of the first ones, and the last transaction in the state",
+                description=(
+                    "Values of a transaction that is being committed may be among them; then the last transaction is "
+                    "the one that `airflow tx show` calls COMMITTING."
+                ),
+                func=lazy_load_command("airflow_tx.cli.state.get_values"),
+                args=(ARG_TOPOLOGY, ARG_STATE, ARG_KEYS, ARG_KEYS_LIMIT, ARG_STATE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+            ),
+        ),
+    ),
 )
 
 
@@ -126,7 +155,7 @@ def get_tx_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="tx",
-            help="Transactions: what the ledger says, replays, skips and repairs",
+            help="Transactions: what the ledger and the states say, replays, skips and repairs",
             subcommands=TX_COMMANDS,
         )
     ]

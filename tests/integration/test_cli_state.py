@@ -1,0 +1,168 @@
+"""`airflow tx state get` as a person types it, on states in SQLite that the DAG file names."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.cli.state import as_key
+from airflow_tx.errors import ConfigError
+from airflow_tx.state import Avg, Count, SqlState, Sum
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.state_values import Grants
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli import Commands
+
+_DAG = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+from airflow_tx.cli.state import as_key
+from airflow_tx.errors import ConfigError
+from airflow_tx.state import Avg, Count, SqlState, Sum
+
+words = SqlState("tx_state", table="words", keys=["word"], values={"n": Sum()})
+days = SqlState("tx_state", table="days", keys=["number", "day"], values={"n": Count(), "mean": Avg()})
+total = SqlState("tx_state", table="total", keys=[], values={"n": Count()})
+empty = SqlState("tx_state", table="empty", keys=["word"], values={"n": Count()})
+
+with DAG("dag", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="flights"):
+        @task
+        def count():
+            return []
+        counted = count()
+        states = (words, days, total, empty)
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
+"""
+
+
+class StateCommands(Commands):
+    def told(self, *arguments: str, root: str) -> str:
+        """What it says beside its output."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), *arguments],
+            env={**self.environment, "AIRFLOW__TX__ROOT": root},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stderr
+
+
+@pytest.fixture(scope="module")
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> StateCommands:
+    commands = StateCommands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
+    (Path(commands.environment["AIRFLOW_HOME"]) / "dags" / "the_dag.py").write_text(_DAG)
+    commands.run("db", "migrate", root="/unused")
+    return commands
+
+
+@pytest.fixture
+def root(airflow: StateCommands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[str]:
+    """Of a ledger that knows the topology; `words`, `days` and `total` hold transaction 7."""
+    client = connect(ClientConfig(zookeeper.hosts))
+    Pipeline(ZooKeeperStore(client), zookeeper_root).begin("r1")
+    url, grants = f"sqlite:///{airflow.database}", Grants()
+    day = dt.date(2026, 1, 2)
+    filled = (
+        (
+            SqlState.from_url(url, table="words", keys=["word"], values={"n": Sum()}, label="tx_state"),
+            [{"word": word, "n": number} for number, word in enumerate(("7", "a,b", "dog", "[x"), 1)],
+        ),
+        (
+            SqlState.from_url(
+                url, table="days", keys=["number", "day"], values={"n": Count(), "mean": Avg()}, label="tx_state"
+            ),
+            [{"number": number, "day": day, "n": 1, "mean": number / 2} for number in (-1, 3)],
+        ),
+        (SqlState.from_url(url, table="total", keys=[], values={"n": Count()}, label="tx_state"), [{"n": 4}]),
+    )
+    for state, rows in filled:
+        grants.commit_rows(7, state, rows)
+    yield zookeeper_root
+    for state, _ in filled:
+        state.clear()
+    client.delete(zookeeper_root, recursive=True)
+    disconnect(client)
+
+
+def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: StateCommands, root: str) -> None:
+    found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "dog", "cat", "7", "a,b", "[x", root=root)
+    assert [(row["word"], row["n"]) for row in found] == [
+        ("dog", "3"),
+        ("cat", None),
+        ("7", "1"),
+        ("a,b", "2"),
+        ("[x", "4"),
+    ]
+    keys = ("3,2026-01-02", '[-1, "2026-01-02"]', "3,2026-01-03")
+    found = airflow.json("tx", "state", "get", "flights", "tx_state.days", *keys, root=root)
+    assert [(row["number"], row["day"], row["n"], row["mean"]) for row in found] == [
+        ("3", "2026-01-02", "1", "1.5"),
+        ("-1", "2026-01-02", "1", "-0.5"),
+        ("3", "2026-01-03", None, None),
+    ]
+
+
+def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow: StateCommands, root: str) -> None:
+    found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "--limit", "2", root=root)
+    assert [row["word"] for row in found] == ["7", "[x"]
+    assert airflow.json("tx", "state", "get", "flights", "tx_state.total", root=root) == [{"n": "4"}]
+    # On stderr, which is told of failures only.
+    command = ("tx", "state", "get", "flights", "tx_state.words", "dog")
+    assert "dog" in airflow.run(*command, root=root)
+    assert "State tx_state.words: transaction 7" in airflow.told(*command, root=root)
+    empty = ("tx", "state", "get", "flights", "tx_state.empty", "dog", "--dag-id", "dag")
+    assert "State tx_state.empty: no transaction yet" in airflow.told(*empty, root=root)
+    assert airflow.json(*empty, root=root) == [{"word": "dog", "n": None}]
+
+
+def test_what_cannot_be_shown_is_one_line(airflow: StateCommands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, said in (
+        (("nosuch", "s"), "No topology 'nosuch' in the ledger"),
+        (
+            ("flights", "nosuch"),
+            "STATE = 'nosuch' cannot be used. Topology 'flights' has tx_state.days, tx_state.empty",
+        ),
+        (("flights", "tx_state.days", "1,soon"), "KEY = '1,soon' cannot be used. day is a date."),
+        (("other", "tx_state.total", "--dag-id", "dag"), "--dag-id = 'dag' cannot be used. Its topology is 'flights'"),
+    ):
+        told = airflow.run("tx", "state", "get", *arguments, root=root, fails=True).strip().splitlines()
+        assert len(told) == 1, told
+        assert told[0].startswith(said), told
+    nowhere = json.dumps({"conn_type": "sqlite", "host": "/nowhere/state.db"})
+    monkeypatch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
+    (line,) = airflow.run("tx", "state", "get", "flights", "tx_state.total", root=root, fails=True).strip().splitlines()
+    assert line.startswith("State 'tx_state.total' (connection tx_state) cannot be reached"), line
+
+
+def test_a_key_is_typed_as_its_columns_want_it() -> None:
+    types = {"number": "bigint", "day": "date"}
+    assert as_key("[-1, null]", list(types), types) == (-1, None)
+    assert as_key("7", ["word"], {"word": "text"}) == ("7",)
+    assert as_key('"7"', ["word"], {"word": "text"}) == ("7",)
+    assert as_key('a,"b,c"', ["a", "b"], {"a": "text", "b": "text"}) == ("a", "b,c")
+    assert as_key("true,1.50", ["a", "b"], {"a": "boolean", "b": "numeric"}) == (True, Decimal("1.5"))
+    assert as_key("/w==", ["k"], {"k": "bytes"}) == (b"\xff",)
+    assert as_key("a,b", ["a", "b"], None) == ("a", "b")
+    for text, names, message in (
+        ("x,2026-01-02", list(types), "KEY = 'x,2026-01-02' cannot be used. number is a bigint."),
+        ("[1.5, null]", list(types), "number is a bigint."),
+        ("1", list(types), "Give a value for each key column: number,day"),
+        ("1", [], "The state has one row and no key columns"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            as_key(text, names, types)
