@@ -141,9 +141,7 @@ class LocalSparkConnect:
 def _spark_submit() -> str:
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise TxError(
-            message="pyspark, which brings the Spark Connect server, is not installed. pip install pyspark"
-        )
+        raise TxError(message="pyspark, which brings the Spark Connect server, is not installed. pip install pyspark")
     home = Path(found.submodule_search_locations[0])
     if not list((home / "jars").glob("spark-connect_*.jar")):
         raise TxError(message=f"{home}/jars holds no Spark Connect server. Install pyspark, not pyspark-client alone.")
