@@ -1,0 +1,347 @@
+"""The rows of a Delta table that is a state: their columns, and what an update makes of them. Source: PROTOCOL §7.
+
+Everything here is computed before anything is written, from rows as they are under a fence that is compared when they
+are committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+from airflow_tx.errors import ChunkConflict, ConfigError, OutputChanged, StateError, TxidBehind
+from airflow_tx.protocol.records import digest
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.column_types import CONVERT, converted, json_text, to_plain
+from airflow_tx.state.columns import RESERVED, Columns
+
+FENCE, VALUE = "fence", "value"
+PREV = "tx_prev_"
+ROWS_AT_ONCE = 10_000
+Change = dict[str, Any]
+_OURS: Mapping[str, str] = {
+    "tx_row": "text",  # "fence" or "value"; the table is partitioned by it
+    "tx_key": "text",
+    "tx_txid": "bigint",
+    "tx_token": "text",
+    "tx_chunk": "bigint",
+    "tx_fence": "text",
+}
+
+
+class Stored(Protocol):
+    """Asks the table for rows, whole."""
+
+    def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
+        """Those with these `tx_key`."""
+
+    def of_txid(self, txid: int) -> dict[str, Change]:
+        """Those that a transaction was the last to write, by `tx_key`."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Under what an update is computed.
+
+    :param replayed: rows of this transaction may be there that another grant wrote.
+    :param raising: those are undone.
+    """
+
+    grant: Grant
+    chunk: int
+    raising: bool
+    replayed: bool
+
+    @property
+    def token(self) -> str:
+        """The grant, as rows name their writer."""
+        return token_text(self.grant)
+
+    def wrote(self, row: Change) -> bool:
+        """Whether a row was written under this grant."""
+        return bool(row["tx_token"] == self.token)
+
+
+def token_text(grant: Grant) -> str:
+    """A grant as rows name their writer: the fence admits one nonce per rank."""
+    return ".".join(map(str, grant.token.rank))
+
+
+class KeyedRows:
+    """Values per key: an update reads the rows of its keys, combines and replaces them.
+
+    :param key_types: of the key columns; None: not known before the first row.
+    """
+
+    pruned = False
+
+    def __init__(self, columns: Columns, kind: StateKind, key_types: Mapping[str, str] | None) -> None:
+        self.columns, self.kind = columns, kind
+        self.key_types = key_types if columns.keys else {}
+        self._opaque = kind is StateKind.OPAQUE
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What the fence keeps, to refuse a state of other columns."""
+        values = {name: [aggregator.name, aggregator.type] for name, aggregator in self.columns.values.items()}
+        keys = {"names": list(self.columns.keys), "types": dict(self.key_types) if self.key_types is not None else None}
+        return {"kind": self.kind.value, "keys": keys, "values": values}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Every column of the table that is known, and its type."""
+        values = {name: aggregator.type for name, aggregator in self.columns.values.items()}
+        before = {PREV + name: kind for name, kind in values.items()}
+        more = {"tx_created": "boolean", **before} if self._opaque else {"tx_digest": "text"}
+        return {**_OURS, **(self.key_types or {}), **values, **more}
+
+    def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
+        """The rows to merge, those to delete without `tx_txid`; and how many keys are written.
+
+        :raises StateError: a row does not fit, or not to what is stored.
+        """
+        if rows and self.key_types is None:
+            self.key_types = self.columns.key_types(rows[0])
+        deltas = self._deltas(rows)
+        found = stored.of_keys(deltas) if deltas else {}
+        changed = {key: self._changed(key, row, delta, found.get(key), turn) for key, (row, delta) in deltas.items()}
+        if self._opaque and turn.raising and turn.replayed:
+            for key, row in stored.of_txid(turn.grant.txid).items():
+                if key not in changed and not turn.wrote(row):
+                    changed[key] = self._undone(row)
+        return list(changed.values()), len(deltas)
+
+    def read(self, row: Change) -> dict[str, Any]:
+        """A stored row as the user knows it."""
+        return self.columns.completed({name: row[name] for name in (*self.columns.keys, *self.columns.values)})
+
+    def order(self, row: Change) -> Any:
+        """Rows are sorted by it."""
+        return tuple(row[name] for name in self.columns.keys)
+
+    def _deltas(self, rows: list[Mapping[str, Any]]) -> dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        if not rows:
+            return {}
+        assert self.key_types is not None
+        width, found = len(self.columns.keys), dict[str, Any]()
+        for portion in self.columns.portions(rows, self.key_types, size=ROWS_AT_ONCE):
+            for values in zip(*portion, strict=True):
+                key, delta = values[:width], values[width:]
+                found[self.columns.key_bytes(key, self.key_types).decode()] = key, delta
+        return found
+
+    def _changed(self, tx_key: str, key: Any, delta: Any, stored: Change | None, turn: Turn) -> Change:
+        names, txid = list(self.columns.values), turn.grant.txid
+        mine: Change = {"tx_row": VALUE, "tx_key": tx_key, "tx_txid": txid, "tx_token": turn.token}
+        mine |= {"tx_chunk": turn.chunk, **dict(zip(self.columns.keys, key, strict=True))}
+        same = stored is not None and stored["tx_txid"] == txid
+        if stored is not None:
+            self._check_writer(key, stored, turn)
+        if not self._opaque:
+            return {**mine, **self._transactional(key, delta, stored if same else None, stored, turn)}
+        before: tuple[Any, ...] | None = None
+        if stored is not None and same:
+            before = None if stored["tx_created"] else tuple(stored[PREV + name] for name in names)
+        elif stored is not None:
+            before = tuple(stored[name] for name in names)
+        after = self.columns.combined(key, before, delta)
+        prev = {PREV + name: value for name, value in zip(names, before or (None,) * len(names), strict=True)}
+        return {**mine, **dict(zip(names, after, strict=True)), "tx_created": before is None, **prev}
+
+    def _transactional(
+        self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: Turn
+    ) -> dict[str, Any]:
+        names = list(self.columns.values)
+        kinds = [aggregator.type for aggregator in self.columns.values.values()]
+        output = digest([to_plain(kind, value) for kind, value in zip(kinds, delta, strict=True)])
+        if same is not None:
+            if same["tx_digest"] != output:
+                raise OutputChanged(
+                    state=self.columns.state,
+                    txid=turn.grant.txid,
+                    digest=f"{output} for key {dict(zip(self.columns.keys, key, strict=True))}",
+                    found=same["tx_digest"],
+                )
+            return {**{name: same[name] for name in names}, "tx_digest": output}
+        before = None if stored is None else tuple(stored[name] for name in names)
+        after = self.columns.combined(key, before, delta)
+        return {**dict(zip(names, after, strict=True)), "tx_digest": output}
+
+    def _check_writer(self, key: Any, stored: Change, turn: Turn) -> None:
+        if stored["tx_txid"] > turn.grant.txid:
+            raise TxidBehind(txid=turn.grant.txid, stored=stored["tx_txid"])
+        if turn.wrote(stored) and stored["tx_chunk"] != turn.chunk:
+            shown = dict(zip(self.columns.keys, key, strict=True))
+            found = stored["tx_chunk"]
+            raise ChunkConflict(
+                state=self.columns.state, key=shown, found=found, chunk=turn.chunk, txid=turn.grant.txid
+            )
+
+    def _undone(self, row: Change) -> Change:
+        if row["tx_created"]:
+            return deleted(row)
+        return {**row, **{name: row[PREV + name] for name in self.columns.values}}
+
+
+class _Alone:
+    """Stands where aggregators stand; two equal rows that somebody wants to make one are refused, never lost."""
+
+    name, type = "append", "json"
+
+    def combine(self, a: Any, b: Any) -> Any:
+        raise ValueError("is there twice: append mode keeps equal rows only from one output of one task that is staged")
+
+
+class AppendColumns:
+    """The columns of rows that are appended, for committers; every row counts."""
+
+    aggregators: Mapping[str, Any] = {}
+    composites: Mapping[str, Any] = {}
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self.types = dict(types)
+        self.keys = tuple(types)
+        self.values = {self.keys[-1]: _Alone()}
+
+
+class AppendedRows:
+    """Rows that are appended, each with the transaction that brought it; a replay takes back those of the attempt
+    before it."""
+
+    pruned = True
+
+    def __init__(self, state: str, types: Mapping[str, str]) -> None:
+        self.state, self.row_types = state, dict(types)
+        problem = ""
+        if not types:
+            problem = 'Name every column: types={"carrier": "text", "flights": "bigint"}.'
+        elif reserved := [name for name in types if not name or name.lower().startswith(RESERVED)]:
+            problem = f"Columns named {reserved} ({RESERVED}* is reserved)."
+        elif len({name.lower() for name in types}) < len(types) or not set(types.values()) <= set(CONVERT):
+            problem = f"Name each column once, with one of the types {', '.join(CONVERT)}."
+        if problem:
+            raise ConfigError(option="DeltaState(types=)", value=dict(types), remedy=problem)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What the fence keeps, to refuse a state of other columns."""
+        return {"kind": "append", "columns": self.row_types}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Every column of the table and its type."""
+        return {**_OURS, **self.row_types}
+
+    def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
+        """The rows to merge, those to delete without `tx_txid`; and how many rows are appended.
+
+        :raises StateError: a row does not fit.
+        """
+        txid = turn.grant.txid
+        mine = {"tx_row": VALUE, "tx_txid": txid, "tx_token": turn.token, "tx_chunk": turn.chunk}
+        changed = dict[str, Change]()
+        for number, row in enumerate(self._fitting(rows)):
+            key = f"{txid}/{turn.chunk}/{number}"
+            changed[key] = {**mine, "tx_key": key, **row}
+        if not turn.raising or turn.replayed:
+            for key, row in stored.of_txid(txid).items():
+                gone = row["tx_chunk"] == turn.chunk if turn.wrote(row) else turn.raising
+                if gone and key not in changed:
+                    changed[key] = deleted(row)
+        return list(changed.values()), len(rows)
+
+    def read(self, row: Change) -> dict[str, Any]:
+        """A stored row as the user knows it, with its transaction."""
+        return {**{name: row[name] for name in self.row_types}, "tx_txid": row["tx_txid"]}
+
+    def order(self, row: Change) -> Any:
+        """Rows are sorted by it: as they came."""
+        return tuple(map(int, row["tx_key"].split("/")))
+
+    def _fitting(self, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        for number, row in enumerate(rows):
+            if set(row) != set(self.row_types):
+                expected = f"expected columns {list(self.row_types)}, found {sorted(map(str, row))}"
+                raise self._refusal(number, expected, "Select exactly these columns before writing.")
+        columns = {name: self._column(name, kind, [row[name] for row in rows]) for name, kind in self.row_types.items()}
+        return [{name: column[number] for name, column in columns.items()} for number in range(len(rows))]
+
+    def _column(self, name: str, kind: str, values: list[Any]) -> list[Any]:
+        try:
+            return list(converted(kind, values))
+        except (ValueError, TypeError, ArithmeticError):
+            for number, value in enumerate(values):
+                try:
+                    converted(kind, [value])
+                except (ValueError, TypeError, ArithmeticError) as error:
+                    shown = f"{name} = {str(value)[:200]!r} {error}"
+                    raise self._refusal(number, shown, f"The column is a {kind}.") from None
+            raise
+
+    def _refusal(self, number: int, problem: str, remedy: str) -> StateError:
+        return StateError(state=self.state, problem=f"row {number}: {problem}", remedy=remedy)
+
+
+DeltaRows = KeyedRows | AppendedRows
+
+
+def deleted(row: Change) -> Change:
+    """What takes a row out of the table."""
+    return {"tx_row": row["tx_row"], "tx_key": row["tx_key"], "tx_txid": None}
+
+
+# --- columns as Spark has them ------------------------------------------------------------------------------------
+
+# Delta has no number of any length: such a number is a text of its digits, and CAST makes a DECIMAL of it.
+_TO_DELTA: Mapping[str, Callable[[Any], Any]] = {"numeric": lambda value: format(value, "f"), "json": json_text}
+_FROM_DELTA: Mapping[str, Callable[[Any], Any]] = {
+    "numeric": Decimal,
+    "json": json.loads,
+    "timestamptz": CONVERT["timestamptz"],
+}
+DDL: Mapping[str, str] = {
+    "bigint": "BIGINT",
+    "double": "DOUBLE",
+    "numeric": "STRING",
+    "text": "STRING",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP_NTZ",
+    "timestamptz": "TIMESTAMP",
+    "bytes": "BINARY",
+    "json": "STRING",
+}
+
+
+def to_arrow(changes: list[Change], types: Mapping[str, str]) -> Any:
+    """Rows as an Arrow table."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    arrow = {
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us"),
+        "timestamptz": pa.timestamp("us", tz="UTC"),
+        "bytes": pa.binary(),
+    }
+    columns = {}
+    for name, kind in types.items():
+        values = [row.get(name) for row in changes]
+        if kind in _TO_DELTA:
+            values = [None if value is None else _TO_DELTA[kind](value) for value in values]
+        columns[name] = pa.array(values, arrow.get(kind, pa.string()))
+    return pa.table(columns)
+
+
+def from_arrow(table: Any, types: Mapping[str, str]) -> list[Change]:
+    """The rows of an Arrow table."""
+    columns = {}
+    for name in table.column_names:
+        values, back = table.column(name).to_pylist(), _FROM_DELTA.get(types[name])
+        columns[name] = values if back is None else [None if value is None else back(value) for value in values]
+    return [{name: column[number] for name, column in columns.items()} for number in range(table.num_rows)]

@@ -1,0 +1,84 @@
+"""Jars that tests need, fetched once by the Ivy that pyspark ships and kept outside of the repository."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from airflow_tx.errors import TxError
+from airflow_tx.state.backing.delta import VERSION
+
+_IVY = """<ivy-module version="2.0">
+  <info organisation="airflow_tx" module="jars"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="{org}" name="{name}" rev="{version}" conf="default->default"/>
+    <exclude org="^(?!{own}$).*$" matcher="regexp"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+class JarsUnavailable(TxError):
+    """The registry cannot be reached, and the jars are not here."""
+
+    template = "{coordinate} cannot be fetched: {reason}. Reach a registry once, or put its jars into {folder}."
+
+
+def cache_dir() -> Path:
+    """Where fetched jars are kept: AIRFLOW_TX_JARS, else below the user's cache directory."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("AIRFLOW_TX_JARS") or caches / "airflow_tx" / "jars")
+
+
+def delta_jars() -> list[Path]:
+    """Delta Lake for the Spark that is installed.
+
+    :raises JarsUnavailable: they are not here and cannot be fetched.
+    """
+    import pyspark
+
+    release = ".".join(pyspark.__version__.split(".")[:2])
+    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)
+
+
+def fetch_jars(org: str, name: str, version: str, *, timeout: float = 180) -> list[Path]:
+    """A jar and those of its dependencies that are of the same organisation: Spark has the others.
+
+    :param timeout: seconds that fetching may take.
+    :raises JarsUnavailable: they are not here and cannot be fetched.
+    """
+    folder = cache_dir() / f"{org}-{name}-{version}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fetch(org, name, version, folder, timeout)
+    return sorted(folder.glob("*.jar"))
+
+
+def _fetch(org: str, name: str, version: str, folder: Path, timeout: float) -> None:
+    import pyspark
+
+    coordinate = f"{org}:{name}:{version}"
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    with tempfile.TemporaryDirectory(prefix="jars-", dir=folder.parent) as found:
+        wanted, retrieved = Path(found, "ivy.xml"), Path(found, "jars")
+        wanted.write_text(_IVY.format(org=org, name=name, version=version, own=org.replace(".", r"\.")))
+        cache = f"-Divy.default.ivy.user.dir={found}/ivy"
+        command = [str(java), cache, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default"]
+        command += ["-retrieve", f"{retrieved}/[artifact]-[revision].[ext]"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise JarsUnavailable(coordinate=coordinate, reason=type(error).__name__, folder=folder) from None
+        if done.returncode != 0 or not list(retrieved.glob(f"{name}-*.jar")):
+            # Ivy prints the addresses that it tried; they are nobody's business here.
+            reason = f"Ivy ended with {done.returncode} and without the jar"
+            raise JarsUnavailable(coordinate=coordinate, reason=reason, folder=folder)
+        shutil.move(str(retrieved), str(folder))
