@@ -76,7 +76,7 @@ ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how ma
 ARG_STATE_DAG_ID = _arg(
     "--dag-id",
     default=None,
-    help="The DAG that names the states (default: as the ledger says, which is not asked then)",
+    help="The DAG that names the states; then the ledger is not asked (default: as the ledger says)",
 )
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from airflow_tx.local.example import Example
+from airflow_tx.local.examples.global_count import GlobalCount
+from airflow_tx.local.examples.locations import Locations
 from airflow_tx.local.examples.orders import Orders
+from airflow_tx.local.examples.trident_words import TridentWords
+from airflow_tx.local.examples.words import Words
 
-EXAMPLES: dict[str, type[Example]] = {example.name: example for example in (Orders,)}
+EXAMPLES: dict[str, type[Example]] = {
+    example.name: example for example in (GlobalCount, Locations, Orders, TridentWords, Words)
+}

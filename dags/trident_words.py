@@ -1,0 +1,32 @@
+"""Trident's word count: sentences, split and counted by Spark, into a state; and its query of that state: how often did
+the words of a sentence come, all together?
+
+The query stands in the commit phase, so its answer is that of exactly the transactions up to its own.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, commit_phase, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+from airflow_tx.state import Count, SqlState, state_query
+
+word_counts = SqlState("tx_state", table="trident_words", keys=["word"], values={"count": Count()})
+
+
+@task
+def words(sentence: str) -> int:
+    """What the DRPC function `words` of Trident's example gives: split, look up, drop the unknown ones, add up."""
+    asked = [{"word": word} for word in set(sentence.split())]
+    return sum(row["count"] for row in state_query(asked, state=word_counts) if row["count"] is not None)
+
+
+with DAG("trident_words", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=FileSource("sentences/*.csv", files_per_batch=1), max_pending=4):
+        counted = SparkBatchOperator(task_id="count_words", application="spark_apps/trident_words.py")
+        with commit_phase():
+            commit = CommitOperator(
+                task_id="commit", updates=[persistent_aggregate(counted.output["counts"], state=word_counts)]
+            )
+            commit >> words("cat the dog jumped")
