@@ -69,7 +69,7 @@ def _dag_id(args: Namespace) -> str:
 
 def _last(name: str, fence: FenceRow | None) -> str:
     if fence is None:
-        return f"State {name}: no transaction yet"
+        return f"State {name}: no transaction noted"
     return f"State {name}: {'' if fence.applied else 'in the middle of '}transaction {fence.token.txid}"
 
 

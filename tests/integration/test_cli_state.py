@@ -126,7 +126,7 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     assert "dog" in airflow.run(*command, root=root)
     assert "State tx_state.words: transaction 7" in airflow.told(*command, root=root)
     empty = ("tx", "state", "get", "flights", "tx_state.empty", "dog", "--dag-id", "dag")
-    assert "State tx_state.empty: no transaction yet" in airflow.told(*empty, root=root)
+    assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
     assert airflow.json(*empty, root=root) == [{"word": "dog", "n": None}]
 
 
