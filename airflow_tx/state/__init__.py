@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from airflow_tx.state.cached import CachedMap
     from airflow_tx.state.guard import SqlGuard
     from airflow_tx.state.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
-    from airflow_tx.state.query import MapGet, QueryFunction, StateFactory, StateUpdater, fixed_map, state_query
+    from airflow_tx.state.query import (
+        MapGet,
+        QueryFunction,
+        StateFactory,
+        StateUpdater,
+        fixed_map,
+        new_values_stream,
+        state_query,
+    )
     from airflow_tx.state.sketches import ApproxCountDistinct
     from airflow_tx.state.snapshot import Snapshottable, SnapshottableMap
     from airflow_tx.state.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
@@ -85,6 +93,7 @@ _HOME = {
     "TransactionalValue": "values",
     "ValueUpdater": "updaters",
     "fixed_map": "query",
+    "new_values_stream": "query",
     "state_query": "query",
 }
 
@@ -137,6 +146,7 @@ __all__ = [
     "TransactionalValue",
     "ValueUpdater",
     "fixed_map",
+    "new_values_stream",
     "state_query",
 ]
 

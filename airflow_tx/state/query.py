@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import State
+from airflow_tx.state.api import QueryableState, State
 from airflow_tx.state.column_types import CONVERT, converted
 from airflow_tx.state.maps import Key, as_key
 
@@ -106,6 +106,30 @@ def _answered(
 ) -> Iterator[dict[str, Any]]:
     while batch := list(islice(rows, size)):
         yield from query(state, batch, function)
+
+
+def new_values_stream(
+    rows: Iterable[Row], *, state: QueryableState, batch_size: int = 10_000
+) -> Iterator[dict[str, Any]]:
+    """The keys of an update with their new values, each once (Trident's newValuesStream).
+
+    For a task in `commit_phase` after the committer: there, the values are those that the committer has left. A replay
+    gives them again.
+
+    :param rows: what the committer was given: rows with the key columns.
+    """
+    names = state.columns.keys
+    seen = set[Key]()
+
+    def keys() -> Iterator[Row]:
+        for row in rows:
+            key = tuple(row.get(name) for name in names)
+            if key not in seen:
+                seen.add(key)
+                # One without a field of the key is named by the look-up.
+                yield {name: row[name] for name in names if name in row}
+
+    return state_query(keys(), state=state, batch_size=batch_size)
 
 
 class MapGet:

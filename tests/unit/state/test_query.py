@@ -20,6 +20,7 @@ from airflow_tx.state import (
     Replace,
     Sum,
     fixed_map,
+    new_values_stream,
     state_query,
 )
 from airflow_tx.state.query import Row
@@ -134,6 +135,16 @@ def test_a_query_of_ones_own_may_drop_rows_and_give_several() -> None:
     rows = [{"user": "nobody"}, {"user": "nathan"}]
     found = list(state_query(rows, state={"nathan": ["bob", "tim"]}, query=Followers()))
     assert found == [{"user": "nathan", "follower": "bob"}, {"user": "nathan", "follower": "tim"}]
+
+
+def test_the_keys_of_an_update_come_with_their_new_values_each_once(words: Counted) -> None:
+    grants, update = Grants(), [{"word": "man", "count": 2}, {"word": "cat", "count": 1}]
+    grants.incarnation, grants.last = words.database.fence.incarnation if words.database.fence else "", {words.name: 1}
+    grants.commit_rows(2, words, update)
+    found = new_values_stream([*update, update[0]], state=words)
+    assert list(found) == [{"word": "man", "count": 5}, {"word": "cat", "count": 1}]
+    with pytest.raises(StateError, match=r"row \{\} has no field 'word'"):
+        list(new_values_stream([{"werd": "man"}], state=words))
 
 
 def test_a_value_may_be_of_the_transaction_that_is_being_committed(words: Counted) -> None:
