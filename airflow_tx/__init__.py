@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_tx.errors import FailedBatch, TxError
     from airflow_tx.operators.begin import BeginTransactionOperator
     from airflow_tx.operators.commit import CommitOperator
+    from airflow_tx.operators.connect import SparkConnectBatchOperator
     from airflow_tx.operators.lifecycle import current_batch
     from airflow_tx.operators.process import SparkBatchOperator
     from airflow_tx.operators.updates import partition_persist, persistent_aggregate
@@ -38,6 +39,7 @@ _PUBLIC = {
     "RunPartitionSource": "airflow_tx.sources.run_partition",
     "Source": "airflow_tx.sources.api",
     "SparkBatchOperator": "airflow_tx.operators.process",
+    "SparkConnectBatchOperator": "airflow_tx.operators.connect",
     "Transaction": "airflow_tx.topology.transaction",
     "TransactionalSource": "airflow_tx.sources.api",
     "TxError": "airflow_tx.errors",
@@ -61,6 +63,7 @@ __all__ = [
     "RunPartitionSource",
     "Source",
     "SparkBatchOperator",
+    "SparkConnectBatchOperator",
     "Transaction",
     "TransactionalSource",
     "TxError",

@@ -16,7 +16,7 @@ from airflow_tx.local.faults import Faults
 from airflow_tx.local.flights import write_months
 from airflow_tx.local.keeper import end_kept, keep
 from airflow_tx.local.ledger import batches, history, opened, transactions
-from airflow_tx.local.servers import ROOT, database, make_airflow
+from airflow_tx.local.servers import ROOT, copy_dags, database, make_airflow
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.airflow import LocalAirflow
@@ -36,12 +36,10 @@ class Demo:
     """One run of the demo in a folder of its own.
 
     :param home: emptied first.
-    :param dags: the folder of DAG files.
     """
 
-    def __init__(self, home: Path, dags: Path) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
-        self.dags = dags
         self.flights = home / "flights"
         self._started = time.monotonic()
         self._shown = ""
@@ -66,7 +64,8 @@ class Demo:
         self.say(f"{expected.flights} flights in {len(RUNS)} files; starting ZooKeeper and Airflow")
         failpoints = Failpoints(self.home / "failpoints")
         with LocalZooKeeper(self.home / "zookeeper") as zookeeper:
-            with make_airflow(self.home, self.dags, zookeeper.hosts, failpoints) as airflow:
+            dags = copy_dags(["flights.py"], self.home)
+            with make_airflow(self.home, dags, zookeeper.hosts, failpoints) as airflow:
                 with opened(zookeeper.hosts) as store:
                     wrong, transactions = self._count(airflow, store, failpoints)
                 wrong += report.differences(expected, report.stored(database(self.home)))
@@ -177,9 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stop:
         print("stopped" if ended else "nothing was running")
         return 0
-    dags = Path(__file__).resolve().parents[2] / "dags"
     try:
-        return Demo(home, dags).run(pid_file if options.keep else None)
+        return Demo(home).run(pid_file if options.keep else None)
     except AssertionError as error:  # a server or a DAG that does not come up
         print(f"\nThe demo could not go on: {error}", file=sys.stderr)
         return 1

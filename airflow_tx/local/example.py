@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from airflow_tx.local.ledger import opened
-from airflow_tx.local.servers import ROOT, make_airflow
+from airflow_tx.local.servers import ROOT, copy_dags, make_airflow
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 
-DAGS = Path(__file__).resolve().parents[2] / "dags"
 Say = Callable[[str], None]
 
 
@@ -75,10 +74,8 @@ def run(example: type[Example], home: Path) -> int:
         print(f"[{time.monotonic() - started:4.0f} s] {text}", flush=True)
 
     shutil.rmtree(home, ignore_errors=True)
-    dags = home / "dags"
-    dags.mkdir(parents=True)
-    for name in example.files:
-        shutil.copy(DAGS / name, dags / name)
+    home.mkdir(parents=True)
+    dags = copy_dags(example.files, home)
     failpoints = Failpoints(home / "failpoints")
     made = example(home, say, failpoints)
     made.prepare()

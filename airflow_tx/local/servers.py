@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
 
 ROOT = "/airflow_tx"
+_ROOT = Path(__file__).resolve().parents[2]
 
 # Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, no more
 # partitions than there is work for, and classes of Spark's own jars taken as they are. Half the CPU time of the
@@ -44,6 +47,20 @@ def spark_environment(folder: Path) -> dict[str, str]:
     (folder / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
     (folder / "log4j2.properties").write_text(_SPARK_LOG)
     return {"SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def copy_dags(files: Sequence[str], home: Path) -> Path:
+    """A folder of DAG files of its own, with the Spark applications beside it: other examples would run along.
+
+    :param files: those of `dags/` to copy.
+    :return: the folder.
+    """
+    folder = home / "dags"
+    folder.mkdir(parents=True)
+    for name in files:
+        shutil.copy(_ROOT / "dags" / name, folder / name)
+    shutil.copytree(_ROOT / "spark_apps", home / "spark_apps", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:

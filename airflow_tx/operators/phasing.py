@@ -14,9 +14,10 @@ from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseInco
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
 from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.outputs import Rows, rows_of
+from airflow_tx.operators.outputs import Rows
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import Update
+from airflow_tx.operators.writing import rows_to_write, write_update
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.step import Granted, Processed
 from airflow_tx.state.api import Grant, StateKind
@@ -59,13 +60,17 @@ class PhasePart(Commit):
         own = self.payload
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
+    def _put(self, grant: Grant, update: Update) -> int:
+        return write_update(update, grant, self._read(update), dag_file=self._dag_file, log=self.log)
+
     def _read(self, update: Update) -> Rows:
         task, name = update.input.operator.task_id, update.input.key
         if task not in self.phase.inside:
             return super()._read(update)
         value = compat.pull(self.ti, task, name)
         self._check_inside(task, name, value)
-        return rows_of(update, [] if value is None else [value], self.spec.staging(), self.payload.transaction)
+        values = [] if value is None else [value]
+        return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
         """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
@@ -118,7 +123,7 @@ class PhaseTurn(PhasePart):
         done = tuple(task for task in self.phase.committers if states.get(task) == "success")
         for task in done:
             for update in self.of(task):
-                keys = update.state.write(grant, self._read(update))
+                keys = self._put(grant, update)
                 self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
         return done
 
@@ -144,7 +149,7 @@ class PhaseWrite(PhasePart):
         try:
             for update in self.updates:
                 failpoint("commit.before_write", state=update.state.name, **self._where)
-                keys = update.state.write(grant, self._read(update))
+                keys = self._put(grant, update)
                 self.log.info("State %s: %s keys", update.state.name, keys)
         except (LedgerBehind, FenceOutranked) as error:
             raise self._explained(grant, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_tx.local.example import Example
+from airflow_tx.local.examples.daily import Daily
 from airflow_tx.local.examples.global_count import GlobalCount
 from airflow_tx.local.examples.locations import Locations
 from airflow_tx.local.examples.orders import Orders
@@ -10,5 +11,5 @@ from airflow_tx.local.examples.trident_words import TridentWords
 from airflow_tx.local.examples.words import Words
 
 EXAMPLES: dict[str, type[Example]] = {
-    example.name: example for example in (GlobalCount, Locations, Orders, TridentWords, Words)
+    example.name: example for example in (Daily, GlobalCount, Locations, Orders, TridentWords, Words)
 }
