@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Sum,
     )
     from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
+    from airflow_tx.state.backing.delta import DeltaState
     from airflow_tx.state.backing.memcached import MemcachedMap, MemcachedState
     from airflow_tx.state.backing.memory import MemoryDatabase, MemoryMap, MemoryState
     from airflow_tx.state.backing.redis import RedisState
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
 _HOME = {
+    "DeltaState": "backing.delta",
     "MemcachedMap": "backing.memcached",
     "MemcachedState": "backing.memcached",
     "RedisMap": "backing.redis_map",
@@ -108,6 +110,7 @@ __all__ = [
     "CombinerValueUpdater",
     "CompositeAggregator",
     "Count",
+    "DeltaState",
     "FenceRow",
     "FencedState",
     "First",

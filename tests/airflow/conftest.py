@@ -1,4 +1,4 @@
-"""One real Airflow, one real ZooKeeper and one SQLite state for every test in this folder."""
+"""One real Airflow on PostgreSQL, one real ZooKeeper and one SQLite state for every test in this folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
 
@@ -19,7 +20,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     (folder / "signals").mkdir()
     write_numbers(folder / "numbers")
     failpoints = Failpoints(folder / "failpoints")
-    with LocalZooKeeper(folder / "zookeeper", fsync=False) as zookeeper:
-        env = {**environment(folder, zookeeper.hosts), **failpoints.environment}
+    # On SQLite, Airflow's scheduler dies of "database is locked" on a busy machine, and all tests with it.
+    with LocalZooKeeper(folder / "zookeeper", fsync=False) as zookeeper, LocalPostgres() as metadata:
+        env = {
+            **environment(folder, zookeeper.hosts),
+            **failpoints.environment,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.url(metadata.new_database()),
+        }
         with LocalAirflow(folder / "home", DAGS, env) as airflow:
             yield Stack(folder, airflow, zookeeper, failpoints)
