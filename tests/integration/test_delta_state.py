@@ -118,6 +118,7 @@ def test_every_aggregator_and_a_replay_that_leaves_keys_out(spark: SparkSession,
         "most": Max("text"),
         "first": First("date"),
         "last": Last("timestamp"),
+        "when": Last("timestamptz"),
         "exact": Sum("numeric"),
     }
     import datetime as dt
@@ -134,6 +135,7 @@ def test_every_aggregator_and_a_replay_that_leaves_keys_out(spark: SparkSession,
             "most": str(number),
             "first": moment.date() + dt.timedelta(number),
             "last": moment,
+            "when": moment.replace(tzinfo=dt.timezone.utc),
             "exact": Decimal("0.1") + Decimal(10) ** 30,
         }
 

@@ -310,7 +310,8 @@ DDL: Mapping[str, str] = {
     "boolean": "BOOLEAN",
     "date": "DATE",
     "timestamp": "TIMESTAMP_NTZ",
-    "timestamptz": "TIMESTAMP",
+    # Of the two, TIMESTAMP is the one that a setting of the session names.
+    "timestamptz": "TIMESTAMP_LTZ",
     "bytes": "BINARY",
     "json": "STRING",
 }
