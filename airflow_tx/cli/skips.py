@@ -17,13 +17,13 @@ from airflow_tx.errors import (
     StateUnavailable,
     TxError,
 )
-from airflow_tx.operators.skipping import take_skip, wanted
+from airflow_tx.operators.skipping import can_undo, take_skip, wanted
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, TransactionRecord
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
-from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state.api import FencedState
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Skips:
         lost = set(record.fenced) - set(self._states)
         if lost:
             raise StateMissing(topology=self.ledger.paths.topology, txid=txid, states=", ".join(sorted(lost)))
-        stuck = sorted(name for name in record.fenced if self._states[name].kind is not StateKind.OPAQUE)
+        stuck = sorted(name for name in record.fenced if not can_undo(self._states[name]))
         if record.granted and stuck:
             raise SkipRefused(
                 txid=txid,

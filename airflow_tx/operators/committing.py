@@ -28,7 +28,8 @@ from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import TopologyRecord, dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.state.api import Grant, StateKind
 
@@ -75,6 +76,9 @@ class Commit:
             answer = self._ask()
             if isinstance(answer, AlreadyCommitted):
                 self._log_already()
+                # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
+                topology = Reader(self.ledger.store).peek(TopologyRecord, self.spec.paths.record)
+                self._pass_on(Committed.first(topology, self.payload.txid))
                 return Completion.OVER
             self._processed = answer
         return Completion.NOT_YET if self._processed is None else Completion.READY
@@ -206,8 +210,8 @@ class Commit:
     def _done(self, committed: Committed) -> None:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
-        self._clean_up()
         self._pass_on(committed)
+        self._clean_up()
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.spec, self.ledger, self.states, self.ti, ended, self.log)

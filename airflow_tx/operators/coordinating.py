@@ -48,7 +48,7 @@ class Rules:
     max_replays: int
     backoff: float
     message_timeout: float
-    silence: float = 6.0
+    silence: float = 20.0
 
     def wait(self, times: int) -> float:
         """Seconds to wait before something is tried that was tried so many times in a row."""

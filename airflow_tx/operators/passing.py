@@ -10,8 +10,15 @@ from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.operators.yielding import start_again
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Counter
 from airflow_tx.protocol.step import Committed, NotYet
 from airflow_tx.state.api import FencedState
+
+
+def _is_turn(ledger: Ledger, txid: int) -> bool:
+    """Whether it is the turn of a transaction still: a retry asks late."""
+    return Reader(ledger.store).peek(Counter, ledger.paths.current).txid == txid
 
 
 def pass_on(
@@ -27,7 +34,7 @@ def pass_on(
     :param states: all states of the topology, by name.
     :param ended: what its commit or skip gave.
     """
-    while isinstance(ended, Committed) and ended.skip:
+    while isinstance(ended, Committed) and ended.skip and _is_turn(ledger, ended.txid + 1):
         try:
             ended = take_skip(ledger, ended.txid + 1, states, log=log)
         except TxError as error:

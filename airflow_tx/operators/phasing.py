@@ -13,7 +13,7 @@ from airflow_tx import compat
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
-from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.committing import Commit, Completion
 from airflow_tx.operators.outputs import Rows
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import Update
@@ -119,13 +119,20 @@ class PhaseTurn(PhasePart):
 
     def _heal(self, grant: Grant) -> tuple[str, ...]:
         """Write again what committers that are not to run again had written under an earlier grant."""
-        states = compat.task_states(self.ti, self.phase.committers)
-        done = tuple(task for task in self.phase.committers if states.get(task) == "success")
+        inside = {task: self._inputs_inside(task) for task in self.phase.committers}
+        states = compat.task_states(self.ti, {*inside, *(each for found in inside.values() for each in found)})
+        # One whose input is made anew has to run again, too: the last task names it.
+        done = tuple(
+            task for task, found in inside.items() if all(states.get(each) == "success" for each in (task, *found))
+        )
         for task in done:
             for update in self.of(task):
                 keys = self._put(grant, update)
                 self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
         return done
+
+    def _inputs_inside(self, task: str) -> set[str]:
+        return {update.input.operator.task_id for update in self.of(task)}.intersection(self.phase.inside)
 
     def of(self, task: str) -> tuple[Update, ...]:
         """The updates of one committer."""
@@ -143,9 +150,12 @@ class PhaseWrite(PhasePart):
 
         :raises Refused, StateError: nothing was written.
         """
-        if not self.ledger.holds(grant.token):
+        # First, for it knows whether the transaction was skipped, or is committed.
+        completion = self.complete()
+        if completion is Completion.OVER:
+            return
+        if completion is Completion.NOT_YET or not self.ledger.holds(grant.token):
             raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
-        self.complete()
         try:
             for update in self.updates:
                 failpoint("commit.before_write", state=update.state.name, **self._where)
@@ -166,12 +176,16 @@ class PhaseEnd(PhasePart):
 
         :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
         """
+        completion = self.complete()
+        if completion is Completion.OVER:
+            return  # an earlier try has marked it
+        if completion is Completion.NOT_YET:
+            raise self.incomplete("a task before the phase works again", self.phase.acquire)
         self._check_states()
         for task in self.phase.committers:
             wrote = compat.pull(self.ti, task)
             if task not in told["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != told["token"]):
                 raise self.incomplete(f"{task} has not written under the grant of this phase", task)
-        self.complete()
         assert self._processed is not None
         self._mark(grant, self._processed)
 

@@ -31,6 +31,23 @@ def wanted(ledger: Ledger) -> int | None:
     return current if record is not None and record.skip is not None else None
 
 
+def can_undo(state: FencedState) -> bool:
+    """Whether a state takes back what a replaced attempt of a transaction wrote to it."""
+    return state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
+
+
+def _pass_over(state: FencedState, grant: Grant) -> None:
+    """Nothing, completely: the state's fence says that this transaction is over.
+
+    A state that runs code of its user says so in a way of its own: the code is not to run for a skipped batch.
+    """
+    own = getattr(state, "pass_over", None)
+    if own is not None:
+        own(grant)
+    else:
+        state.write(grant, ())
+
+
 def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any) -> Committed | NotYet:
     """Skip a transaction, if it is its turn.
 
@@ -38,7 +55,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip`.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
-    undoable = {name: state.kind is StateKind.OPAQUE for name, state in states.items()}
+    undoable = {name: can_undo(state) for name, state in states.items()}
     answer = ledger.grant_skip(txid, undoable)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
@@ -48,7 +65,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     for state in states.values():
         state.raise_fence(grant)
     for state in states.values():
-        state.write(grant, ())  # nothing, completely: the state's fence says that this transaction is over
+        _pass_over(state, grant)
     done = ledger.commit_skip(grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
     return done

@@ -78,6 +78,8 @@ def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequenc
 
     :param waiting: their run_ids.
     """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
     try:
         read = Reader(ledger.store)
         current = read.peek(Counter, ledger.paths.current).txid
@@ -97,7 +99,7 @@ def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequenc
             elif state in LIVE_RUN_STATES and not over:
                 continue  # it has not ended yet, or is on its way again: the next one looks
             ledger.came_back(run_id)
-    except TxError as error:
+    except (TxError, AirflowRuntimeError) as error:
         log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(waiting), error)
 
 

@@ -112,6 +112,15 @@ class SqlGuard:
             self._store.apply(connection, grant, self.statements, given, complete=True)
         return len(given)
 
+    def pass_over(self, grant: Grant) -> None:
+        """The transaction is skipped: the fence says so, no statement runs, and its txid is not noted.
+
+        :raises FenceOutranked, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.check_write(connection, grant, complete=True)
+            self._store.set_applied(connection)
+
     def fence(self) -> FenceRow | None:
         """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:

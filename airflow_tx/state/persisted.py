@@ -14,14 +14,13 @@ class PersistedState:
     """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
 
     There is no fence: whether a replay counts twice, and what a committer thought dead can do, is the state's own
-    affair. What it promises is its `kind`.
+    affair. What it promises is its `kind`, and by an attribute `can_roll_back` that it takes back, by itself, what a
+    replaced attempt of the same txid wrote to keys that the last one leaves alone.
 
     :param state: with `begin_commit` and `commit`.
     :param updater: with `update_state(state, rows)`.
     :param kind: what the state promises; None: its attribute `kind`, and without one it is non-transactional.
     """
-
-    can_roll_back = False
 
     def __init__(self, state: State, updater: StateUpdater[Any], kind: StateKind | str | None = None) -> None:
         for made, method in ((state, "begin_commit"), (state, "commit"), (updater, "update_state")):
@@ -35,7 +34,8 @@ class PersistedState:
         self.updater = updater
         self.name = str(getattr(state, "name", type(state).__name__))
         self.kind = StateKind(kind or getattr(state, "kind", StateKind.NON_TRANSACTIONAL))
-        self.can_roll_back = self.kind is StateKind.OPAQUE
+        # Without a fence there is nothing to undo by, unless its user says otherwise.
+        self.can_roll_back = bool(getattr(state, "can_roll_back", False))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.state).__name__}, {type(self.updater).__name__})"
@@ -59,6 +59,9 @@ class PersistedState:
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         """Like `write`."""
         return self.write(grant, rows)
+
+    def pass_over(self, grant: Grant) -> None:
+        """The transaction is skipped: the updater is not called."""
 
     def fence(self) -> FenceRow | None:
         """None."""

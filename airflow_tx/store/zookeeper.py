@@ -173,15 +173,18 @@ class ZooKeeperStore:
         """Show `data` in an ephemeral node at `path` within the block.
 
         For display only: nothing is waited for, and whatever goes wrong is ignored. A node that somebody else left is
-        replaced; at the end the node is removed whoever shows it then.
+        replaced; at the end the node is removed, unless it is somebody else's by then.
         """
         self._tell(lambda: self._client.create_async(path, data, ephemeral=True)).rawlink(
             lambda result: self._replace(path, data, result)
         )
         try:
             yield
-        finally:
-            self._tell(lambda: self._client.delete_async(path))
+        except BaseException:
+            # Somebody may have taken the turn over, and show himself here.
+            self._tell(lambda: self._client.get_async(path)).rawlink(lambda found: self._remove_own(path, data, found))
+            raise
+        self._tell(lambda: self._client.delete_async(path))
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -227,6 +230,11 @@ class ZooKeeperStore:
             return self._sent(request)
         except Exception:  # noqa: BLE001 - an announcement must never stop a commit
             return self._client.handler.async_result()
+
+    def _remove_own(self, path: str, data: bytes, found: Any) -> None:
+        """Not the node of somebody who shows himself there by now."""
+        if found.exception is None and found.value[0] == data:
+            self._tell(lambda: self._client.delete_async(path, version=found.value[1].version))
 
     def _replace(self, path: str, data: bytes, result: Any) -> None:
         if isinstance(result.exception, NodeExistsError):

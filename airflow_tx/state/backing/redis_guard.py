@@ -125,6 +125,14 @@ class RedisGuard:
         self._run(more, grant)
         return len(given)
 
+    def pass_over(self, grant: Grant) -> None:
+        """The transaction is skipped: the fence says so, no command runs, and its txid is not noted.
+
+        :raises FenceOutranked, StateUnavailable: and nothing has changed.
+        """
+        fence.check_write(self._fence.look().row, grant, state=self.name)
+        self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
+
     def fence(self) -> FenceRow | None:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._fence.look().row

@@ -242,6 +242,10 @@ COMMANDS = (
 local mine, txid, digest, start, last = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
 if held() ~= mine then return {'outranked'} end
 if redis.call('HGET', FENCE, 'run') ~= run() then return {'restarted'} end
+if digest == '' then  -- a skip
+  redis.call('HSET', FENCE, 'applied', '1')
+  return {'ok'}
+end
 local at = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done', 'digest')
 local done = 0
 if at[1] == txid then

@@ -11,11 +11,13 @@ from airflow_tx import compat
 from airflow_tx.errors import SkippedTransaction, SkipRefused
 from airflow_tx.operators.committing import Commit
 from airflow_tx.operators.skipping import take_skip
+from airflow_tx.operators.updates import Update
 from airflow_tx.operators.yielding import give_way, start_again
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.step import Begun, Bidding, Committed, NotYet
 from airflow_tx.protocol.yielding import Waiter
 from airflow_tx.state import Count, MemoryState
+from airflow_tx.state.persisted import PersistedState
 from tests.unit.operators.bench import FakeTi
 from tests.unit.operators.test_commit import Run, counts, make, record, state, update
 
@@ -97,6 +99,65 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
         run.commit_now()
     assert counts(kept) == {"count": 10}
+
+
+class Noted:
+    """A state of one's own: which transactions it was given, with how many rows."""
+
+    kind = "opaque"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int | None, int]] = []
+        self.txid: int | None = None
+
+    def begin_commit(self, txid: int | None) -> None:
+        self.txid = txid
+
+    def commit(self, txid: int | None) -> None:
+        pass
+
+    def update_state(self, state: Noted, rows: Any) -> None:
+        state.seen.append((state.txid, len(rows)))
+
+
+def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted()
+    own = PersistedState(noted, noted)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert noted.seen == []
+    second = open_run(make, "r2")
+    second.updates = run.updates
+    killed_before_the_mark(second.commit(), monkeypatch)
+    second.commit().ledger.note_skip(2, WHY)
+    with pytest.raises(SkipRefused, match="cannot undo"):
+        second.commit_now()
+    assert noted.seen == [(2, 1)]
+
+
+def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_tried_again(
+    make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(second, 1, 2, "r1")
+    first.committer.runs["r2"] = "failed"
+    commit = first.commit()
+
+    def killed(ended: Any) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(commit, "_pass_on", killed)
+    commit.complete()
+    commit.prepare()
+    with pytest.raises(OSError, match="killed"):
+        commit.commit()
+    assert airflow.started == []
+    assert first.commit_now() is None
+    assert airflow.started == ["r2"]
 
 
 def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
