@@ -182,6 +182,7 @@ def test_an_older_writer_that_wakes_after_the_next_transaction_is_refused(
     assert (state.read(), len(state.history())) == (before, commits)
 
 
+@pytest.mark.long
 def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_refused(
     spark: SparkSession, path: str, grants: Grants, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_r
     assert totals(state) == {"a": 1}
 
 
+@pytest.mark.long
 def test_two_grants_that_raise_at_once_end_in_order(spark: SparkSession, path: str, grants: Grants) -> None:
     old, new = grants(1), grants(1, 2)
     waiting = [
@@ -240,6 +242,7 @@ def test_two_grants_that_raise_at_once_end_in_order(spark: SparkSession, path: s
     assert opened(spark, path).fence() == FenceRow(new.incarnation, new.token, True, new.batch)
 
 
+@pytest.mark.long
 def test_other_data_for_the_same_transaction_is_never_silently_ignored(
     spark: SparkSession, path: str, grants: Grants
 ) -> None:
@@ -260,6 +263,7 @@ def test_other_data_for_the_same_transaction_is_never_silently_ignored(
     assert totals(transactional) == {"a": 1}
 
 
+@pytest.mark.long
 def test_the_history_of_the_table_says_which_transaction_made_a_version(
     spark: SparkSession, path: str, grants: Grants
 ) -> None:
@@ -281,6 +285,7 @@ def test_the_history_of_the_table_says_which_transaction_made_a_version(
     assert [(row["key"], row["n"]) for row in before.collect()] == [("a", 1)]
 
 
+@pytest.mark.long
 def test_appended_rows_are_there_once_with_their_transaction(spark: SparkSession, path: str, grants: Grants) -> None:
     state = appending(spark, path)
     twice = {"carrier": "AA", "flights": 2}
@@ -301,6 +306,7 @@ def test_appended_rows_are_there_once_with_their_transaction(spark: SparkSession
     assert state.read() == [*of_one, *of_two]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["merge", "append"])
 def test_a_committer_that_dies_between_the_merge_and_the_mark_counts_once(
     spark: SparkSession, path: str, tmp_path: Path, failpoints: Failpoints, mode: str
@@ -322,6 +328,7 @@ def test_a_committer_that_dies_between_the_merge_and_the_mark_counts_once(
     assert [(row["carrier"], row["flights"]) for row in state.read()] == [("AA", 2), ("UA", 1)]
 
 
+@pytest.mark.long
 def test_an_answer_that_is_lost_is_found_out(
     spark: SparkSession, path: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +356,7 @@ def test_an_answer_that_is_lost_is_found_out(
     assert totals(state) == {"a": 1}
 
 
+@pytest.mark.long
 def test_a_table_that_went_back_is_refused_and_takes_no_write_until_it_is_whole_again(
     spark: SparkSession, path: str, grants: Grants
 ) -> None:
@@ -374,6 +382,7 @@ def test_a_table_that_went_back_is_refused_and_takes_no_write_until_it_is_whole_
     assert totals(state) == {"b": 1}
 
 
+@pytest.mark.long
 def test_a_path_of_another_table_a_state_of_other_columns_and_a_spark_without_delta_are_refused(
     spark: SparkSession, path: str, grants: Grants
 ) -> None:
