@@ -74,5 +74,5 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     replayed = [ledger.read(f"history/{txid}") for txid in (5, 6)]
     assert [(entry["run_id"], entry["attempts"]) for entry in replayed] == [("failed", 2), ("deleted", 2)]
     stack.assert_counted_once(DAG_ID, 5 * SIZE)
-    logged = airflow.call("GET", "eventLogs", params={"limit": 1000})["event_logs"]
-    assert {"cli_skip", "cli_readmit", "cli_replay"} <= {entry["event"] for entry in logged}
+    for event in ("cli_skip", "cli_readmit", "cli_replay"):
+        assert airflow.call("GET", "eventLogs", params={"event": event})["event_logs"], event
