@@ -133,8 +133,17 @@ class AirflowClient:
         return self._object("PATCH", _run(dag_id, run_id), json={"state": state})
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
-        """Delete a run."""
+        """Delete a run, once the scheduler knows the end of its tasks: told later, it would take it for the end of
+        those of another run with the same id."""
+        ended = self.run(dag_id, run_id)["end_date"]
+        if ended is not None:
+            what = f"the scheduler has gone around since run {run_id} of {dag_id} ended"
+            eventually(lambda: self._scheduled_at() > datetime.fromisoformat(ended), 60, what, interval=0.3)
         self.call("DELETE", _run(dag_id, run_id))
+
+    def _scheduled_at(self) -> datetime:
+        health = self.call("GET", "monitor/health")
+        return datetime.fromisoformat(health["scheduler"]["latest_scheduler_heartbeat"])
 
     # --- clearing
 
