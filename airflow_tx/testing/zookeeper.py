@@ -173,11 +173,15 @@ class LocalZooKeeper:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let the server hang within the block: connections stay open, requests go unanswered."""
+        """Let the server hang within the block: connections stay open, requests go unanswered.
+
+        The signal is told to one thread after the other; until all have stopped, one may still answer.
+        """
         if self._process is None or not self.running:
             raise TxError(message="A server that is not running cannot hang. Call start() first.")
         pid = self._process.pid
         signal_process(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
         try:
             yield
         finally:
