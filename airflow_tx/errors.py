@@ -287,6 +287,15 @@ class UnknownTransaction(Refused):
     template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
 
 
+class LossRefused(Refused):
+    """Acceptance of a loss that there is none of."""
+
+    template = (
+        "Topology {topology!r} has lost nothing: its source can give every row that comes next. Nothing was changed. "
+        "A transaction whose own rows are gone: airflow tx skip {topology} TXID"
+    )
+
+
 class RepairRefused(Refused):
     """A repair that does not fit what the ledger and the states say."""
 

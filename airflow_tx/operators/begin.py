@@ -87,6 +87,10 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.rows)
+        if begun.size is not None:
+            self.log.info("It has %s rows (%s)", begun.size["rows"], begun.size["why"])
+        for lost in begun.lost:
+            self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
         if begun.skip is not None:
             self._skip(context, begun)
         return Payload(

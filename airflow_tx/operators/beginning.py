@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.operators.spec import TransactionSpec
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.asking import BeginRequest, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
@@ -31,9 +31,10 @@ def ask(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> Begun |
     :raises SourceError: the source failed; nothing was allocated.
     """
     with spec.store() as store:
-        return spec.ledger(store).begin(
+        ledger = spec.ledger(store)
+        return ledger.begin(
             make_request(spec, ti, run, retry=retry),
-            decide=lambda attempt, position: decide(spec.source.of_run(run), attempt, position),
+            decide=lambda attempt, position: decide(_sized(spec.source.of_run(run), ledger), attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
 
@@ -46,7 +47,7 @@ def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFu
     request = BeginRequest(spec.request, None, "", "", retry=False, tasks={task: _message() for task in spec.tasks})
     answer = ledger.begin(
         request,
-        decide=lambda attempt, position: decide(spec.source, attempt, position),
+        decide=lambda attempt, position: decide(_sized(spec.source, ledger), attempt, position),
         run_state=lambda run_id: None,  # asked for other runs of the same key only
     )
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
@@ -80,7 +81,14 @@ def _message() -> str:
     return f"{secrets.randbits(64) or 1:016x}"
 
 
-def decide(source: Source, attempt: TransactionAttempt, position: Any) -> tuple[Any, Any] | None:
+def _sized(source: Source, ledger: Ledger) -> Source:
+    """The source with the limit of its next batch; what the last ones took is read only if that matters."""
+    if source.batch_size is None:
+        return source
+    return source.sized(ledger.pace() if source.batch_size.target_seconds is not None else ())
+
+
+def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Proposed | None:
     """Ask the source for the rows of a transaction; None if it has none. Whatever goes wrong there is one line.
 
     :param position: where the transaction before it ended.
@@ -110,4 +118,4 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> tuple[
             f"ended, at {dumps(position)[:200]}: the next one would have them again",
             remedy="Nothing was allocated; let the source give a position that lies after the rows.",
         )
-    return batch.rows, batch.position
+    return Proposed(batch.rows, batch.position, batch.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_tx.protocol.opening import TopologyRequest
 
@@ -29,16 +29,27 @@ class BeginRequest:
     tasks: Mapping[str, str] = field(hash=False)
 
 
+class Proposed(NamedTuple):
+    """The batch that a source decided; a plain (rows, position) means the same.
+
+    :param size: how many rows there are and why so many, ``{"rows": int, "why": str}``; None if the source cannot tell.
+    """
+
+    rows: Any
+    position: Any
+    size: dict[str, Any] | None = None
+
+
 @dataclass(frozen=True)
 class Proposal:
     """What the source said to a `NeedBatch`.
 
-    :param batch: (rows, position), or None without data.
+    :param batch: see `Proposed`; None without data.
     """
 
     txid: int
     base: str
-    batch: tuple[Any, Any] | None = field(hash=False)
+    batch: tuple[Any, ...] | None = field(hash=False)
 
     def answers(self, txid: int, base: str) -> bool:
         """Whether it is the answer for this transaction from this position."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import SkippedTransaction, UnknownTransaction
-from airflow_tx.protocol.asking import BeginRequest, Proposal
+from airflow_tx.protocol.accepting import going_on_at
+from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.metadata import position_after, position_before, unmoved, written
 from airflow_tx.protocol.opening import check_claim, is_current
@@ -61,17 +62,19 @@ def begin(
     if not is_current(topology, request.topology):
         return NeedTopology()
     if request.key is None:
-        return _allocate(read, stamp, paths, request, proposal, None)
+        return _allocate(read, stamp, paths, topology, request, proposal, None)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None:
-        return _allocate(read, stamp, paths, request, proposal, None)
+        return _allocate(read, stamp, paths, topology, request, proposal, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
-        return _final(read, stamp, paths, request, binding.txid)
-    return replay(read, stamp, paths, request, proposal, run_states, binding.txid, record)
+        return _final(read, stamp, paths, topology, request, binding.txid)
+    return replay(read, stamp, paths, topology, request, proposal, run_states, binding.txid, record)
 
 
-def _final(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, txid: int) -> Decision | Result:
+def _final(
+    read: Reader, stamp: Stamp, paths: Paths, topology: TopologyRecord, request: BeginRequest, txid: int
+) -> Decision | Result:
     if is_committed(read, paths, txid):
         return AlreadyCommitted(txid)
     skipped = read.find(Skipped, paths.skipped(txid))
@@ -79,7 +82,7 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, txid
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
-    return _allocate(read, stamp, paths, request, None, _Readmission(txid, skipped))
+    return _allocate(read, stamp, paths, topology, request, None, _Readmission(txid, skipped))
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def _allocate(
     read: Reader,
     stamp: Stamp,
     paths: Paths,
+    topology: TopologyRecord,
     request: BeginRequest,
     proposal: Proposal | None,
     readmission: _Readmission | None,
@@ -116,15 +120,16 @@ def _allocate(
     position = position_before(read, paths, txid)
     base = digest(position)
     partitioned = request.topology.partitioned
+    place, size = going_on_at(topology, position), None
     if readmission is not None:
         rows = readmission.skipped.rows
         after = unmoved(position, rows, partitioned=partitioned)
     else:
         if proposal is None or not proposal.answers(txid, base):
-            return NeedBatch(TransactionAttempt(txid, 1), position, base)
+            return NeedBatch(TransactionAttempt(txid, 1), place.position, base)
         if proposal.batch is None:
             return NoData(txid)
-        rows, after = proposal.batch
+        rows, after, size = Proposed(*proposal.batch)
     ended = position_after(position, after, partitioned=partitioned)
     key = request.key if request.key is not None else _unused_key(read, paths, txid)
     record = TransactionRecord(
@@ -142,6 +147,8 @@ def _allocate(
         created=stamp.now,
         began=stamp.now,
         pinned=readmission is not None,
+        size=size,
+        lost=[] if readmission is not None else place.passed(after),
     )
     binding = encode(Binding(txid))
     writes = (
@@ -152,7 +159,16 @@ def _allocate(
         Create(paths.acks(txid), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
-    result = Begun(TransactionAttempt(txid, 1), rows, ended, record.rows_digest, replay=False, run_id=record.run_id)
+    result = Begun(
+        TransactionAttempt(txid, 1),
+        rows,
+        ended,
+        record.rows_digest,
+        replay=False,
+        run_id=record.run_id,
+        size=size,
+        lost=tuple(record.lost),
+    )
     return Decision(writes, result, paths.transaction(txid))
 
 

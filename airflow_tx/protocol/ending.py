@@ -8,6 +8,7 @@ from dataclasses import replace
 from airflow_tx.errors import Outranked
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.metadata import forgotten
+from airflow_tx.protocol.pace import pace_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, History, Outcome, Phase, TopologyRecord, TransactionRecord, encode
@@ -54,6 +55,8 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
         op=stamp.op,
         failures=record.failures,
         skip=record.skip if outcome is Outcome.SKIPPED else None,
+        size=record.size,
+        lost=record.lost,
     )
 
 
@@ -77,7 +80,8 @@ def ended(
     final = {**topology.states, **dict.fromkeys(states, txid)}
     blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
     skips = [each for each in topology.skips if each != txid]
-    after = replace(topology, states=final, blocked=blocked, bid=None, skips=skips, op=stamp.op)
+    pace = pace_after(topology.pace, history)
+    after = replace(topology, states=final, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op)
     return (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),

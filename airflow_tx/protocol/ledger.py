@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -10,7 +10,18 @@ from typing import Any, TypeVar, cast
 from airflow_tx.errors import (
     TooMuchContention,
 )
-from airflow_tx.protocol import beginning, committing, ending, opening, processing, recovering, skipping, yielding
+from airflow_tx.protocol import (
+    accepting,
+    beginning,
+    committing,
+    ending,
+    opening,
+    processing,
+    recovering,
+    skipping,
+    yielding,
+)
+from airflow_tx.protocol.accepting import Loss
 from airflow_tx.protocol.api import Clock, Ids, Store
 from airflow_tx.protocol.asking import BeginRequest, Proposal
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
@@ -39,6 +50,7 @@ from airflow_tx.protocol.step import (
     NotNeeded,
     NotYet,
     Processed,
+    Repaired,
     ReplayNoted,
     Restarted,
     SkipGranted,
@@ -53,8 +65,8 @@ T = TypeVar("T")
 PASSES = 100
 QUESTIONS = (NeedBatch, NeedRunState, NeedTopology)
 
-Decide = Callable[[TransactionAttempt, Any], tuple[Any, Any] | None]
-"""Asks the source: (attempt, position before) → (rows, position after), or None without data."""
+Decide = Callable[[TransactionAttempt, Any], "tuple[Any, ...] | None"]
+"""Asks the source: (attempt, position before) → (rows, position after[, size]), or None without data: `Proposed`."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 
@@ -111,6 +123,16 @@ class Ledger(StepRunner):
             else:
                 return cast("Begun | NoData | WindowFull | AlreadyCommitted", result)
         raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)
+
+    def pace(self) -> list[list[float]]:
+        """Of the last committed transactions, how many rows each had and how many seconds it was in process."""
+        record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
+        return [] if record is None else record.pace
+
+    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
+        """Rows that the source lost; see `accepting.accept_loss`."""
+        step = partial(accepting.accept_loss, paths=self.paths, losses=tuple(losses), audit=audit)
+        return cast(Repaired, self.run(step))
 
     def open(self, request: TopologyRequest) -> None:
         """Make the ledger of this topology, or bring it up to date with the DAG.

@@ -51,6 +51,9 @@ class TopologyRecord:
     :param yielded: per run_id, a waiter that has given up its run slot and is to be started again.
     :param yields: how many did so in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
+    :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
+    :param accepted: per partition ("" for a source without), the losses of rows that a person has accepted: from which
+        place the source goes on at which other one, with who, when, why, and what is lost.
     """
 
     incarnation: str
@@ -66,6 +69,8 @@ class TopologyRecord:
     yielded: dict[str, dict[str, Any]] = field(default_factory=dict)
     yields: int = 0
     skips: list[int] = field(default_factory=list)
+    pace: list[list[float]] = field(default_factory=list)
+    accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,8 @@ class TransactionRecord:
     :param outputs: per transactional state, digest of what the first grant was about to write.
     :param fenced: names of the states that some grant was about to write.
     :param by_phase: whether the last grant is held by several tasks, one after the other.
+    :param size: how many rows the source counted in the batch, and why it took so many.
+    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     """
 
     key: str
@@ -142,6 +149,8 @@ class TransactionRecord:
     outputs: dict[str, str] = field(default_factory=dict)
     fenced: list[str] = field(default_factory=list)
     by_phase: bool = False
+    size: dict[str, Any] | None = None
+    lost: list[str] = field(default_factory=list)
     processed: str | None = None
     granted_at: str | None = None
     error: str | None = None
@@ -185,6 +194,8 @@ class History:
     failures: int = 0
     skip: dict[str, str] | None = None
     readmitted_as: int | None = None
+    size: dict[str, Any] | None = None
+    lost: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,7 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what somebody did to the ledger.
 
-    :param what: `state-lost`, `ledger-lost` or `reset`.
+    :param what: `state-lost`, `ledger-lost`, `reset` or `accept-loss`.
     :param told: what was found and what was made of it, in words.
     :param generation: of the ledger after it.
     """

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.metadata import rebuilt_from
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
@@ -20,7 +20,6 @@ from airflow_tx.protocol.rebuilding import LEDGER_LOST, Rebuilt
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
-    RepairRecord,
     TopologyRecord,
     dumps,
     encode,
@@ -202,12 +201,8 @@ def _decide(
     told: str,
 ) -> Decision:
     """The writes, and the note of who made them."""
-    there = read.exists(paths.repairs)
-    number = max((int(name) for name in _names(read, paths.repairs)), default=0) + 1 if there else 1
-    note = RepairRecord(number, what, audit.who, stamp.now, audit.why, told, after.generation, stamp.op)
-    folder = [] if there else [Create(paths.repairs, b"")]
-    every = (*writes, *folder, Create(paths.repair(number), encode(note)))
-    return Decision(every, Repaired(after.generation, current, told), paths.repair(number))
+    noted = note(read, stamp, paths, audit, what=what, generation=after.generation, told=told)
+    return Decision((*writes, *noted), Repaired(after.generation, current, told), noted[-1].path)
 
 
 def _names(read: Reader, path: str) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import RunHeld, StaleBegin
-from airflow_tx.protocol.asking import BeginRequest, Proposal
+from airflow_tx.protocol.accepting import going_on_at
+from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole, written
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.requirement import Delete, Put, Write
 from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRunState, Result, Stamp
 
@@ -23,6 +24,7 @@ def replay(
     read: Reader,
     stamp: Stamp,
     paths: Paths,
+    topology: TopologyRecord,
     request: BeginRequest,
     proposal: Proposal | None,
     run_states: Mapping[str, str | None],
@@ -56,7 +58,7 @@ def replay(
     again = request.retry or record.request == ""
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(read, stamp, paths, request, txid, record)
-    return _next_attempt(read, stamp, paths, request, proposal, txid, record, started)
+    return _next_attempt(read, stamp, paths, topology, request, proposal, txid, record, started)
 
 
 def _continue(
@@ -96,6 +98,7 @@ def _next_attempt(
     read: Reader,
     stamp: Stamp,
     paths: Paths,
+    topology: TopologyRecord,
     request: BeginRequest,
     proposal: Proposal | None,
     txid: int,
@@ -104,25 +107,27 @@ def _next_attempt(
 ) -> Decision | Result:
     meta = whole(read, paths, txid)
     partitioned = request.topology.partitioned
-    rows, ended, base = meta.rows, meta.position, record.base
+    rows, ended, base, size = meta.rows, meta.position, record.base, record.size
     after = _own_places(meta, txid) if partitioned else ended
+    lost = record.lost
     if record.pinned or request.topology.source_kind != "transactional":
         position = position_before(read, paths, txid)
         base = digest(position)
         if record.pinned:
             after = unmoved(position, rows, partitioned=partitioned)
         else:
+            place = going_on_at(topology, position)
             if proposal is None or not proposal.answers(txid, base):
-                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), position, base)
+                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, base)
             nothing = (None, None if partitioned else position)
-            rows, after = proposal.batch if proposal.batch is not None else nothing
+            rows, after, size = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
+            lost = place.passed(after or {})
         ended = position_after(position, after, partitioned=partitioned)
-    attempt = record.attempt + 1
     again = replace(
         record,
         run_id=request.run_id,
         request=request.task_try,
-        attempt=attempt,
+        attempt=record.attempt + 1,
         epoch=record.epoch + 1,
         op=stamp.op,
         phase=Phase.PROCESSING,
@@ -130,6 +135,8 @@ def _next_attempt(
         ended=digest(ended),
         rows_digest=digest(rows),
         tasks=dict(request.tasks),
+        size=size,
+        lost=lost,
         began=stamp.now,
         processed=None,
         yielded=None,
@@ -137,18 +144,20 @@ def _next_attempt(
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        *written(read, paths, txid, Metadata(attempt, rows, after), partitioned=partitioned, replaces=True),
+        *written(read, paths, txid, Metadata(again.attempt, rows, after), partitioned=partitioned, replaces=True),
         *(Delete(f"{paths.acks(txid)}/{name}") for name in started),
         Put(paths.acks(txid), b""),
     )
     result = Begun(
-        TransactionAttempt(txid, attempt),
+        TransactionAttempt(txid, again.attempt),
         rows,
         ended,
         again.rows_digest,
         replay=True,
         run_id=request.run_id,
         skip=record.skip,
+        size=size,
+        lost=tuple(lost),
     )
     return Decision(writes, result, paths.transaction(txid))
 

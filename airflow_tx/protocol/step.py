@@ -47,6 +47,8 @@ class Begun:
     :param position: where the source stands after it, all partitions included.
     :param run_id: the run that it belongs to.
     :param skip: who wants it skipped at its turn, when and why; None: nobody.
+    :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
+    :param lost: rows that come before it and were accepted as lost, in words.
     """
 
     attempt: TransactionAttempt
@@ -56,6 +58,8 @@ class Begun:
     replay: bool
     run_id: str = ""
     skip: Mapping[str, str] | None = field(hash=False, default=None)
+    size: Mapping[str, Any] | None = field(hash=False, default=None)
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,20 @@ Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emi
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.compat import RunInfo
+    from airflow_tx.protocol.accepting import Loss
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -34,10 +38,19 @@ class Batch:
 
     :param rows: plain JSON that says exactly which rows they are.
     :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
+    :param count: how many rows they are, if the source knows.
+    :param why: what made it so many, in words.
     """
 
     rows: Json
     position: Json
+    count: int | None = None
+    why: str = ""
+
+    @property
+    def size(self) -> dict[str, Any] | None:
+        """As the ledger keeps it; None if nobody counted."""
+        return None if self.count is None else {"rows": self.count, "why": self.why}
 
 
 class Source(ABC):
@@ -52,6 +65,10 @@ class Source(ABC):
     partitioned: ClassVar[bool] = False
     by_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
+    batch_size: BatchSize | None = None
+    """The limits that it was given; a source that has some keeps within `limit` when it decides."""
+    limit: Limit = Limit()
+    """What the batch that is being decided may have."""
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -92,6 +109,31 @@ class Source(ABC):
     def of_run(self, run: RunInfo) -> Source:
         """The source as it is to be asked for the batch of this run; by default any run takes the next rows."""
         return self
+
+    def sized(self, measured: Measured) -> Source:
+        """The source as it is to be asked for the next batch: with the `limit` that its `batch_size` comes to.
+
+        :param measured: of the last committed transactions, rows and seconds in process.
+        """
+        if self.batch_size is None:
+            return self
+        asked = copy.copy(self)
+        asked.limit = self.batch_size.limit(measured)
+        return asked
+
+    def backlog(self, position: Json) -> int | None:
+        """How many rows there are now after `position`; None if it cannot tell.
+
+        :param position: where the last committed transaction ended; None if there is none.
+        """
+        return None
+
+    def losses(self, position: Json) -> Sequence[Loss]:
+        """The rows that come next after `position` and that it can no longer give, if it knows of any.
+
+        Until a person accepts them as lost, on the record, `decide` refuses with a `SourceError` that names them.
+        """
+        return ()
 
     def cleanup_before(self, txid: int) -> None:
         """Forget what was kept for transactions before `txid`; they are final."""

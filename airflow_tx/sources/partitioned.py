@@ -68,8 +68,7 @@ class PartitionedTransactionalSource(Source):
         :raises SourceError: a partition that took part before is gone, or cannot be reached.
         """
         places = _places(self, position)
-        rows: dict[str, Json] = {}
-        after: dict[str, Json] = {}
+        taken: dict[str, Batch] = {}
         for partition in self._taking_part(places):
             try:
                 batch = as_batch(self.emit_partition_batch_new(attempt, partition, places.get(partition)))
@@ -78,8 +77,21 @@ class PartitionedTransactionalSource(Source):
                 continue
             if batch is not None:
                 self._check_moved(partition, places.get(partition), batch)
-                rows[partition], after[partition] = batch.rows, batch.position
-        return Batch(rows, after) if rows else None
+                taken[partition] = batch
+        if not taken:
+            return None
+        counts = [batch.count for batch in taken.values() if batch.count is not None]
+        count = sum(counts) if len(counts) == len(taken) else None
+        rows = {partition: batch.rows for partition, batch in taken.items()}
+        after = {partition: batch.position for partition, batch in taken.items()}
+        return Batch(rows, after, count, "" if count is None else self.told(count, places))
+
+    def told(self, count: int, places: Mapping[str, Json]) -> str:
+        """Why a batch has so many rows, in words.
+
+        :param places: where every partition stood before it.
+        """
+        return self.limit.told(count, None)
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

@@ -1,0 +1,158 @@
+"""How many rows a batch may have: fixed limits, or as many as the last transactions say that fit into a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
+
+from airflow_tx.errors import ConfigError
+
+FIRST_ROWS = 100_000
+"""The limit while nothing is measured."""
+LEAST_ROWS = 1_000
+"""A batch is not made smaller than this to meet a target: most of its time would be overhead."""
+GROWTH = 10
+"""A batch has at most so many times the rows of the largest one that was measured."""
+
+Measured: TypeAlias = Sequence[Sequence[float]]
+"""Of committed transactions, the oldest first: how many rows it had, how many seconds it was in process."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What one batch may have.
+
+    :param rows: at most so many rows; None: no limit.
+    :param bytes: at most so many bytes, estimated where the source cannot know; None: no limit.
+    :param why: what sets `rows`, in words.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+    why: str = "no limit is set"
+
+    def of_rows_of(self, sizes: Sequence[int]) -> Limit:
+        """With `bytes` as a number of rows, by the sizes of a sample of them; at least one row fits.
+
+        :param sizes: bytes of each row of the sample.
+        """
+        if self.bytes is None or not sizes:
+            return self
+        fitting = max(int(self.bytes // max(fmean(sizes), 1)), 1)
+        if self.rows is not None and self.rows <= fitting:
+            return self
+        return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {fmean(sizes):.0f} bytes a row")
+
+    def told(self, taken: int, backlog: int | None) -> str:
+        """Why a batch has the rows that it has, in words.
+
+        :param taken: its rows.
+        :param backlog: the rows that there were.
+        """
+        if backlog is not None and taken >= backlog:
+            return f"all {taken} rows that there were"
+        return f"{taken} of {'many' if backlog is None else backlog} rows: {self.why}"
+
+    def shares(self, available: Mapping[str, int]) -> dict[str, int]:
+        """How many rows every partition may give: as evenly as they have them, and `rows` in all.
+
+        :param available: per partition, how many rows it has.
+        """
+        left, shares = self.rows, dict(available)
+        if left is None or sum(available.values()) <= left:
+            return shares
+        # The smallest first: what one does not use is left for the others.
+        for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
+            shares[name] = min(available[name], -(-left // (len(available) - count)))
+            left -= shares[name]
+        return shares
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The limits that a source was given.
+
+    :param max_rows: at most so many rows in a batch.
+    :param max_bytes: at most so many bytes in a batch.
+    :param target_seconds: adaptive: as many rows as are processed in so many seconds, by what the last transactions
+        took. A backlog is worked off in few large batches, a trickle in small ones.
+    """
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    target_seconds: float | None = None
+
+    @classmethod
+    def checked(
+        cls, source: str, *, max_rows: int | None, max_bytes: int | None, target_seconds: float | None
+    ) -> BatchSize:
+        """From the arguments of a source.
+
+        :param source: whose arguments they are, for the message.
+        :raises ConfigError: one is no positive number.
+        """
+        given = {"max_rows_per_batch": max_rows, "max_bytes_per_batch": max_bytes, "target_seconds": target_seconds}
+        for name, value in given.items():
+            whole = name != "target_seconds"
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0
+            ):
+                remedy = f"Give a {'whole ' if whole else ''}number above 0, or leave it out."
+                raise ConfigError(option=f"{name} of {source}", value=value, remedy=remedy)
+        return cls(max_rows, max_bytes, target_seconds)
+
+    def arguments(self) -> dict[str, float | int]:
+        """As arguments of a source, those that are set."""
+        given = {
+            "max_rows_per_batch": self.max_rows,
+            "max_bytes_per_batch": self.max_bytes,
+            "target_seconds": self.target_seconds,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def limit(self, measured: Measured = ()) -> Limit:
+        """What the next batch may have.
+
+        :param measured: what the last transactions took; only asked for with `target_seconds`.
+        """
+        fixed = Limit(self.max_rows, self.max_bytes)
+        if self.max_rows is not None:
+            fixed = Limit(self.max_rows, self.max_bytes, f"max_rows_per_batch={self.max_rows}")
+        if self.target_seconds is None:
+            return fixed
+        adapted = _adapted(self.target_seconds, measured)
+        if self.max_rows is not None and adapted.rows is not None and self.max_rows <= adapted.rows:
+            return fixed
+        return Limit(adapted.rows, self.max_bytes, adapted.why)
+
+
+def _adapted(target: float, measured: Measured) -> Limit:
+    if not measured:
+        return Limit(FIRST_ROWS, why=f"nothing is measured yet, target_seconds={target:g}")
+    overhead, per_row = _line(measured)
+    fastest = GROWTH * int(max(rows for rows, _ in measured))
+    fitting = fastest if per_row <= 0 else int((target - overhead) / per_row)
+    rows = max(min(fitting, fastest), LEAST_ROWS)
+    why = f"target_seconds={target:g}, and the last {len(measured)} took {overhead:.1f} s and "
+    why += f"{per_row * 1_000_000:.1f} s for a million rows"
+    if fitting > fastest:
+        why += f"; at most {GROWTH} times the largest of them"
+    return Limit(rows, why=why)
+
+
+def _line(measured: Measured) -> tuple[float, float]:
+    """Seconds of a transaction, and of each row: least squares, neither below 0.
+
+    Where all are alike, every second counts for the rows: the next batch is rather too small.
+    """
+    mean_rows = fmean(rows for rows, _ in measured)
+    mean_seconds = fmean(seconds for _, seconds in measured)
+    spread = sum((rows - mean_rows) ** 2 for rows, _ in measured)
+    together = sum((rows - mean_rows) * (seconds - mean_seconds) for rows, seconds in measured)
+    if spread < (0.1 * mean_rows) ** 2 * len(measured):
+        return 0.0, mean_seconds / mean_rows
+    per_row = max(together / spread, 0.0)
+    overhead = mean_seconds - per_row * mean_rows
+    return (overhead, per_row) if overhead >= 0 else (0.0, mean_seconds / mean_rows)
