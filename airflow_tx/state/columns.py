@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.aggregators import PUSHED_DOWN, Aggregator, CombinerAggregator, CompositeAggregator, as_delta
-from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import (
     CONVERT,
     KEY_TYPES,
@@ -64,7 +63,7 @@ class Columns:
                 values.update(aggregator.parts(name))
             else:
                 parts.append(name)
-                values[name] = aggregator
+                values[name] = Reduced(aggregator) if is_reducer(aggregator) else aggregator  # type: ignore[arg-type]
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "composites", composites)
         names = [*self.keys, *parts, *composites]
@@ -174,6 +173,8 @@ class Columns:
         aggregator = self.values[name]
         if hasattr(aggregator, "delta"):
             values = [as_delta(aggregator, value) for value in values]
+        if isinstance(aggregator, Reduced):
+            return values
         fitting = converted(kind, values)
         self._check_value_sizes(kind, fitting)
         return [0 if value is None else value for value in fitting] if aggregator.name == "count" else fitting
@@ -224,7 +225,8 @@ class Columns:
         )
 
     def _combined(self, key: Row, name: str, aggregator: CombinerAggregator, a: Any, b: Any) -> Any:
-        if a is None or b is None:
+        # A reducer that has no value yet starts from one of its own.
+        if b is None or (a is None and not isinstance(aggregator, Reduced)):
             return b if a is None else a
         try:
             value = aggregator.combine(a, b)
@@ -316,16 +318,6 @@ def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> 
         ),
     )
     return f"the sum of column {column} {problem}", remedy
-
-
-def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
-    """The kind of a fenced state.
-
-    :raises ConfigError: it is no kind that a fence can make exact.
-    """
-    if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
-        raise ConfigError(option=f"kind of state {state!r}", value=str(kind), remedy='Use "opaque" or "transactional".')
-    return StateKind(kind)
 
 
 def _unusable(values: Mapping[str, Any]) -> str:

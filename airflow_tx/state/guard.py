@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.state.addressed import Addressed
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ Statement: TypeAlias = str | tuple[str, Parameters]
 Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | Sequence[Statement]
 
 
-class SqlGuard:
+class SqlGuard(Addressed["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
     A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
@@ -47,12 +48,9 @@ class SqlGuard:
                 value=statements,
                 remedy='Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].',
             )
-        self.conn_id = conn_id
+        super().__init__(conn_id, name)
         self.guard = name
-        self.name = f"{conn_id}.{name}"
         self.statements = statements
-        self._url: str | None = None
-        self._opened: GuardStore | None = None
 
     @classmethod
     def from_url(cls, url: str, *, name: str, statements: Statements, label: str = "url") -> SqlGuard:
@@ -61,15 +59,10 @@ class SqlGuard:
         :param url: of SQLAlchemy; it is never shown.
         :param label: stands for the connection id in the state's name, which is `<label>.<name>`.
         """
-        state = cls(label, name=name, statements=statements)
-        state._url = url
-        return state
+        return cls(label, name=name, statements=statements)._at_url(url)
 
     def __repr__(self) -> str:
         return f"SqlGuard({self.conn_id!r}, name={self.guard!r}, statements={self._shown()!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without its address and without values."""
@@ -142,16 +135,12 @@ class SqlGuard:
             return getattr(self.statements, "__qualname__", type(self.statements).__qualname__)
         return [statement if isinstance(statement, str) else statement[0] for statement in self.statements]
 
-    @property
-    def _store(self) -> GuardStore:
-        if self._opened is None:
-            from airflow_tx.state.backing.guard_sql import GuardStore
-            from airflow_tx.state.backing.sql_connection import parsed_url, url_of_connection
+    def _open(self) -> GuardStore:
+        from airflow_tx.state.backing.guard_sql import GuardStore
+        from airflow_tx.state.backing.sql_connection import located
 
-            url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
-            where = f"connection {self.conn_id}" if self._url is None else f"{url.get_backend_name()} database"
-            self._opened = GuardStore(url, guard=self.guard, state=self.name, where=where)
-        return self._opened
+        url, where = located(self.conn_id, self._url)
+        return GuardStore(url, guard=self.guard, state=self.name, where=where)
 
 
 def _is_statement(statement: object) -> bool:

@@ -11,7 +11,8 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.backing.delta_rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
-from airflow_tx.state.columns import Columns, fenced_kind
+from airflow_tx.state.columns import Columns
+from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,8 +94,7 @@ class DeltaState:
         spark: SparkSession | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        if isinstance(keys, str):
-            raise ConfigError(option="DeltaState(keys=)", value=keys, remedy=f"Give a list: keys=[{keys!r}].")
+        key_columns = checked_keys(keys, "DeltaState")
         if mode not in ("merge", "append"):
             raise ConfigError(option="DeltaState(mode=)", value=mode, remedy='Use "merge" or "append".')
         self.path = str(path).rstrip("/")
@@ -109,7 +109,7 @@ class DeltaState:
             AppendedRows(self.name, dict(types or {}))
             self.columns = AppendColumns(dict(types or {}))
         else:
-            self.columns = Columns(self.name, tuple(keys), dict(values or {}), dict(types or {}))
+            self.columns = Columns(self.name, key_columns, dict(values or {}), dict(types or {}))
         self._conf = dict(conf or {})
         self._spark = spark
         self._opened: DeltaTable | None = None
@@ -117,20 +117,15 @@ class DeltaState:
     def __repr__(self) -> str:
         if self.mode == "append":
             return f"DeltaState({self.path!r}, mode='append', types={self.columns.types})"
-        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.aggregators)}"
-        return f"DeltaState({self.path!r}, {columns}, kind={self.kind.value!r})"
+        return f"DeltaState({self.path!r}, {shown(self.columns)}, kind={self.kind.value!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_spark": None}
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without the settings of Spark."""
-        shown = {"type": "DeltaState", "path": self.path, "mode": self.mode, "kind": self.kind.value}
-        types = dict(self.columns.types)
-        if self.mode == "append":
-            return {**shown, "types": types}
-        values = {name: {"aggregator": agg.name, "type": agg.type} for name, agg in self.columns.values.items()}
-        return {**shown, "keys": list(self.columns.keys), "values": values, "types": types}
+        own = {"type": "DeltaState", "path": self.path, "mode": self.mode, "kind": self.kind.value}
+        return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else serialized(self.columns))}
 
     def raise_fence(self, grant: Grant) -> None:
         """In one commit of the table: check continuity, raise the fence, undo what outranked tokens of it wrote.

@@ -19,7 +19,8 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.column_types import json_text, type_of
-from airflow_tx.state.columns import Columns, Row, fenced_kind
+from airflow_tx.state.columns import Columns, Row
+from airflow_tx.state.definition import fenced_kind, shown
 from airflow_tx.state.query import asked
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
@@ -101,8 +102,7 @@ class MemoryState:
         self.database = database if database is not None else MemoryDatabase()
 
     def __repr__(self) -> str:
-        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.aggregators)}"
-        return f"MemoryState({self.name!r}, {columns}, kind={self.kind.value!r})"
+        return f"MemoryState({self.name!r}, {shown(self.columns)}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is."""

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from airflow_tx.errors import ChunkConflict, ConfigError, StateError
+from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.backing.redis_connection import RedisServer, opened
-from airflow_tx.state.backing.redis_fence import RACES, Call, Held, RedisFence, identity
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.backing.redis_connection import checked_prefix
+from airflow_tx.state.backing.redis_fence import RACES, Call, FencedInRedis, Held, identity
 from airflow_tx.state.backing.redis_rows import RedisRows
 from airflow_tx.state.backing.redis_scripts import FETCH, PUT
-from airflow_tx.state.columns import Columns, fenced_kind
+from airflow_tx.state.columns import Columns
+from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
 from airflow_tx.state.query import asked
 
 # Keys in one script: some 10 ms in which the server does nothing else.
@@ -46,7 +47,7 @@ class _Update:
         return sum(len(portion.fields) for portion in self.portions)
 
 
-class RedisState:
+class RedisState(FencedInRedis):
     """Values per key in Redis that transactions add to, each exactly once.
 
     Values are in the hash `{<prefix>}:values`: field `["AA","JFK"]`, value `[42,-7]`, the columns of each in the order
@@ -88,15 +89,11 @@ class RedisState:
         kind: StateKind | str = StateKind.OPAQUE,
         types: Mapping[str, str] | None = None,
     ) -> None:
-        if isinstance(keys, str):
-            raise ConfigError(option="RedisState(keys=)", value=keys, remedy=f"Give a list: keys=[{keys!r}].")
-        self.conn_id = conn_id
+        super().__init__(conn_id, prefix)
+        key_columns = checked_keys(keys, "RedisState")
         self.prefix = checked_prefix(prefix, "RedisState")
-        self.name = f"{conn_id}.{prefix}"
         self.kind = fenced_kind(kind, state=self.name)
-        self.columns = Columns(self.name, tuple(keys), dict(values), dict(types or {}))
-        self._url: str | None = None
-        self._opened: tuple[RedisServer, RedisFence] | None = None
+        self.columns = Columns(self.name, key_columns, dict(values), dict(types or {}))
 
     @classmethod
     def from_url(
@@ -115,16 +112,11 @@ class RedisState:
         :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
         :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
         """
-        state = cls(label, prefix=prefix, keys=keys, values=values, kind=kind, types=types)
-        state._url = url
-        return state
+        return cls(label, prefix=prefix, keys=keys, values=values, kind=kind, types=types)._at_url(url)
 
     def __repr__(self) -> str:
-        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.aggregators)}"
+        columns = shown(self.columns)
         return f"RedisState({self.conn_id!r}, prefix={self.prefix!r}, {columns}, kind={self.kind.value!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without its address."""
@@ -132,10 +124,8 @@ class RedisState:
             "type": "RedisState",
             "conn_id": self.conn_id,
             "prefix": self.prefix,
-            "keys": list(self.columns.keys),
-            "values": {name: {"aggregator": agg.name, "type": agg.type} for name, agg in self.columns.values.items()},
             "kind": self.kind.value,
-            "types": dict(self.columns.types),
+            **serialized(self.columns),
         }
 
     def raise_fence(self, grant: Grant) -> None:
@@ -197,10 +187,6 @@ class RedisState:
             self._put(more, update, grant, 0, True)
             return update.size
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
-
-    def fence(self) -> FenceRow | None:
-        """What the fence holds now; None if no grant has ever raised it."""
-        return self._fence.look().row
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
@@ -343,31 +329,6 @@ class RedisState:
         :raises StateError: they are not those of this state.
         """
         return None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
-
-    @property
-    def _server(self) -> RedisServer:
-        return self._at[0]
-
-    @property
-    def _fence(self) -> RedisFence:
-        return self._at[1]
-
-    @property
-    def _at(self) -> tuple[RedisServer, RedisFence]:
-        if self._opened is None:
-            server = opened(self.conn_id, self._url, state=self.name)
-            self._opened = server, RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)
-        return self._opened
-
-
-def checked_prefix(prefix: str, what: str) -> str:
-    """A prefix that can stand in a key as its hash tag.
-
-    :raises ConfigError: it cannot.
-    """
-    if not prefix or "{" in prefix or "}" in prefix:
-        raise ConfigError(option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces.")
-    return prefix
 
 
 def _token(grant: Grant) -> str:

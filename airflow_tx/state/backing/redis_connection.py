@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.state.backing.airflow_connection import airflow_connection
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
 EXTRAS = (
@@ -34,7 +35,7 @@ def parameters_of_connection(conn_id: str) -> dict[str, Any]:
 
     :raises ConfigError: the connection is missing, or of another type.
     """
-    connection = _airflow_connection(conn_id)
+    connection = airflow_connection(conn_id, option="RedisState(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
         raise ConfigError(
             option=f"Connection {conn_id!r}, conn_type",
@@ -176,29 +177,18 @@ def opened(conn_id: str, url: str | None, *, state: str) -> RedisServer:
     return RedisServer(parameters_of_connection(conn_id), state=state, where=f"connection {conn_id}")
 
 
+def checked_prefix(prefix: str, what: str) -> str:
+    """A prefix that can stand in a key as its hash tag.
+
+    :raises ConfigError: it cannot.
+    """
+    if not prefix or "{" in prefix or "}" in prefix:
+        raise ConfigError(option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces.")
+    return prefix
+
+
 def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
     try:
         return kind(value)
     except (TypeError, ValueError):
         raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None
-
-
-def _airflow_connection(conn_id: str) -> Any:
-    from airflow.sdk.bases.hook import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        pass
-    # In a CLI command a connection kept in Airflow's database is visible through the models only.
-    from airflow.models.connection import Connection
-
-    try:
-        return Connection.get_connection_from_secrets(conn_id)
-    except AirflowNotFoundException:
-        raise ConfigError(
-            option="RedisState(conn_id)",
-            value=conn_id,
-            remedy=f"Define the connection: airflow connections add {conn_id} --conn-type redis ...",
-        ) from None

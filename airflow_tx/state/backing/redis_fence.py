@@ -9,8 +9,9 @@ from typing import Any
 from airflow_tx.errors import FenceOutranked, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
+from airflow_tx.state.addressed import Addressed
 from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.backing.redis_connection import RedisServer
+from airflow_tx.state.backing.redis_connection import RedisServer, opened
 from airflow_tx.state.backing.redis_scripts import KEYS, RAISE, UNDO
 
 FORMAT = 1
@@ -52,14 +53,14 @@ class RedisFence:
     def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
         self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
         self.key = dict(zip(KEYS, self.keys, strict=True))
-        self._server, self._state, self._kind = server, state, kind
+        self.server, self._state, self._kind = server, state, kind
 
     def look(self) -> Held:
         """What it holds now, and the schema at the same moment.
 
         :raises StateError: it is of a newer format.
         """
-        with self._server.client() as client:
+        with self.server.client() as client:
             pipeline = client.pipeline(transaction=True)
             pipeline.hgetall(self.key["fence"])
             pipeline.get(self.key["schema"])
@@ -107,7 +108,7 @@ class RedisFence:
             raise self._behind(grant, self.vanished(reply))
         cursor = reply[1]
         while cursor != b"0":
-            ((answer, *rest),) = self._server.run([(UNDO, self.keys, [identity(grant), cursor])])
+            ((answer, *rest),) = self.server.run([(UNDO, self.keys, [identity(grant), cursor])])
             if answer == b"outranked":
                 raise self.outranked(grant)
             (cursor,) = rest
@@ -148,3 +149,26 @@ class RedisFence:
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
         token = Token(generation, txid, attempt, epoch, fields["nonce"])
         return FenceRow(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
+
+
+class FencedInRedis(Addressed[RedisFence]):
+    """A state in Redis, behind its fence."""
+
+    prefix: str
+    kind: StateKind
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        return self._fence.look().row
+
+    def _open(self) -> RedisFence:
+        server = opened(self.conn_id, self._url, state=self.name)
+        return RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)
+
+    @property
+    def _fence(self) -> RedisFence:
+        return self._store
+
+    @property
+    def _server(self) -> RedisServer:
+        return self._store.server

@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
 from airflow_tx.state import fence
-from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.backing.redis import checked_prefix
-from airflow_tx.state.backing.redis_connection import RedisServer, opened
-from airflow_tx.state.backing.redis_fence import RACES, Call, RedisFence, identity
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.backing.redis_connection import checked_prefix
+from airflow_tx.state.backing.redis_fence import RACES, Call, FencedInRedis, identity
 from airflow_tx.state.backing.redis_scripts import COMMANDS
 
 # A longer command overflows Lua's stack.
@@ -26,7 +25,7 @@ Command: TypeAlias = Sequence[Any]
 Commands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Command]]
 
 
-class RedisGuard:
+class RedisGuard(FencedInRedis):
     """Commands that run once per transaction, in one script with the note of its txid.
 
         def commands(rows):
@@ -54,12 +53,9 @@ class RedisGuard:
     kind = StateKind.TRANSACTIONAL
 
     def __init__(self, conn_id: str, *, prefix: str, commands: Commands) -> None:
-        self.conn_id = conn_id
+        super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisGuard")
-        self.name = f"{conn_id}.{prefix}"
         self.commands = commands
-        self._url: str | None = None
-        self._opened: tuple[RedisServer, RedisFence] | None = None
 
     @classmethod
     def from_url(cls, url: str, *, prefix: str, commands: Commands, label: str = "url") -> RedisGuard:
@@ -68,15 +64,10 @@ class RedisGuard:
         :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
         :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
         """
-        state = cls(label, prefix=prefix, commands=commands)
-        state._url = url
-        return state
+        return cls(label, prefix=prefix, commands=commands)._at_url(url)
 
     def __repr__(self) -> str:
         return f"RedisGuard({self.conn_id!r}, prefix={self.prefix!r}, commands={self._shown()})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without its address."""
@@ -132,10 +123,6 @@ class RedisGuard:
         """
         fence.check_write(self._fence.look().row, grant, state=self.name)
         self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
-
-    def fence(self) -> FenceRow | None:
-        """What the fence holds now; None if no grant has ever raised it."""
-        return self._fence.look().row
 
     def last_txid(self) -> int | None:
         """The last transaction whose commands ran, or of which some did; None if there was none."""
@@ -216,21 +203,6 @@ class RedisGuard:
 
     def _shown(self) -> str:
         return getattr(self.commands, "__qualname__", type(self.commands).__qualname__)
-
-    @property
-    def _server(self) -> RedisServer:
-        return self._at[0]
-
-    @property
-    def _fence(self) -> RedisFence:
-        return self._at[1]
-
-    @property
-    def _at(self) -> tuple[RedisServer, RedisFence]:
-        if self._opened is None:
-            server = opened(self.conn_id, self._url, state=self.name)
-            self._opened = server, RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)
-        return self._opened
 
 
 _PART = (str, bytes, int, float, Decimal)

@@ -10,15 +10,15 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.errors import StateError
-from airflow_tx.state.backing.redis import checked_prefix
-from airflow_tx.state.backing.redis_connection import RedisServer, opened
+from airflow_tx.state.addressed import Addressed
+from airflow_tx.state.backing.redis_connection import RedisServer, checked_prefix, opened
 from airflow_tx.state.backing.redis_values import from_text, key_text, to_text
 from airflow_tx.state.maps import Key
 
 KEYS_AT_ONCE = 5_000
 
 
-class RedisMap:
+class RedisMap(Addressed[RedisServer]):
     """A backing map in Redis: a key `<prefix>:["man"]` for each key, its value as JSON. A get is MGETs, a put is MSETs,
     sent together.
 
@@ -29,11 +29,8 @@ class RedisMap:
     """
 
     def __init__(self, conn_id: str, *, prefix: str) -> None:
-        self.conn_id = conn_id
+        super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisMap")
-        self.name = f"{conn_id}.{prefix}"
-        self._url: str | None = None
-        self._opened: RedisServer | None = None
 
     @classmethod
     def from_url(cls, url: str, *, prefix: str, label: str = "url") -> RedisMap:
@@ -42,15 +39,10 @@ class RedisMap:
         :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
         :param label: stands for the connection id in the map's name.
         """
-        made = cls(label, prefix=prefix)
-        made._url = url
-        return made
+        return cls(label, prefix=prefix)._at_url(url)
 
     def __repr__(self) -> str:
         return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """The value of each key, in the order of the keys; None: there is none.
@@ -58,7 +50,7 @@ class RedisMap:
         :raises StateUnavailable, StateError: the server does not answer, or holds something else under a key.
         """
         names = list(map(self._key, keys))
-        with self._server.client() as client:
+        with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)
             for start in range(0, len(names), KEYS_AT_ONCE):
                 pipeline.mget(names[start : start + KEYS_AT_ONCE])
@@ -74,7 +66,7 @@ class RedisMap:
         pairs = list(zip(map(self._key, keys), values, strict=True))
         texts = [(name, self._text(name, value)) for name, value in pairs if value is not None]
         gone = [name for name, value in pairs if value is None]
-        with self._server.client() as client:
+        with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)
             for start in range(0, len(texts), KEYS_AT_ONCE):
                 pipeline.mset(dict(texts[start : start + KEYS_AT_ONCE]))
@@ -103,8 +95,5 @@ class RedisMap:
     def _refused(self, problem: str) -> StateError:
         return StateError(state=self.name, problem=problem, remedy="Use other keys or values, or another prefix.")
 
-    @property
-    def _server(self) -> RedisServer:
-        if self._opened is None:
-            self._opened = opened(self.conn_id, self._url, state=self.name)
-        return self._opened
+    def _open(self) -> RedisServer:
+        return opened(self.conn_id, self._url, state=self.name)

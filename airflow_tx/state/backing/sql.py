@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.state.addressed import Addressed
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.columns import Columns, fenced_kind
+from airflow_tx.state.columns import Columns
+from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
 
 if TYPE_CHECKING:
     from airflow_tx.state.backing.sql_store import SqlStore
 
 
-class SqlState:
+class SqlState(Addressed["SqlStore"]):
     """A table of values per key that transactions add to, each exactly once.
 
     The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
@@ -57,15 +58,11 @@ class SqlState:
         kind: StateKind | str = StateKind.OPAQUE,
         types: Mapping[str, str] | None = None,
     ) -> None:
-        if isinstance(keys, str):
-            raise ConfigError(option="SqlState(keys=)", value=keys, remedy=f"Give a list: keys=[{keys!r}].")
-        self.conn_id = conn_id
+        super().__init__(conn_id, table)
         self.table = table
-        self.name = f"{conn_id}.{table}"
+        key_columns = checked_keys(keys, "SqlState")
         self.kind = fenced_kind(kind, state=self.name)
-        self.columns = Columns(self.name, tuple(keys), dict(values), dict(types or {}))
-        self._url: str | None = None
-        self._opened: SqlStore | None = None
+        self.columns = Columns(self.name, key_columns, dict(values), dict(types or {}))
 
     @classmethod
     def from_url(
@@ -84,16 +81,11 @@ class SqlState:
         :param url: of SQLAlchemy; it is never shown.
         :param label: stands for the connection id in the state's name, which is `<label>.<table>`.
         """
-        state = cls(label, table=table, keys=keys, values=values, kind=kind, types=types)
-        state._url = url
-        return state
+        return cls(label, table=table, keys=keys, values=values, kind=kind, types=types)._at_url(url)
 
     def __repr__(self) -> str:
-        columns = f"keys={list(self.columns.keys)}, values={dict(self.columns.values)}"
+        columns = shown(self.columns)
         return f"SqlState({self.conn_id!r}, table={self.table!r}, {columns}, kind={self.kind.value!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without its address."""
@@ -101,10 +93,8 @@ class SqlState:
             "type": "SqlState",
             "conn_id": self.conn_id,
             "table": self.table,
-            "keys": list(self.columns.keys),
-            "values": {name: {"aggregator": agg.name, "type": agg.type} for name, agg in self.columns.values.items()},
             "kind": self.kind.value,
-            "types": dict(self.columns.types),
+            **serialized(self.columns),
         }
 
     def raise_fence(self, grant: Grant) -> None:
@@ -174,13 +164,9 @@ class SqlState:
         with self._store.transaction() as connection:
             self._store.clear(connection)
 
-    @property
-    def _store(self) -> SqlStore:
-        if self._opened is None:
-            from airflow_tx.state.backing.sql_connection import parsed_url, url_of_connection
-            from airflow_tx.state.backing.sql_store import SqlStore
+    def _open(self) -> SqlStore:
+        from airflow_tx.state.backing.sql_connection import located
+        from airflow_tx.state.backing.sql_store import SqlStore
 
-            url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
-            where = f"connection {self.conn_id}" if self._url is None else f"{url.get_backend_name()} database"
-            self._opened = SqlStore(url, table=self.table, columns=self.columns, kind=self.kind, where=where)
-        return self._opened
+        url, where = located(self.conn_id, self._url)
+        return SqlStore(url, table=self.table, columns=self.columns, kind=self.kind, where=where)

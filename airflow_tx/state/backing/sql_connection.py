@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.state.backing.airflow_connection import airflow_connection
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -47,7 +48,7 @@ def url_of_connection(conn_id: str) -> URL:
 
     :raises ConfigError: the connection is missing, or of a type without SQL state.
     """
-    connection = _airflow_connection(conn_id)
+    connection = airflow_connection(conn_id, option="SqlState(conn_id)", conn_type="postgres")
     kind = (connection.conn_type or "").replace("-", "_")
     if kind == "sqlite":
         return _sqlite_url(conn_id, connection)
@@ -80,25 +81,15 @@ def parsed_url(url: str) -> URL:
         ) from None
 
 
-def _airflow_connection(conn_id: str) -> Any:
-    from airflow.sdk.bases.hook import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
+def located(conn_id: str, url: str | None) -> tuple[URL, str]:
+    """The database of a connection id, or of a URL if there is one, and how messages name it.
 
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        pass
-    # In a CLI command a connection kept in Airflow's database is visible through the models only.
-    from airflow.models.connection import Connection
-
-    try:
-        return Connection.get_connection_from_secrets(conn_id)
-    except AirflowNotFoundException:
-        raise ConfigError(
-            option="SqlState(conn_id)",
-            value=conn_id,
-            remedy=f"Define the connection: airflow connections add {conn_id} --conn-type postgres ...",
-        ) from None
+    :raises ConfigError: there is no such connection, or it is no such URL.
+    """
+    if url is None:
+        return url_of_connection(conn_id), f"connection {conn_id}"
+    parsed = parsed_url(url)
+    return parsed, f"{parsed.get_backend_name()} database"
 
 
 def _sqlite_url(conn_id: str, connection: Any) -> URL:

@@ -1,0 +1,41 @@
+"""What is common to stores behind an address: a connection id or a URL that is never shown, opened at the first use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+Opened = TypeVar("Opened")
+_Self = TypeVar("_Self", bound="Addressed[Any]")
+
+
+class Addressed(ABC, Generic[Opened]):
+    """A state or map that is reached through an Airflow connection, or a URL.
+
+    Copies, such as those for other processes, keep the address; each opens the store itself.
+
+    :param conn_id: of the connection, which is looked up when the store is used, not when a DAG is parsed.
+    :param place: where behind the address: a table, a prefix.
+    """
+
+    def __init__(self, conn_id: str, place: str) -> None:
+        self.conn_id = conn_id
+        self.name = f"{conn_id}.{place}"
+        self._url: str | None = None
+        self._opened: Opened | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _at_url(self: _Self, url: str) -> _Self:
+        self._url = url
+        return self
+
+    @abstractmethod
+    def _open(self) -> Opened: ...
+
+    @property
+    def _store(self) -> Opened:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
