@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
+from airflow_tx.testing.server import free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,18 +28,6 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USER = "admin"
 _START_TIMEOUT = 120
 _GRACE = 4
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def connection(conn_type: str, **fields: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.state.backing.delta import VERSION
 
 _IVY = """<ivy-module version="2.0">
   <info organisation="airflow_tx" module="jars"/>
@@ -35,12 +35,22 @@ def cache_dir() -> Path:
     return Path(os.environ.get("AIRFLOW_TX_JARS") or caches / "airflow_tx" / "jars")
 
 
+def pyspark_jars(pattern: str) -> list[Path]:
+    """Those of the jars that pyspark ships whose names match; none if pyspark is not there or ships none."""
+    # Asked of the import system, because importing pyspark takes a second.
+    spec = importlib.util.find_spec("pyspark")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
+
+
 def delta_jars() -> list[Path]:
     """Delta Lake for the Spark that is installed.
 
     :raises JarsUnavailable: they are not here and cannot be fetched.
     """
     import pyspark
+
+    from airflow_tx.state.backing.delta import VERSION
 
     release = ".".join(pyspark.__version__.split(".")[:2])
     return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)
@@ -62,10 +72,8 @@ def fetch_jars(org: str, name: str, version: str, *, timeout: float = 180) -> li
 
 
 def _fetch(org: str, name: str, version: str, folder: Path, timeout: float) -> None:
-    import pyspark
-
     coordinate = f"{org}:{name}:{version}"
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    ivy, *_ = pyspark_jars("ivy-*.jar")
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
     with tempfile.TemporaryDirectory(prefix="jars-", dir=folder.parent) as found:
         wanted, retrieved = Path(found, "ivy.xml"), Path(found, "jars")

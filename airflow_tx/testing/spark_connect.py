@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.eventually import NotInTime, eventually
-from airflow_tx.testing.processes import ProcessFamily
+from airflow_tx.testing.server import LocalServer
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # A server of minutes for small batches: no UI, no more partitions than there is work for, and the first compiler only.
@@ -32,7 +27,7 @@ _CONF = {
 }
 
 
-class LocalSparkConnect:
+class LocalSparkConnect(LocalServer):
     """One Spark Connect server on 127.0.0.1 at a free port; a context manager that starts and stops it.
 
     Its executors are threads of the server, its Python is this one. It ends with this process, even if that is killed.
@@ -44,6 +39,10 @@ class LocalSparkConnect:
     :param start_timeout: seconds that a start may take.
     """
 
+    title = "Spark Connect"
+    slug = "spark-connect"
+    poll_interval = 0.1
+
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,
@@ -53,89 +52,36 @@ class LocalSparkConnect:
         env: Mapping[str, str] | None = None,
         start_timeout: float = 120.0,
     ) -> None:
-        self._temporary = folder is None
-        self.folder = Path(folder or tempfile.mkdtemp(prefix="airflow-tx-spark-connect-")).absolute()
-        self.port = _free_port()
-        self.log = self.folder / "spark-connect.log"
+        super().__init__(folder, start_timeout=start_timeout)
         self._master = master
-        self._conf = {**_CONF, "spark.local.dir": str(self.folder / "local"), **(conf or {})}
+        self._conf = {**_CONF, "spark.local.dir": str(self.data_dir / "local"), **(conf or {})}
         self._env = dict(env or {})
-        self._start_timeout = start_timeout
-        self._family = ProcessFamily()
-        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its log and its temporary files are."""
+        return self.data_dir
 
     @property
     def url(self) -> str:
         """For ``SparkSession.builder.remote()``."""
         return f"sc://127.0.0.1:{self.port}"
 
-    @property
-    def running(self) -> bool:
-        """Whether the server process is alive."""
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> LocalSparkConnect:
-        """Start the server and wait until it listens; does nothing if it runs already.
-
-        :raises TxError: pyspark or Java is missing, or the server does not come up.
-        """
-        if self.running:
-            return self
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def _command(self) -> list[str]:
         conf = {**self._conf, "spark.connect.grpc.binding.port": str(self.port)}
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-        command = [_spark_submit(), "--master", self._master, "--class", _MAIN, *settings, "spark-internal"]
-        python = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment = {**_inherited(), **python, **self._env}
-        self._process = self._family.spawn(command, env=environment, log=self.log, cwd=self.folder)
-        try:
-            eventually(self._ended_or_serving, self._start_timeout, "the Spark Connect server listens", interval=0.1)
-        except NotInTime as error:
-            self.kill()
-            raise self._failed(f"did not listen in {self._start_timeout:g} s") from error
-        if not self.running:
-            self.kill()
-            raise self._failed("ended")
-        return self
+        return [_spark_submit(), "--master", self._master, "--class", _MAIN, *settings, "spark-internal"]
 
-    def kill(self) -> None:
-        """End the server with all its processes as a crash would (SIGKILL); nothing is left."""
-        if self._process is not None:
-            self._family.end()
-            self._process = None
+    def _environment(self) -> dict[str, str]:
+        return {**_inherited(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **self._env}
 
-    def close(self) -> None:
-        """End the server (SIGTERM, after some seconds SIGKILL) and remove its temporary files."""
-        if self._process is not None and self.running:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
-        self.kill()
-        shutil.rmtree(self.folder if self._temporary else self.folder / "local", ignore_errors=True)
-
-    def __enter__(self) -> LocalSparkConnect:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _ended_or_serving(self) -> bool:
-        if not self.running:
+    def _serves(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2):
             return True
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2):
-            return True
-        return False
 
-    def _failed(self, how: str) -> TxError:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
-        told = " | ".join([line.strip() for line in lines if line.strip() and not line.startswith("\t")][-5:])
-        return TxError(message=f"The Spark Connect server on port {self.port} {how}; its log {self.log} ends: {told}")
+    def _remove_data(self) -> None:
+        super()._remove_data()
+        shutil.rmtree(self.folder / "local", ignore_errors=True)
 
 
 def _spark_submit() -> str:
@@ -152,9 +98,3 @@ def _inherited() -> dict[str, str]:
     # What says of this process that it is a client would make the server one.
     ours = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON")
     return {name: value for name, value in os.environ.items() if name not in ours}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

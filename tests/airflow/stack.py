@@ -16,8 +16,9 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
 from airflow_tx.local.servers import spark_environment
-from airflow_tx.testing.airflow import LocalAirflow, connection, free_ports
+from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.server import free_ports
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 
 DAGS = Path(__file__).parent / "dags"

@@ -1,0 +1,285 @@
+"""What all servers that tests start have in common: a port, a folder, one way to start and several to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.eventually import NotInTime, eventually
+from airflow_tx.testing.processes import ProcessFamily, signal_process
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1, all different, that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    return free_ports(1)[0]
+
+
+def as_system_user(user: str) -> list[str]:
+    """What to put before a command so that it runs as `user` when this process is root's; nothing otherwise."""
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+
+
+def clean_environment(*folders: str) -> dict[str, str]:
+    """An environment without anything of ours: PGDATA, MYSQL_HOME and the like would change what a server does.
+
+    :param folders: further ones on its PATH.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
+    return {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def find_java() -> str:
+    """The program `java`, of JAVA_HOME if that is set.
+
+    :raises TxError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if java is None:
+        where = f"JAVA_HOME={home}" if home else "PATH"
+        raise TxError(message=f"No Java found in {where}. Install Java 17 or newer (Debian: openjdk-17-jre-headless).")
+    return java
+
+
+class LocalServer(ABC):
+    """One server on 127.0.0.1 with a folder of its own; a context manager that starts and stops it.
+
+    A subclass says how it is called, how it is started, and how to see that it serves. The server ends with this
+    process, even if that is killed.
+
+    :param data_dir: its folder, kept afterwards; default: a temporary one, removed at the end.
+    :param port: port to listen on; default: a free one, the same for the life of the object.
+    :param start_timeout: seconds that a start may take.
+    """
+
+    title: ClassVar[str]
+    """Its name in messages."""
+    slug: ClassVar[str]
+    """Its name in the names of files."""
+    end_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    """What :meth:`stop` sends."""
+    poll_interval: ClassVar[float] = 0.05
+    """Seconds between two looks at a server that is starting."""
+
+    def __init__(
+        self, data_dir: str | os.PathLike[str] | None = None, *, port: int | None = None, start_timeout: float = 60.0
+    ) -> None:
+        self._temporary = data_dir is None
+        self._owner = os.getpid()
+        self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix=f"airflow-tx-{self.slug}-")).absolute()
+        self.port = port or free_port()
+        self.log = self.data_dir / f"{self.slug}.log"
+        self._start_timeout = start_timeout
+        self._family = ProcessFamily()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """How the server is started.
+
+        :raises TxError: what it needs is not installed.
+        """
+
+    @abstractmethod
+    def _serves(self) -> bool:
+        """Whether the server answers; what it raises counts as "not yet"."""
+
+    def _environment(self) -> Mapping[str, str]:
+        return clean_environment()
+
+    def _prepare(self) -> None:
+        """What has to be there before a start, such as data and settings."""
+
+    def _remove_data(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers; does nothing if it runs already.
+
+        :raises TxError: what it needs is not installed, its port is taken, or it does not come up.
+        """
+        if self.running:
+            return self
+        command = self._command()
+        self._require_free_port()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._prepare()
+        self._process = self._family.spawn(command, env=self._environment(), log=self.log, cwd=self.data_dir)
+        try:
+            eventually(
+                self._ended_or_serving, self._start_timeout, f"{self.title} answers", interval=self.poll_interval
+            )
+        except NotInTime as error:
+            self.kill()
+            raise self._failed_start(f"did not answer in {self._start_timeout:g} s") from error
+        if not self.running:
+            self.kill()
+            raise self._failed_start("ended")
+        return self
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the server in order, after `timeout` seconds by SIGKILL; what it keeps is there after a :meth:`start`."""
+        if self._process is not None and self.running:
+            self._process.send_signal(self.end_signal)
+            # Hanging (SIGSTOP), it only sees the signal once it goes on.
+            signal_process(self._process.pid, signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL); what it keeps is there after a :meth:`start`."""
+        if self._process is not None:
+            # At once, because it takes a moment to find the rest of its family.
+            self._process.kill()
+            self._family.end()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop and start the server, on the same port."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop the server and remove its folder if that is a temporary one."""
+        self.stop()
+        if os.getpid() == self._owner:
+            self._remove_data()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_free_port(self) -> None:
+        # Asked first, because what answers later may be the other server.
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError as error:
+                told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
+                raise TxError(message=told) from error
+
+    def _ended_or_serving(self) -> bool:
+        return not self.running or self._serves()
+
+    def _failed_start(self, how: str) -> TxError:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
+        # The lines of a Java stack trace begin with a tab; what went wrong stands above them.
+        told = " | ".join([line.strip() for line in lines if line.strip() and not line.startswith("\t")][-5:])
+        where = f"{self.title} on 127.0.0.1:{self.port}"
+        return TxError(message=f"{where} {how} while starting; its log {self.log} ends: {told}")
+
+
+class SqlServer(LocalServer):
+    """A server of databases, whose folder is made by a program of its own and which does not run as root."""
+
+    system_user: ClassVar[str]
+    """Who runs it when this process is root's."""
+
+    @abstractmethod
+    def url(self) -> str:
+        """The SQLAlchemy URL of a database that is always there, with the password."""
+
+    @abstractmethod
+    def _make_data(self) -> None:
+        """Fill the folder `data` below its own."""
+
+    def new_database(self) -> str:
+        """Make an empty database with a name of its own; returns its name."""
+        import sqlalchemy as sa
+
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        engine = sa.create_engine(self.url(), poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        return name
+
+    def _prepare(self) -> None:
+        if not (self.data_dir / "data").exists():
+            self._make_data()
+
+    def _give(self, *paths: Path) -> None:
+        """Make the server's user the owner of its folder and of these files."""
+        if os.geteuid() == 0:
+            for path in (self.data_dir, *paths):
+                shutil.chown(path, self.system_user, self.system_user)
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            [*as_system_user(self.system_user), *command],
+            env=self._environment(),
+            cwd=self.data_dir,
+            capture_output=True,
+        )
+        if done.returncode != 0:
+            told = done.stderr.decode(errors="replace").strip()
+            raise TxError(message=f"{self.title}: {command[0]} failed: {told}")
+
+
+class JavaServer(LocalServer):
+    """A server that is one Java process, with this process's environment."""
+
+    def _environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let the server hang within the block: connections stay open, requests go unanswered.
+
+        The signal is told to one thread after the other; until all have stopped, one may still answer.
+        """
+        if self._process is None or not self.running:
+            raise TxError(message="A server that is not running cannot hang. Call start() first.")
+        pid = self._process.pid
+        signal_process(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        try:
+            yield
+        finally:
+            # Only if it is still ours: killed meanwhile and reaped, its id may be another's.
+            if self.running:
+                signal_process(pid, signal.SIGCONT)
