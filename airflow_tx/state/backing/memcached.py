@@ -10,7 +10,7 @@ from urllib.parse import quote
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.backing.memcached_client import LONGEST_KEY, MemcachedClient, Write
-from airflow_tx.state.backing.redis_values import from_text, key_text, to_text
+from airflow_tx.state.backing.redis_values import MapTexts
 from airflow_tx.state.cached import CachedMap
 from airflow_tx.state.maps import Key, NonTransactionalMap, OpaqueMap, TransactionalMap
 from airflow_tx.state.snapshot import SnapshottableMap
@@ -50,6 +50,7 @@ class MemcachedMap:
             )
         self.prefix = prefix
         self.name = f"memcached.{prefix}" if prefix else "memcached"
+        self._texts = MapTexts(self.name)
         self._timeout = timeout
         self._opened: MemcachedClient | None = None
         # How the store knows what the last get has read; None: there was nothing.
@@ -70,7 +71,7 @@ class MemcachedMap:
         names = list(map(self._key, keys))
         found = self._client.gets(names)
         self._read = {name: found[name][1] if name in found else None for name in names}
-        return [self._value(name, found[name][0]) if name in found else None for name in names]
+        return [self._texts.value(name, found[name][0]) if name in found else None for name in names]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
@@ -83,11 +84,11 @@ class MemcachedMap:
             if value is None:
                 writes.append(Write("delete", name))
             elif name not in self._read:
-                writes.append(Write("set", name, self._text(name, value)))
+                writes.append(Write("set", name, self._texts.text(name, value)))
             elif (version := self._read[name]) is None:
-                writes.append(Write("add", name, self._text(name, value)))
+                writes.append(Write("add", name, self._texts.text(name, value)))
             else:
-                writes.append(Write("cas", name, self._text(name, value), version))
+                writes.append(Write("cas", name, self._texts.text(name, value), version))
         for name in names:
             self._read.pop(name, None)
         overtaken = self._client.write(writes)
@@ -100,29 +101,11 @@ class MemcachedMap:
             )
 
     def _key(self, key: Key) -> str:
-        try:
-            text = key_text(key)
-        except (TypeError, ValueError) as error:
-            raise self._refused(f"key {key!r}: {error}") from None
+        text = self._texts.key(key)
         name = self.prefix + quote(text, safe="[]{},:\"'/!$&()*+;=?@<>|\\^`~")
         if len(name) <= LONGEST_KEY:
             return name
         return f"{self.prefix}#{hashlib.sha256(text.encode()).hexdigest()}"
-
-    def _text(self, name: str, value: Any) -> bytes:
-        try:
-            return to_text(value)
-        except (TypeError, ValueError) as error:
-            raise self._refused(f"the value of {name}: {error}") from None
-
-    def _value(self, name: str, data: bytes) -> Any:
-        try:
-            return from_text(data)
-        except ValueError:
-            raise self._refused(f"what is under {name} was not written by a map") from None
-
-    def _refused(self, problem: str) -> StateError:
-        return StateError(state=self.name, problem=problem, remedy="Use other keys or values, or another prefix.")
 
     @property
     def _client(self) -> MemcachedClient:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from airflow_tx.errors import StateError
 from airflow_tx.state.addressed import Addressed
 from airflow_tx.state.backing.redis_connection import RedisServer, checked_prefix, opened
-from airflow_tx.state.backing.redis_values import from_text, key_text, to_text
+from airflow_tx.state.backing.redis_values import MapTexts
 from airflow_tx.state.maps import Key
 
 KEYS_AT_ONCE = 5_000
@@ -31,6 +30,7 @@ class RedisMap(Addressed[RedisServer]):
     def __init__(self, conn_id: str, *, prefix: str) -> None:
         super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisMap")
+        self._texts = MapTexts(self.name)
 
     @classmethod
     def from_url(cls, url: str, *, prefix: str, label: str = "url") -> RedisMap:
@@ -55,7 +55,9 @@ class RedisMap(Addressed[RedisServer]):
             for start in range(0, len(names), KEYS_AT_ONCE):
                 pipeline.mget(names[start : start + KEYS_AT_ONCE])
             found = list(chain.from_iterable(pipeline.execute()))
-        return [None if data is None else self._value(key, data) for key, data in zip(keys, found, strict=True)]
+        return [
+            None if data is None else self._texts.value(name, data) for name, data in zip(names, found, strict=True)
+        ]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
@@ -64,7 +66,7 @@ class RedisMap(Addressed[RedisServer]):
         :raises StateError: a value has no form in JSON; nothing is stored.
         """
         pairs = list(zip(map(self._key, keys), values, strict=True))
-        texts = [(name, self._text(name, value)) for name, value in pairs if value is not None]
+        texts = [(name, self._texts.text(name, value)) for name, value in pairs if value is not None]
         gone = [name for name, value in pairs if value is None]
         with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)
@@ -75,25 +77,7 @@ class RedisMap(Addressed[RedisServer]):
             pipeline.execute()
 
     def _key(self, key: Key) -> str:
-        try:
-            return f"{self.prefix}:{key_text(key)}"
-        except (TypeError, ValueError) as error:
-            raise self._refused(f"key {key!r}: {error}") from None
-
-    def _text(self, name: str, value: Any) -> bytes:
-        try:
-            return to_text(value)
-        except (TypeError, ValueError) as error:
-            raise self._refused(f"the value of {name}: {error}") from None
-
-    def _value(self, key: Key, data: bytes) -> Any:
-        try:
-            return from_text(data)
-        except ValueError:
-            raise self._refused(f"what is under {self._key(key)} was not written by a map") from None
-
-    def _refused(self, problem: str) -> StateError:
-        return StateError(state=self.name, problem=problem, remedy="Use other keys or values, or another prefix.")
+        return f"{self.prefix}:{self._texts.key(key)}"
 
     def _open(self) -> RedisServer:
         return opened(self.conn_id, self._url, state=self.name)

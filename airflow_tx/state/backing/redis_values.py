@@ -1,4 +1,4 @@
-"""Values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable by people.
+"""Keys and values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable.
 
 Plain JSON stays as it is; what JSON lacks stands in an object of one field, whose name begins with "$".
 """
@@ -10,9 +10,11 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.column_types import canonical_number, json_text
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
@@ -43,6 +45,50 @@ def key_text(key: tuple[Any, ...]) -> str:
     :raises TypeError, ValueError: it has no form in JSON.
     """
     return json_text([_plain(_key_part(part)) for part in key])
+
+
+@dataclass(frozen=True)
+class MapTexts:
+    """The same for one map, whose refusals name it.
+
+    :param state: the map's name, for messages.
+    """
+
+    state: str
+
+    def key(self, key: tuple[Any, ...]) -> str:
+        """A key as text.
+
+        :raises StateError: it has no form in JSON.
+        """
+        try:
+            return key_text(key)
+        except (TypeError, ValueError) as error:
+            raise self._refused(f"key {key!r}: {error}") from None
+
+    def text(self, name: str, value: Any) -> bytes:
+        """A value as text.
+
+        :param name: of its key in the store.
+        :raises StateError: it has no form in JSON.
+        """
+        try:
+            return to_text(value)
+        except (TypeError, ValueError) as error:
+            raise self._refused(f"the value of {name}: {error}") from None
+
+    def value(self, name: str, data: bytes) -> Any:
+        """The value that `text` made `data` from.
+
+        :raises StateError: nobody did.
+        """
+        try:
+            return from_text(data)
+        except ValueError:
+            raise self._refused(f"what is under {name} was not written by a map") from None
+
+    def _refused(self, problem: str) -> StateError:
+        return StateError(state=self.state, problem=problem, remedy="Use other keys or values, or another prefix.")
 
 
 def _key_part(part: Any) -> Any:
