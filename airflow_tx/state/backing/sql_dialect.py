@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -16,6 +17,26 @@ ROW = "tx_row"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
 Arrays = Sequence[Sequence[Any]]
+Wanted = Sequence[sa.Column[Any]]
+
+
+@dataclass(frozen=True)
+class PrimaryKeys:
+    """Keys of a table whose rows are wanted.
+
+    :param kinds: type of each column of the primary key, in our words.
+    :param values: of each of these columns, those of all keys.
+    """
+
+    table: sa.Table
+    kinds: Sequence[str]
+    values: Arrays
+
+    @classmethod
+    def leading(cls, table: sa.Table, kinds: Sequence[str], arrays: Arrays) -> PrimaryKeys:
+        """The keys in columns that begin with those of the primary key."""
+        width = len(table.primary_key.columns)
+        return cls(table, kinds[:width], arrays[:width])
 
 
 class SumRefused(Exception):
@@ -165,14 +186,7 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def look_up(
-        self,
-        connection: Connection,
-        table: sa.Table,
-        kinds: Sequence[str],
-        keys: Arrays,
-        wanted: Sequence[sa.Column[Any]],
-    ) -> Iterator[Sequence[Any]]:
-        """The columns `wanted` of the rows with the given primary keys, in one statement: before them the number
-        of the key; of keys that are not there nothing."""
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+        """The columns `wanted` of the rows with these keys, in one statement: before them the number of the key; of
+        keys that are not there nothing."""
         raise NotImplementedError

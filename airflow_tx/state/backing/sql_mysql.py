@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.backing.sql_dialect import ROW, Arrays, Assignments, Constants, Dialect
+from airflow_tx.state.backing.sql_dialect import ROW, Arrays, Assignments, Constants, Dialect, PrimaryKeys, Wanted
 from airflow_tx.state.backing.sql_mysql_rows import DOC, PACKET, parts, read, source
 from airflow_tx.state.backing.sql_types import (
     KEY_LENGTH,
@@ -215,22 +215,15 @@ class MySql(Dialect):
             raise
         return rows
 
-    def look_up(
-        self,
-        connection: Connection,
-        table: sa.Table,
-        kinds: Sequence[str],
-        keys: Arrays,
-        wanted: Sequence[sa.Column[Any]],
-    ) -> Iterator[Sequence[Any]]:
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         """A join with a JSON document, which comes first: each of its rows is looked up in the primary key."""
-        rows_source = source(kinds)
-        primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
+        rows_source = source(keys.kinds)
+        primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
         on = [sa.literal_column(read(kind, i)) == column for i, (kind, column) in primary]
-        query = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
-        query = query.select_from(rows_source, table).where(*on)
+        query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+        query = query.select_from(rows_source, keys.table).where(*on)
         start = 0
-        for rows, document in parts(connection, kinds, keys):
+        for rows, document in parts(connection, keys.kinds, keys.values):
             for number, *values in connection.execute(query, {DOC: document}):
                 yield start + number - 1, *values
             start += rows

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
-from airflow_tx.state.backing.sql_dialect import PARAM, ROW, Arrays, Constants, Dialect
+from airflow_tx.state.backing.sql_dialect import PARAM, ROW, Arrays, Constants, Dialect, PrimaryKeys, Wanted
 from airflow_tx.state.backing.sql_types import array_literal, pg_type
 
 # What a session gets unless its user, database or connection says otherwise: without them, a committer
@@ -119,20 +119,13 @@ class Postgres(Dialect):
             return sum(self.execute_rows(connection, statement, kinds, half) for half in halves)
         return connection.execute(statement, arrays).rowcount
 
-    def look_up(
-        self,
-        connection: Connection,
-        table: sa.Table,
-        kinds: Sequence[str],
-        keys: Arrays,
-        wanted: Sequence[sa.Column[Any]],
-    ) -> Iterator[Sequence[Any]]:
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         """A join with arrays."""
-        primary = list(table.primary_key.columns)
+        table, primary = keys.table, list(keys.table.primary_key.columns)
         source = self._source(primary)
         on = sa.and_(*[table.c[key.name] == source.c[key.name] for key in primary])
         query = sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(table, on))
-        yield from connection.execute(query, self._arrays(kinds, keys))
+        yield from connection.execute(query, self._arrays(keys.kinds, keys.values))
 
     @staticmethod
     def _source(columns: Sequence[sa.Column[Any]]) -> Any:

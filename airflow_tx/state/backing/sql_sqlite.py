@@ -17,7 +17,16 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
-from airflow_tx.state.backing.sql_dialect import PARAM, ROW, Arrays, Constants, Dialect, SumRefused
+from airflow_tx.state.backing.sql_dialect import (
+    PARAM,
+    ROW,
+    Arrays,
+    Constants,
+    Dialect,
+    PrimaryKeys,
+    SumRefused,
+    Wanted,
+)
 from airflow_tx.state.backing.sql_types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
 
 # SQL as literals: a bulk statement has no parameters but the values of the rows.
@@ -131,39 +140,27 @@ class Sqlite(Dialect):
                 raise SumRefused(connection.info.pop(REFUSED)) from None
             raise
 
-    def look_up(
-        self,
-        connection: Connection,
-        table: sa.Table,
-        kinds: Sequence[str],
-        keys: Arrays,
-        wanted: Sequence[sa.Column[Any]],
-    ) -> Iterator[Sequence[Any]]:
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         """A join with a list of values; more of them than a statement takes come in several."""
-        quote, primary = connection.dialect.identifier_preparer, list(table.primary_key.columns)
-        named, rows = quote.format_table(table), len(keys[0])
+        quote, primary = connection.dialect.identifier_preparer, list(keys.table.primary_key.columns)
+        named, rows, width = quote.format_table(keys.table), len(keys.values[0]), len(keys.values)
         on = " AND ".join(f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary))
         names = ", ".join([f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)])
-        marks, ready = (
-            "?" + ", ?" * len(keys),
-            [self._bound(connection, *pair) for pair in zip(kinds, keys, strict=True)],
-        )
-        step = PARAMETERS // (len(keys) + 1)
+        ready = [self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)]
+        marks, step = "?" + ", ?" * width, PARAMETERS // (width + 1)
         for start in range(0, rows, step):
             numbers = range(start, min(start + step, rows))
             values = ", ".join([f"({marks})"] * len(numbers))
             # A CROSS JOIN keeps the order: each value is looked up in the primary key.
             statement = (
-                f"WITH tx_rows({', '.join([ROW, *(f'k{i}' for i in range(len(keys)))])}) AS (VALUES {values}) "
+                f"WITH tx_rows({', '.join([ROW, *(f'k{i}' for i in range(width))])}) AS (VALUES {values}) "
                 f"SELECT {names} FROM tx_rows CROSS JOIN {named} ON {on}"
             )
             parameters = chain.from_iterable((i, *(column[i] for column in ready)) for i in numbers)
             found = connection.exec_driver_sql(statement, tuple(parameters)).all()
             yield from zip(*self._results(connection, wanted, list(zip(*found, strict=True))), strict=True)
 
-    def _results(
-        self, connection: Connection, wanted: Sequence[sa.Column[Any]], found: Arrays
-    ) -> Iterator[Sequence[Any]]:
+    def _results(self, connection: Connection, wanted: Wanted, found: Arrays) -> Iterator[Sequence[Any]]:
         for number, values in enumerate(found):
             process = None
             if number:

@@ -17,7 +17,7 @@ from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.backing.sql_dialect import Arrays, SumRefused, ValueRefused
+from airflow_tx.state.backing.sql_dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.backing.sql_fence import NOTHING, FencedStore
 from airflow_tx.state.backing.sql_schema import DIGEST, PREV, SINGLE_KEY, existing_key_types, split_name, state_table
 from airflow_tx.state.backing.sql_types import digests
@@ -97,11 +97,10 @@ class SqlStore(FencedStore):
         Nobody changes the rows before they are written back: writers of other grants wait for the fence, and those of
         this one are refused by the upsert.
         """
-        primary = len(table.primary_key.columns)
         values, opaque = list(self.columns.values), self.kind is StateKind.OPAQUE
         wanted = [table.c.tx_txid, *[table.c[name] for name in values]]
         wanted += [table.c.tx_created, *[table.c[PREV + name] for name in values]] if opaque else []
-        found = self._dialect.look_up(connection, table, kinds[:primary], keys[:primary], wanted)
+        found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds, keys), wanted)
         stored = {number: row for number, *row in found}
         own = list(zip(*keys[len(keys) - len(self.columns.keys) :], strict=True)) or [()]
         after = []
@@ -137,7 +136,7 @@ class SqlStore(FencedStore):
         if found is None:
             return result
         table, key_types = found
-        kinds, primary = self._keys(table, key_types)[1], len(table.primary_key.columns)
+        _, kinds = self._keys(table, key_types)
         values = list(self.columns.values)
         wanted = [table.c[name] for name in values]
         for start in range(0, len(whole), ROWS_AT_ONCE):
@@ -146,7 +145,8 @@ class SqlStore(FencedStore):
             arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True)) or [[0] * len(portion)]
             if DIGEST in table.c:
                 arrays.insert(0, digests(kinds[1:], arrays))
-            for number, *row in self._dialect.look_up(connection, table, kinds[:primary], arrays[:primary], wanted):
+            primary = PrimaryKeys.leading(table, kinds, arrays)
+            for number, *row in self._dialect.look_up(connection, primary, wanted):
                 result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
         return result
 
