@@ -136,8 +136,8 @@ class SqlGuard(Addressed["GuardStore"]):
         return [statement if isinstance(statement, str) else statement[0] for statement in self.statements]
 
     def _open(self) -> GuardStore:
+        from airflow_tx.connections.sql import located
         from airflow_tx.state.backing.guard_sql import GuardStore
-        from airflow_tx.state.backing.sql_connection import located
 
         url, where = located(self.conn_id, self._url)
         return GuardStore(url, guard=self.guard, state=self.name, where=where)

@@ -1,7 +1,4 @@
-"""Where a Redis state lives: the Airflow connection or a URL, as the parameters of a client.
-
-No password is shown in a message or a repr.
-"""
+"""A Redis server, as a state uses it: its failures are told in this package's words."""
 
 from __future__ import annotations
 
@@ -9,68 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from airflow_tx.connections.redis import parameters_of_connection, parameters_of_url
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
-from airflow_tx.state.backing.airflow_connection import airflow_connection
 
-# Extras are taken by name: the rest of a connection's extra belongs to hooks.
-EXTRAS = (
-    "db",
-    "ssl",
-    "ssl_cert_reqs",
-    "ssl_ca_certs",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_check_hostname",
-    "socket_timeout",
-    "socket_connect_timeout",
-)
 # A server that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 # What the server says when this one cannot take writes now, and another, or the same one later, will.
 _AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "You can't write against a read")
-
-
-def parameters_of_connection(conn_id: str) -> dict[str, Any]:
-    """The client parameters of an Airflow connection.
-
-    :raises ConfigError: the connection is missing, or of another type.
-    """
-    connection = airflow_connection(conn_id, option="RedisState(conn_id)", conn_type="redis")
-    if connection.conn_type != "redis":
-        raise ConfigError(
-            option=f"Connection {conn_id!r}, conn_type",
-            value=connection.conn_type,
-            remedy="A Redis state needs a connection of type redis.",
-        )
-    extra = connection.extra_dejson
-    found = {name: extra[name] for name in EXTRAS if extra.get(name) not in (None, "")}
-    if "db" not in found and connection.schema:
-        found["db"] = connection.schema
-    for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):
-        if name in found:
-            found[name] = _number(conn_id, name, found[name], kind)
-    return {
-        "host": connection.host or "localhost",
-        "port": connection.port or 6379,
-        "username": connection.login or None,
-        "password": connection.password or None,
-        **found,
-    }
-
-
-def parameters_of_url(url: str) -> dict[str, Any]:
-    """The client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
-
-    :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
-    """
-    from redis import connection
-
-    try:
-        return dict(connection.parse_url(url))  # type: ignore[no-untyped-call]
-    except ValueError:
-        raise ConfigError(
-            option="from_url(url)", value="(hidden)", remedy="Use redis://user:password@host:port/db."
-        ) from None
 
 
 class RedisServer:
@@ -174,7 +116,7 @@ def opened(conn_id: str, url: str | None, *, state: str) -> RedisServer:
     """The server of a connection id, or of a URL if there is one."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")
-    return RedisServer(parameters_of_connection(conn_id), state=state, where=f"connection {conn_id}")
+    return RedisServer(parameters_of_connection(conn_id, what="RedisState"), state=state, where=f"connection {conn_id}")
 
 
 def checked_prefix(prefix: str, what: str) -> str:
@@ -185,10 +127,3 @@ def checked_prefix(prefix: str, what: str) -> str:
     if not prefix or "{" in prefix or "}" in prefix:
         raise ConfigError(option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces.")
     return prefix
-
-
-def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
-    try:
-        return kind(value)
-    except (TypeError, ValueError):
-        raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None

@@ -165,7 +165,7 @@ class SqlState(Addressed["SqlStore"]):
             self._store.clear(connection)
 
     def _open(self) -> SqlStore:
-        from airflow_tx.state.backing.sql_connection import located
+        from airflow_tx.connections.sql import located
         from airflow_tx.state.backing.sql_store import SqlStore
 
         url, where = located(self.conn_id, self._url)

@@ -1,11 +1,14 @@
-"""Where a SQL state lives: the Airflow connection, as a database URL. Nothing here is shown in a message or a repr."""
+"""Where something of a SQL database lives: the Airflow connection, as a database URL.
+
+Nothing here is shown in a message or a repr.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.connections.lookup import airflow_connection
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.backing.airflow_connection import airflow_connection
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -43,12 +46,13 @@ MYSQL_EXTRAS = (
 MYSQL_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 
 
-def url_of_connection(conn_id: str) -> URL:
+def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
     """The database URL of an Airflow connection.
 
-    :raises ConfigError: the connection is missing, or of a type without SQL state.
+    :param what: who was given its id, for the message.
+    :raises ConfigError: the connection is missing, or of a type that is not supported.
     """
-    connection = airflow_connection(conn_id, option="SqlState(conn_id)", conn_type="postgres")
+    connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
     kind = (connection.conn_type or "").replace("-", "_")
     if kind == "sqlite":
         return _sqlite_url(conn_id, connection)
@@ -59,7 +63,7 @@ def url_of_connection(conn_id: str) -> URL:
     raise ConfigError(
         option=f"Connection {conn_id!r}, conn_type",
         value=kind,
-        remedy="A SqlState needs a connection of type sqlite, postgres or mysql.",
+        remedy=f"A {what} needs a connection of type sqlite, postgres or mysql.",
     )
 
 

@@ -1,0 +1,75 @@
+"""Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client.
+
+No password is shown in a message or a repr.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tx.connections.lookup import airflow_connection
+from airflow_tx.errors import ConfigError
+
+# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+EXTRAS = (
+    "db",
+    "ssl",
+    "ssl_cert_reqs",
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_check_hostname",
+    "socket_timeout",
+    "socket_connect_timeout",
+)
+
+
+def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
+    """The client parameters of an Airflow connection.
+
+    :param what: who was given its id, for the message.
+    :raises ConfigError: the connection is missing, or of another type.
+    """
+    connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
+    if connection.conn_type != "redis":
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, conn_type",
+            value=connection.conn_type,
+            remedy=f"A {what} needs a connection of type redis.",
+        )
+    extra = connection.extra_dejson
+    found = {name: extra[name] for name in EXTRAS if extra.get(name) not in (None, "")}
+    if "db" not in found and connection.schema:
+        found["db"] = connection.schema
+    for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):
+        if name in found:
+            found[name] = _number(conn_id, name, found[name], kind)
+    return {
+        "host": connection.host or "localhost",
+        "port": connection.port or 6379,
+        "username": connection.login or None,
+        "password": connection.password or None,
+        **found,
+    }
+
+
+def parameters_of_url(url: str) -> dict[str, Any]:
+    """The client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
+
+    :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
+    """
+    from redis import connection
+
+    try:
+        return dict(connection.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise ConfigError(
+            option="from_url(url)", value="(hidden)", remedy="Use redis://user:password@host:port/db."
+        ) from None
+
+
+def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None
