@@ -57,10 +57,7 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str) -> Endpoint
 
 def handed_over(connection: Endpoint) -> dict[str, str]:
     """The environment in which a process of ours that is no task finds this connection."""
-    plain = {
-        name: getattr(connection, name)
-        for name in ("conn_type", "host", "port", "login", "password", "schema", "extra")
-    }
+    plain = {each.name: getattr(connection, each.name) for each in fields(connection) if each.name != "conn_id"}
     return {_OURS + connection.conn_id.upper(): json.dumps(plain)}
 
 

@@ -11,6 +11,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_tx.connections.lookup import airflow_connection, handed_over
 from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.spark.submit import (
     AttemptStore,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.operators.lifecycle import Processing
+    from airflow_tx.sources.api import Source
 
 
 class SparkBatchOperator(SparkSubmitOperator):
@@ -91,7 +93,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.log.info(
             "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
         )
-        self._prepare(context["dag"].fileloc)
+        self._prepare(context["dag"].fileloc, processing.source)
         self.name = str(descriptor)
         self.application_args = application_args(
             write_descriptor(processing.staging, descriptor), self.application_args
@@ -108,7 +110,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             self._forget_driver(context["task_state_store"])
             raise explain(self._where(processing), self.application, error) from error
 
-    def _prepare(self, dag_file: str) -> None:
+    def _prepare(self, dag_file: str, source: Source) -> None:
         """Refuse what cannot work before anything is submitted."""
         connection = _connection(self.conn_id)
         extra = connection.extra_dejson
@@ -120,6 +122,8 @@ class SparkBatchOperator(SparkSubmitOperator):
                 binary=self.spark_binary or extra.get("spark-binary") or "spark-submit",
                 local=(connection.host or connection.conn_type or "").startswith("local"),
             )
+            for conn_id, kind in source.connections().items():
+                added |= handed_over(airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind))
             # This process belongs to the one task; spark-submit inherits from it.
             os.environ.update(added)
 

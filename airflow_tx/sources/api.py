@@ -121,6 +121,10 @@ class Source(ABC):
         asked.limit = self.batch_size.limit(measured)
         return asked
 
+    def connections(self) -> Mapping[str, str]:
+        """The ids of the Airflow connections that it needs, each with the type of such a connection."""
+        return {}
+
     def backlog(self, position: Json) -> int | None:
         """How many rows there are now after `position`; None if it cannot tell.
 
