@@ -170,27 +170,28 @@ def add_hooks(
     *,
     before: Callable[[Any], None],
     after: Callable[[Any, Any], None],
-    succeeded: Callable[[Any], None],
-    failed: Callable[[Any], None],
-    skipped: Callable[[Any], None],
     final: tuple[type[BaseException], ...],
+    succeeded: Callable[[Any], None] | None = None,
+    failed: Callable[[Any], None] | None = None,
+    skipped: Callable[[Any], None] | None = None,
 ) -> None:
     """Let functions of ours run around a task, before those that its author gave.
 
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
         by an exception although it succeeds, such as a branch.
+    :param final: exceptions after which the task is not retried.
     :param succeeded: called with the context once Airflow knows that the task has succeeded.
     :param failed: called with the context once the task has failed and is not retried.
     :param skipped: called with the context once the task has skipped itself.
-    :param final: exceptions after which the task is not retried.
     """
     options = _Options(task)
     options.put("pre_execute", _combined(before, options.get("pre_execute")))
     options.put("post_execute", _combined(after, options.get("post_execute")))
-    options.put("on_success_callback", [succeeded, *_as_list(options.get("on_success_callback"))])
-    options.put("on_failure_callback", [failed, *_as_list(options.get("on_failure_callback"))])
-    options.put("on_skipped_callback", [skipped, *_as_list(options.get("on_skipped_callback"))])
+    for callback, ours in (("success", succeeded), ("failure", failed), ("skipped", skipped)):
+        if ours is not None:
+            name = f"on_{callback}_callback"
+            options.put(name, [ours, *_as_list(options.get(name))])
     options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
 
 

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import (
-    FenceOutranked,
-    IncompleteBatch,
-    Outranked,
-    Refused,
-    SkippedTransaction,
-    StagingError,
-    StateError,
-    StateUnavailable,
-)
-from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
+from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
+from airflow_tx.operators.spec import Payload, spec_of
 from airflow_tx.operators.updates import Update
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.operators.turn import Line
 
-# Another try may have what this one was refused: it outranks in turn, or finds the transaction committed, or the ack
-# of a task that Airflow knows to have succeeded a moment before the ledger does, or the output of one that works again.
-_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
-
-
-class CommitOperator(BaseOperator):
+class CommitOperator(InTurnOperator):
     """Commits the run's transaction: one at a time, in the order of their txids, exactly once.
 
     Values of a transaction are visible in a state a moment before the transaction is marked as committed.
@@ -45,7 +26,6 @@ class CommitOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("inputs",)
-    ui_color = "#cfe2ff"
 
     def __init__(
         self,
@@ -85,58 +65,3 @@ class CommitOperator(BaseOperator):
             wait_for_turn(self, spec, context, line)
         told_of_commit(self, context, spec, payload)
         return None
-
-    def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Called when the turn is near, or when this run is to give up its run slot."""
-        from airflow_tx.operators.yielding import give_way
-
-        if event and "yield" in event:
-            spec = spec_of(context["dag"])
-            txid = Payload.of_run(context["ti"], spec).txid
-            give_way(spec, context, blocking=event["yield"], txid=txid, log=self.log)
-        self.execute(context)
-
-
-@contextmanager
-def final_errors() -> Iterator[None]:
-    """What another try would be refused again ends the task at once.
-
-    :raises AirflowSkipException, AirflowFailException: in place of those.
-    """
-    try:
-        yield
-    except _TRY_AGAIN:
-        raise
-    except SkippedTransaction as error:
-        raise AirflowSkipException(str(error)) from None
-    except (Refused, StateError) as error:
-        raise AirflowFailException(str(error)) from None
-
-
-def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: Line) -> NoReturn:
-    """Defer until the turn is near; the operator goes on in its `execute_turn`."""
-    from airflow_tx.operators.turn import standing
-    from airflow_tx.operators.yielding import slots_of
-    from airflow_tx.triggers.turn import TurnTrigger
-
-    trigger = TurnTrigger(
-        zookeeper_conn_id=spec.conn_id,
-        root=spec.paths.root,
-        topology=spec.topology,
-        txid=line.txid,
-        op=line.op,
-        mapped=sorted(spec.mapped),
-        hold=Settings.load().min_deferral,
-        slots=slots_of(spec, context, txid=line.txid),
-        waited=standing(line),
-    )
-    operator.defer(trigger=trigger, method_name="execute_turn")
-    raise AssertionError("defer returned")
-
-
-def told_of_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:
-    """Let the asset events of the task carry txid and attempt."""
-    for outlet in operator.outlets:
-        if isinstance(outlet, Asset):
-            extra = context["outlet_events"][outlet].extra
-            extra.update(topology=spec.topology, txid=payload.txid, attempt=payload.attempt)

@@ -14,7 +14,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
 from airflow_tx.operators.around import check_arguments
-from airflow_tx.operators.commit import final_errors, told_of_commit, wait_for_turn
+from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
 from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
 
 if TYPE_CHECKING:
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from airflow_tx.operators.updates import Update
 
 
-class AcquireTurnOperator(BaseOperator):
+class AcquireTurnOperator(InTurnOperator):
     """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand.
 
     :param retries: every line of it may be killed and run again.
     """
-
-    ui_color = "#cfe2ff"
 
     def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
@@ -63,16 +61,6 @@ class AcquireTurnOperator(BaseOperator):
             "last": dict(grant.last),
             "healed": list(turn.healed),
         }
-
-    def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Called when the turn is near, or when this run is to give up its run slot."""
-        from airflow_tx.operators.yielding import give_way
-
-        if event and "yield" in event:
-            spec = spec_of(context["dag"])
-            txid = Payload.of_run(context["ti"], spec).txid
-            give_way(spec, context, blocking=event["yield"], txid=txid, log=self.log)
-        return self.execute(context)
 
 
 class MarkCommittedOperator(BaseOperator):
@@ -170,21 +158,11 @@ def after_inside(context: Context, result: Any = None) -> None:
 
 
 def hook_up_inside(task: Any) -> None:
-    """Bind a task of any operator to the phase that it stands in."""
+    """Bind a task of any operator to the phase that it stands in.
 
-    compat.add_hooks(
-        task,
-        before=before_inside,
-        after=after_inside,
-        succeeded=_nothing,
-        failed=_nothing,
-        skipped=_nothing,
-        final=(FailedBatch,),
-    )
-
-
-def _nothing(context: Context) -> None:
-    """Nothing is told to the ledger: the last task of the phase looks at the states of the others."""
+    How it ends is not told to the ledger: the last task of the phase looks at the states of the others.
+    """
+    compat.add_hooks(task, before=before_inside, after=after_inside, final=(FailedBatch,))
 
 
 def _lost(own: PhasePart) -> PhaseIncomplete:
