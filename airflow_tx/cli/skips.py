@@ -8,20 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx.cli.restarting import Restarts, Told
-from airflow_tx.errors import (
-    FenceOutranked,
-    Outranked,
-    SkipRefused,
-    StaleBatch,
-    StateMissing,
-    StateUnavailable,
-    TxError,
-)
-from airflow_tx.operators.skipping import can_undo, take_skip, wanted
+from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
+from airflow_tx.operators.skipping import take_skip, undoable, wanted
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.skipping import check_states
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.state.api import FencedState
 
@@ -57,16 +50,7 @@ class Skips:
         """
         if self._current() != txid:
             return
-        lost = set(record.fenced) - set(self._states)
-        if lost:
-            raise StateMissing(topology=self.ledger.paths.topology, txid=txid, states=", ".join(sorted(lost)))
-        stuck = sorted(name for name in record.fenced if not can_undo(self._states[name]))
-        if record.granted and stuck:
-            raise SkipRefused(
-                txid=txid,
-                problem=f"it may be in state {', '.join(stuck)} already, which cannot undo it",
-                remedy='Nothing was changed. Replay it until it is committed; a state of kind="opaque" can undo.',
-            )
+        check_states(self.ledger.paths, txid, record, undoable(self._states), noted=False)
 
     def note(self, txid: int, audit: Audit) -> Iterator[Told]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.

@@ -31,9 +31,12 @@ def wanted(ledger: Ledger) -> int | None:
     return current if record is not None and record.skip is not None else None
 
 
-def can_undo(state: FencedState) -> bool:
-    """Whether a state takes back what a replaced attempt of a transaction wrote to it."""
-    return state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
+def undoable(states: Mapping[str, FencedState]) -> dict[str, bool]:
+    """By name, whether a state takes back what a replaced attempt of a transaction wrote to it."""
+    return {
+        name: state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
+        for name, state in states.items()
+    }
 
 
 def _pass_over(state: FencedState, grant: Grant) -> None:
@@ -55,8 +58,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip`.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
-    undoable = {name: can_undo(state) for name, state in states.items()}
-    answer = ledger.grant_skip(txid, undoable)
+    answer = ledger.grant_skip(txid, undoable(states))
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):

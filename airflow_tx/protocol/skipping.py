@@ -100,7 +100,7 @@ def grant_skip(
     current = read.get(Counter, paths.current)
     if current.txid != txid:
         return NotYet(current.txid)
-    _check_states(paths, txid, record, states)
+    check_states(paths, txid, record, states, noted=True)
     before = position_before(read, paths, txid)
     if digest(before) != record.base:
         raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
@@ -170,7 +170,16 @@ def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool
     return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
 
 
-def _check_states(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool]) -> None:
+def check_states(
+    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool], *, noted: bool
+) -> None:
+    """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
+
+    :param states: the states of the topology, and whether each can undo what was written to it.
+    :param noted: whether the ledger knows already that it is to be skipped.
+    :raises StateMissing: a state that it may have been written to is not among them.
+    :raises SkipRefused: a state that cannot undo it may hold something of it.
+    """
     lost = set(record.fenced) - set(states)
     if lost:
         raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
@@ -179,7 +188,8 @@ def _check_states(paths: Paths, txid: int, record: TransactionRecord, states: Ma
         raise SkipRefused(
             txid=txid,
             problem=f"it may be in state {', '.join(stuck)} already, which cannot undo it",
-            remedy='Replay it until it is committed; a state of kind="opaque" can undo.',
+            remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
+            'kind="opaque" can undo.',
         )
 
 
