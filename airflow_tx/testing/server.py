@@ -128,6 +128,11 @@ class LocalServer(ABC):
         """Whether the server process is alive."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def mark(self) -> str:
+        """What all of its processes carry, see `processes.marked`."""
+        return self._family.mark
+
     def start(self) -> Self:
         """Start the server and wait until it answers; does nothing if it runs already.
 
@@ -207,11 +212,25 @@ class LocalServer(ABC):
         return not self.running or self._serves()
 
     def _failed_start(self, how: str) -> TxError:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
-        # The lines of a Java stack trace begin with a tab; what went wrong stands above them.
-        told = " | ".join([line.strip() for line in lines if line.strip() and not line.startswith("\t")][-5:])
+        log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         where = f"{self.title} on 127.0.0.1:{self.port}"
-        return TxError(message=f"{where} {how} while starting; its log {self.log} ends: {told}")
+        return TxError(message=f"{where} {how} while starting; its log {self.log} ends: {_last_lines(log)}")
+
+    def _run(self, *command: str) -> None:
+        """Run a program that prepares a start, to its end.
+
+        :raises TxError: it failed.
+        """
+        done = subprocess.run(command, env=self._environment(), cwd=self.data_dir, capture_output=True)
+        if done.returncode != 0:
+            told = _last_lines(done.stderr.decode(errors="replace"))
+            raise TxError(message=f"{self.title} cannot be prepared: {told}")
+
+
+def _last_lines(log: str) -> str:
+    # The lines of a Java stack trace begin with a tab; what went wrong stands above them.
+    told = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\t")]
+    return " | ".join(told[-5:])
 
 
 class SqlServer(LocalServer):
@@ -249,15 +268,7 @@ class SqlServer(LocalServer):
                 shutil.chown(path, self.system_user, self.system_user)
 
     def _run(self, *command: str) -> None:
-        done = subprocess.run(
-            [*as_system_user(self.system_user), *command],
-            env=self._environment(),
-            cwd=self.data_dir,
-            capture_output=True,
-        )
-        if done.returncode != 0:
-            told = done.stderr.decode(errors="replace").strip()
-            raise TxError(message=f"{self.title}: {command[0]} failed: {told}")
+        super()._run(*as_system_user(self.system_user), *command)
 
 
 class JavaServer(LocalServer):

@@ -21,7 +21,7 @@ from airflow_tx.state.api import FenceRow
 from airflow_tx.state.backing.delta import CONF, DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.jars import JarsUnavailable, delta_jars
+from airflow_tx.testing.jars import delta_jars, skipped_without_jars
 from airflow_tx.testing.state_suite import Grants, rows, totals
 
 if TYPE_CHECKING:
@@ -33,12 +33,8 @@ def spark() -> Iterator[SparkSession]:
     """One small session with Delta Lake for all tests here."""
     from pyspark.sql import SparkSession
 
-    try:
+    with skipped_without_jars():
         jars = delta_jars()
-    except JarsUnavailable as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
     settings = {
         **CONF,
         "spark.jars": ",".join(map(str, jars)),
