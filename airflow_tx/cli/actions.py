@@ -6,11 +6,8 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from airflow.utils.cli import action_cli, suppress_logs_and_warning
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import audit_of, confirm, conn_id_of, ledger_on, one_line, paths_of, store_of
+from airflow_tx.cli.asked import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import SkipRefused
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.reading import Reader
@@ -24,10 +21,7 @@ if TYPE_CHECKING:
 _ROWS_SHOWN = 500
 
 
-@action_cli  # type: ignore[untyped-decorator]
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@action
 def skip(args: Namespace) -> None:
     """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
     from airflow_tx.cli.skips import Skips
@@ -44,10 +38,7 @@ def skip(args: Namespace) -> None:
         _show(skips.note(args.txid, audit_of(args)), args)
 
 
-@action_cli  # type: ignore[untyped-decorator]
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
     from airflow_tx.cli.restarting import Told
@@ -70,10 +61,7 @@ def readmit(args: Namespace) -> None:
         _show([Told(args.txid, skipped.run_id, done)], args)
 
 
-@action_cli  # type: ignore[untyped-decorator]
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@action
 def replay(args: Namespace) -> None:
     """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] | --failed)`."""
     if bool(args.txids) == args.failed:

@@ -1,4 +1,4 @@
-"""What every command asks first: where the ledger is, who is there, and whether that is meant."""
+"""What every command is, and asks first: where the ledger is, who is there, and whether that is meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import TxError
@@ -21,17 +23,26 @@ if TYPE_CHECKING:
 Command = Callable[[Namespace], None]
 
 
-def one_line(command: Command) -> Command:
-    """Let an error of ours end the command with its one line, without a traceback."""
+def command(function: Command) -> Command:
+    """A command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
+    with its one line, without a traceback."""
 
-    @wraps(command)
+    @suppress_logs_and_warning
+    @providers_configuration_loaded
+    @wraps(function)
     def run(args: Namespace) -> None:
         try:
-            command(args)
+            function(args)
         except TxError as error:
             raise SystemExit(str(error)) from error
 
     return run
+
+
+def action(function: Command) -> Command:
+    """A command that changes something; it is an entry in Airflow's audit log."""
+    audited: Command = action_cli(command(function))  # type: ignore[no-untyped-call]
+    return audited
 
 
 @contextmanager

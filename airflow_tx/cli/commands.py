@@ -7,11 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from airflow.utils.cli import action_cli, suppress_logs_and_warning
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import audit_of, confirm, conn_id_of, ledger_on, one_line, paths_of, root_of, store_of
+from airflow_tx.cli.asked import action, audit_of, command, confirm, conn_id_of, ledger_on, paths_of, root_of, store_of
 from airflow_tx.errors import RepairRefused, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
@@ -20,9 +17,7 @@ from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
 
 
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@command
 def list_transactions(args: Namespace) -> None:
     """`airflow tx list [TOPOLOGY]`."""
     with store_of(args) as store:
@@ -41,9 +36,7 @@ def _topology(store: Store, paths: Paths) -> render.Row:
         return render.unreadable(paths.topology, str(error))  # the others are well
 
 
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@command
 def show_transaction(args: Namespace) -> None:
     """`airflow tx show TOPOLOGY TXID`."""
     with store_of(args) as store:
@@ -51,10 +44,7 @@ def show_transaction(args: Namespace) -> None:
     render.show_one(render.details(found), args.output)
 
 
-@action_cli  # type: ignore[untyped-decorator]
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@action
 def repair(args: Namespace) -> None:
     """`airflow tx repair TOPOLOGY (--state-lost STATE | --ledger-lost | --reset)`."""
     chosen = [name for name in ("state_lost", "ledger_lost", "reset") if getattr(args, name)]

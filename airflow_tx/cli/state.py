@@ -10,11 +10,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.utils.cli import suppress_logs_and_warning
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import one_line, paths_of, store_of
+from airflow_tx.cli.asked import command, paths_of, store_of
 from airflow_tx.errors import ConfigError, UnknownTransaction
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord
@@ -24,9 +21,7 @@ from airflow_tx.state.column_types import CONVERT, from_plain
 _AS_JSON = ("bigint", "double", "boolean")
 
 
-@suppress_logs_and_warning
-@providers_configuration_loaded
-@one_line
+@command
 def get_values(args: Namespace) -> None:
     """`airflow tx state get TOPOLOGY STATE [KEY ...]`."""
     state = _state(args)
