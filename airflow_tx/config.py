@@ -26,6 +26,7 @@ class Settings:
     message_timeout: float
     staging: str
     history: int
+    keep_new_values: int
     warm_wait: float
     min_deferral: float
     yield_after: float
@@ -125,6 +126,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "message_timeout": _positive_seconds,
     "staging": _text,
     "history": _count,
+    "keep_new_values": _count,
     "warm_wait": _seconds,
     "min_deferral": _seconds,
     "yield_after": _seconds,

@@ -58,6 +58,12 @@ OPTIONS: dict[str, _Option] = {
         "s3://aws_default@bucket/tx_staging",
     ),
     "history": _option("integer", "1000", "How many ended transactions a topology remembers.", "1000"),
+    "keep_new_values": _option(
+        "integer",
+        "100",
+        "For how many transactions the new values are kept that updates leave for later tasks.",
+        "100",
+    ),
     "warm_wait": _option(
         "float",
         "60",

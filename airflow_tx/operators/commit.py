@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.config import Settings
 from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
 from airflow_tx.operators.spec import Payload, spec_of
-from airflow_tx.operators.updates import Update
+from airflow_tx.operators.updates import Update, check_new_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,6 +20,8 @@ class CommitOperator(InTurnOperator):
 
     Values of a transaction are visible in a state a moment before the transaction is marked as committed.
     Its asset event carries txid and attempt; it is emitted at least once.
+
+    New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
     :param retries: every line of it may be killed and run again.
@@ -37,6 +39,7 @@ class CommitOperator(InTurnOperator):
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.updates = tuple(updates)
+        check_new_values(self.updates)
         # Airflow finds tasks to be upstream in template fields only.
         self.inputs = [getattr(update, "input", None) for update in self.updates]
 
@@ -63,5 +66,12 @@ class CommitOperator(InTurnOperator):
             line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)
+        tell_new_values(ti, commit.new_values)
         told_of_commit(self, context, spec, payload)
         return None
+
+
+def tell_new_values(ti: Any, refs: Mapping[str, Any]) -> None:
+    """Push references to what the updates have left for later tasks, one XCom each."""
+    for name, ref in refs.items():
+        ti.xcom_push(key=name, value=ref)

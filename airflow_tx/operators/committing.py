@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
+from airflow_tx.config import Settings
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
@@ -19,12 +20,13 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.failpoints import failpoint
+from airflow_tx.operators.new_values import NewValues, found_again
 from airflow_tx.operators.outputs import Rows, values_of
 from airflow_tx.operators.passing import pass_on
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
-from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_write, write_update
+from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
@@ -60,6 +62,8 @@ class Commit:
         self.ledger = ledger
         self.ti = ti
         self.log = log
+        self.new_values: dict[str, dict[str, Any]] = {}
+        """References to what the updates have left for later tasks, by name; once it is committed, or written."""
         self._processed: Processed | None = None
         self._rows: list[Rows] | None = None
 
@@ -239,17 +243,27 @@ class Commit:
         return Grant(self.spec.topology, granted.incarnation, token, granted.last, batch)
 
     def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
+        staged = self._new_values(grant)
         if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
-            keys = self.updates[0].state.raise_and_write(grant, rows[0])
+            keys = write_at_once(self.updates[0], grant, rows[0], staged.of(self.updates[0]))
             self.log.info("State %s: %s keys", self.updates[0].state.name, keys)
+            self.new_values = staged.finish()
             return
         # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
         for update in self.updates:
             update.state.raise_fence(grant)
         for update, found in zip(self.updates, rows, strict=True):
             failpoint("commit.before_write", state=update.state.name, **self._where)
-            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log)
+            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
             self.log.info("State %s: %s keys", update.state.name, keys)
+        self.new_values = staged.finish()
+
+    def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
+        """What a committer stages under a grant.
+
+        :param task_id: None: this one.
+        """
+        return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)
 
     @contextmanager
     def _announced(self, grant: Grant) -> Iterator[None]:
@@ -262,6 +276,9 @@ class Commit:
             yield
 
     def _log_already(self) -> None:
+        # Whoever committed it may have been killed before it told of its new values.
+        area, own = self.spec.staging().kept, self.payload
+        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
 
     def _clean_up(self) -> None:
@@ -271,6 +288,7 @@ class Commit:
             area = spec.staging()
             area.remove(spec.topology, txid)
             area.sweep(spec.topology, txid + 1)
+            area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
             spec.source.cleanup_before(txid + 1)
         except Exception as error:  # noqa: BLE001
             self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,9 +35,10 @@ class SparkConnectBatchOperator(BaseOperator):
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: connection of type spark_connect.
     :param application_args: as ``batch.args``.
+    :param inputs: output of other tasks, as for SparkBatchOperator.
     """
 
-    template_fields: Sequence[str] = ("application", "conn_id", "application_args")
+    template_fields: Sequence[str] = ("application", "conn_id", "application_args", "inputs")
     ui_color = "#FF9933"
 
     def __init__(
@@ -46,6 +47,7 @@ class SparkConnectBatchOperator(BaseOperator):
         application: str,
         conn_id: str = "spark_connect_default",
         application_args: Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
@@ -54,6 +56,7 @@ class SparkConnectBatchOperator(BaseOperator):
         self.application = application
         self.conn_id = conn_id
         self.application_args = application_args
+        self.inputs = dict(inputs or {})
         self._session: Any = None
 
     @property
@@ -81,7 +84,7 @@ class SparkConnectBatchOperator(BaseOperator):
     def _run(self, context: Context, processing: Processing) -> Manifest:
         from airflow_tx.spark.connect import process, session
 
-        descriptor, dag_file = describe(processing), context["dag"].fileloc
+        descriptor, dag_file = describe(processing, self.inputs), context["dag"].fileloc
         script = find_application(self.application, dag_file)
         if "://" in script:
             remedy = "It runs in the process of the task: give the path of a file."

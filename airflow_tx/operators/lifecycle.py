@@ -61,6 +61,20 @@ class Batch:
         rows = self._processing.source.emit_batch(self.attempt, self.rows)
         return iter(cast("Iterable[Mapping[str, Any]]", rows))
 
+    def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rows of a task's output, or of the new values of a committer, as dicts.
+
+            @task
+            def report(ref):  # report(commit.output["totals"])
+                for row in current_batch().read_output(ref): ...
+
+        :param ref: ``task.output["name"]``, as an argument of the task.
+        :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
+        """
+        from airflow_tx.operators.reading import rows_of_output
+
+        return rows_of_output(self._processing.spec, ref, self.attempt)
+
 
 def current_batch() -> Batch:
     """The batch of the task that is running.
@@ -136,8 +150,9 @@ class Processing:
 
     @cached_property
     def staging(self) -> StagingArea:
-        """Where its output goes."""
-        return self.spec.staging()
+        """Where its output goes; that of a task after the block must outlive the commit."""
+        area = self.spec.staging()
+        return area if self.task.task_id in self.spec.inside else area.kept
 
     def start(self) -> None:
         """Tell the ledger that this try works; a second call does nothing.

@@ -1,4 +1,4 @@
-"""The rows that a committer writes: exactly the acked output of this attempt, one row a key."""
+"""The rows that a committer writes: exactly the acked output of this attempt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StagingError
 from airflow_tx.operators.acked import RETURN_KEY, Acks, acked, fingerprint, is_ref
-from airflow_tx.operators.updates import Update, combined
+from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
+from airflow_tx.state.grouping import combined
+from airflow_tx.state.reducers import has_reducers, reducers_of
 
 if TYPE_CHECKING:
     from airflow_tx.staging import StagingArea
@@ -41,29 +44,34 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
 
 def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
-    """The rows of an update, one per key.
+    """The rows of an update: one per key, or, if the state has a reducer, all of them in their order.
 
-    The output of a single application is already aggregated (the state refuses it otherwise) and is streamed; anything
-    else is combined in memory.
+    That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
+    single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
+    in memory.
 
     :raises StagingError: a reference whose files are not there whole.
     :raises StateError: rows that do not fit the state.
     """
     if len(values) == 1 and is_ref(values[0]):
         return _read(values[0], update, area, attempt)
-    return combined(chain.from_iterable(_rows(value, update, area, attempt) for value in values), update.state)
+    rows = chain.from_iterable(_rows(value, update, area, attempt) for value in values)
+    return rows if has_reducers(update.state) else combined(rows, update.state)
 
 
 def wanted_columns(state: Any, present: tuple[str, ...]) -> list[str]:
-    """The columns that a state takes; of a composite its parts, or the one column that they come as."""
+    """The columns that a state takes; of a composite its parts, or the one column that they come as. A reducer takes
+    whole rows.
+    """
     columns = getattr(state, "columns", None)
     if columns is None:
         return list(present)
-    found = list(columns.keys)
+    found, reducers = list(columns.keys), reducers_of(columns)
     for name, aggregator in columns.aggregators.items():
         parts = list(aggregator.parts(name)) if name in columns.composites else [name]
-        found += [name] if name in present and not set(parts) & set(present) else parts
-    return found
+        if name not in reducers:
+            found += [name] if name in present and not set(parts) & set(present) else parts
+    return [*found, *(name for name in present if name not in found)] if reducers else found
 
 
 def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
@@ -76,8 +84,9 @@ def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAtt
 
 
 def _read(ref: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
-    from airflow_tx.staging import read_output
+    from airflow_tx.staging import read_batches
     from airflow_tx.staging.manifest import open_output
 
     present = open_output(area, ref, attempt=attempt)[1].columns
-    return read_output(area, ref, columns=wanted_columns(update.state, present), attempt=attempt)
+    for batch in read_batches(area, ref, columns=wanted_columns(update.state, present), attempt=attempt):
+        yield from from_arrow(batch, types_of(batch.schema))

@@ -95,15 +95,18 @@ def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dic
 
     :raises AirflowFailException: the ledger or a state refuses, and would again.
     """
+    from airflow_tx.operators.commit import tell_new_values
     from airflow_tx.operators.phasing import PhaseWrite, grant_of
 
     with final_errors(), part(PhaseWrite, context, updates, log) as own:
         told = own.told()
         grant = grant_of(told, own.spec.topology)
         if grant is None:
-            log.info("Transaction %s of %s is already committed: nothing to do", own.payload.txid, own.spec.topology)
+            own.tell_again()
+            tell_new_values(own.ti, own.new_values)
             return None
         own.write(grant)
+        tell_new_values(own.ti, own.new_values)
         return {"token": grant.token.to_json()}
 
 

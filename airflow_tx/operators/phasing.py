@@ -14,12 +14,14 @@ from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseInco
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
 from airflow_tx.operators.committing import Commit, Completion
+from airflow_tx.operators.new_values import NewValues
 from airflow_tx.operators.outputs import Rows
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.writing import rows_to_write, write_update
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.step import Granted, Processed
+from airflow_tx.spark.new_values import newest
 from airflow_tx.state.api import Grant, StateKind
 
 INSIDE_KEY = "airflow_tx_inside"
@@ -60,17 +62,27 @@ class PhasePart(Commit):
         own = self.payload
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
-    def _put(self, grant: Grant, update: Update) -> int:
-        return write_update(update, grant, self._read(update), dag_file=self._dag_file, log=self.log)
+    def _put(self, grant: Grant, update: Update, staged: NewValues) -> int:
+        rows = self._read(update)
+        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
 
     def _read(self, update: Update) -> Rows:
         task, name = update.input.operator.task_id, update.input.key
         if task not in self.phase.inside:
             return super()._read(update)
+        if task in self.phase.committers:
+            return self._left_by(task, update)
         value = compat.pull(self.ti, task, name)
         self._check_inside(task, name, value)
         values = [] if value is None else [value]
         return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
+
+    def _left_by(self, task: str, update: Update) -> Rows:
+        """The new values of another committer."""
+        area, own = self.spec.staging().kept, self.payload.transaction
+        found = newest(area, self.spec.topology, own.txid, task)
+        values = [found[update.input.key].to_json()] if update.input.key in found else []
+        return rows_to_write(update, values, area, own)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
         """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
@@ -126,9 +138,11 @@ class PhaseTurn(PhasePart):
             task for task, found in inside.items() if all(states.get(each) == "success" for each in (task, *found))
         )
         for task in done:
+            staged = self._new_values(grant, task)
             for update in self.of(task):
-                keys = self._put(grant, update)
+                keys = self._put(grant, update, staged)
                 self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
+            staged.finish()
         return done
 
     def _inputs_inside(self, task: str) -> set[str]:
@@ -145,6 +159,10 @@ class PhaseWrite(PhasePart):
     :param updates: its own.
     """
 
+    def tell_again(self) -> None:
+        """The transaction is final already: look for the new values that were left then."""
+        self._log_already()
+
     def write(self, grant: Grant) -> None:
         """Write its updates under the grant of the phase; a retry does the same again.
 
@@ -157,10 +175,12 @@ class PhaseWrite(PhasePart):
         if completion is Completion.NOT_YET or not self.ledger.holds(grant.token):
             raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
         try:
+            staged = self._new_values(grant)
             for update in self.updates:
                 failpoint("commit.before_write", state=update.state.name, **self._where)
-                keys = self._put(grant, update)
+                keys = self._put(grant, update, staged)
                 self.log.info("State %s: %s keys", update.state.name, keys)
+            self.new_values = staged.finish()
         except (LedgerBehind, FenceOutranked) as error:
             raise self._explained(grant, error) from None
 

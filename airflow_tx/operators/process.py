@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,8 +42,12 @@ class SparkBatchOperator(SparkSubmitOperator):
     :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: Spark connection; unlike SparkSubmitOperator, which then means YARN, a missing one is an error.
     :param application_args: further arguments, as ``batch.args``.
+    :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
+        of ``inputs={"counts": other.output["counts"]}``.
     :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
     """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "inputs")
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         conn_id: str = "spark_default",
         spark_binary: str | None = None,
         deploy_mode: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
@@ -68,6 +73,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.conn_id = conn_id
         self.spark_binary = spark_binary
         self.deploy_mode = deploy_mode
+        self.inputs = dict(inputs or {})
         self._own_try = self._task_try = ""
 
     @property
@@ -89,7 +95,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             self._forget_driver(store)
 
     def _submit(self, context: Context, processing: Processing) -> Manifest:
-        descriptor = describe(processing)
+        descriptor = describe(processing, self.inputs)
         self.log.info(
             "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
         )
@@ -162,8 +168,14 @@ class SparkBatchOperator(SparkSubmitOperator):
         return external_id["driver"]
 
 
-def describe(processing: Processing) -> Descriptor:
-    """What an application needs to know to process the batch of a task."""
+def describe(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
+    """What an application needs to know to process the batch of a task.
+
+    :param inputs: references by name.
+    :raises StagingError: one of these outputs is not there whole.
+    """
+    from airflow_tx.operators.reading import inputs_of
+
     return Descriptor(
         topology=processing.topology,
         attempt=processing.attempt,
@@ -171,6 +183,7 @@ def describe(processing: Processing) -> Descriptor:
         rows=processing.rows,
         source=processing.source.serialize(),
         root=processing.staging.root,
+        inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
     )
 
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import json
 import math
-import os
-import re
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from itertools import chain, islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import ConfigError, StateError, TxError
+from airflow_tx.errors import ConfigError
 from airflow_tx.operators.acked import is_ref
 from airflow_tx.operators.outputs import Rows, rows_of, wanted_columns
+from airflow_tx.operators.portions import keyed, portions
 from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import digest
-from airflow_tx.state.api import FencedState, Grant, StateKind
+from airflow_tx.staging.files import literal
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
+from airflow_tx.state.persisted import PersistedState
+from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.spark.persist import WriteJob
+    from airflow_tx.operators.new_values import Asked
     from airflow_tx.staging import StagingArea
 
 # From here on `writers="auto"` means Spark, if there is one.
@@ -36,8 +33,6 @@ LARGE_BYTES = 256 * 2**20
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
-_MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
-_OWN_CONNECTION = "airflow_tx_writers"
 
 
 class StagedRows:
@@ -56,9 +51,14 @@ class StagedRows:
         open_output(area, ref, columns=self.columns, attempt=attempt)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        from airflow_tx.staging import read_output
+        for batch in self.batches():
+            yield from from_arrow(batch, types_of(batch.schema))
 
-        return read_output(self._area, self._ref, columns=self.columns, attempt=self._attempt)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow batches, in the order of the files and of the rows in them."""
+        from airflow_tx.staging import read_batches
+
+        return read_batches(self._area, self._ref, columns=self.columns, attempt=self._attempt)
 
     def __len__(self) -> int:
         return self.output.rows
@@ -70,9 +70,9 @@ class StagedRows:
 
     @property
     def files(self) -> list[str]:
-        """Its files, as Spark's readers take them: with wildcards in their names taken literally."""
+        """Its files, as Spark's readers take them."""
         return [
-            re.sub(r"([*?\[\]{}\\])", r"\\\1", self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
+            literal(self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
             for file in self.output.files
             if file.rows
         ]
@@ -89,14 +89,15 @@ class StagedRows:
 
 
 def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
-    """The rows of an update, as `rows_of` gives them; those of a transactional state can be gone through twice.
+    """The rows of an update, as `rows_of` gives them; they can be gone through twice where that is needed.
 
     :raises StagingError, StateError: see `rows_of`.
     """
     if len(values) == 1 and is_ref(values[0]):
         return StagedRows(area, values[0], update.state, attempt)
     rows = rows_of(update, values, area, attempt)
-    return list(rows) if update.state.kind is StateKind.TRANSACTIONAL else rows
+    again = update.state.kind is StateKind.TRANSACTIONAL or has_reducers(update.state) or update.new_values is not None
+    return list(rows) if again else rows
 
 
 def output_digest(rows: Rows, update: Update) -> str:
@@ -104,9 +105,10 @@ def output_digest(rows: Rows, update: Update) -> str:
 
     It is a sum of one digest a row, so no row is kept.
     """
-    # A composite comes as one column or as its parts: then whatever is there.
+    # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
     columns = getattr(update.state, "columns", None)
-    names = [*columns.keys, *columns.values] if columns is not None and not columns.composites else []
+    whole = columns is None or columns.composites or has_reducers(update.state)
+    names = [] if columns is None or whole else [*columns.keys, *columns.values]
     count = summed = 0
     for row in rows:
         text = repr([row.get(name) for name in names] if names else sorted(row.items()))
@@ -120,21 +122,38 @@ def fits_one_write(update: Update, rows: Rows) -> bool:
     return not _in_portions(update, rows) and spark_of(update, rows) is None
 
 
-def write_update(update: Update, grant: Grant, rows: Rows, *, dag_file: str, log: Any) -> int:
+def write_at_once(update: Update, grant: Grant, rows: Rows, asked: Asked | None = None) -> int:
+    """Raise the fence and write, in one store transaction; how many keys.
+
+    :param asked: where new values go.
+    :raises StateError, StateUnavailable: see `write_update`.
+    """
+    return _write_one(update.state, grant, rows, asked, raising=True)
+
+
+def write_update(
+    update: Update, grant: Grant, rows: Rows, *, dag_file: str, log: Any, asked: Asked | None = None
+) -> int:
     """Write under a fence that the grant has raised on every state; how many keys.
 
     :param dag_file: beside it lie modules that a driver on this machine may import.
+    :param asked: where new values go.
     :raises StateError, StateUnavailable: what is written counts once, when the commit is tried again.
     :raises WritersFailed: the Spark job ended without an answer; likewise.
     """
     spark = spark_of(update, rows)
     if spark is not None:
+        from airflow_tx.operators.spark_writing import write_by_spark
+
         assert isinstance(rows, StagedRows)
-        log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), _shown(spark))
-        return _by_spark(update.state, grant, rows, spark, dag_file, log)
+        log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), shown(spark))
+        return write_by_spark(
+            update.state, grant, rows, spark, partitions=_partitions(update.state, rows), dag_file=dag_file, asked=asked
+        )
     if _in_portions(update, rows):
-        return _in_turns(update.state, grant, rows)
-    return update.state.write(grant, rows)
+        assert isinstance(rows, StagedRows)
+        return _in_turns(update.state, grant, rows, asked)
+    return _write_one(update.state, grant, rows, asked, raising=False)
 
 
 # --- the choice ---------------------------------------------------------------------------------------------------
@@ -150,6 +169,11 @@ def spark_of(update: Update, rows: Rows) -> str | None:
         return None
     if not forced and not (isinstance(rows, StagedRows) and _is_large(update, rows)):
         return None
+    from airflow_tx.operators.spark_writing import portable
+
+    columns = getattr(update.state, "columns", None)
+    if not forced and columns is not None and not columns.keys:
+        return None  # one key: this process need not hold its rows, an executor would
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
     problem = ""
     if not isinstance(rows, StagedRows):
@@ -167,28 +191,6 @@ def spark_of(update: Update, rows: Rows) -> str | None:
     return None if problem else spark
 
 
-def portable(state: Any) -> FencedState | None:
-    """A copy of a state that executors can use, where there is no Airflow: with its address and password.
-
-    :return: None: the state takes no parallel writers, or none that are elsewhere.
-    """
-    if hasattr(state, "for_executors"):
-        made: FencedState | None = state.for_executors()
-        return made
-    from airflow_tx.state.backing.sql import SqlState
-    from airflow_tx.state.backing.sql_connection import parsed_url, url_of_connection
-
-    if not isinstance(state, SqlState):
-        return None
-    own = state.__getstate__()["_url"]
-    url = parsed_url(own) if own is not None else url_of_connection(state.conn_id)
-    if url.get_backend_name() == "sqlite":
-        return None
-    copied = copy.copy(state)
-    copied._url = url.render_as_string(hide_password=False)
-    return copied
-
-
 def _is_large(update: Update, rows: StagedRows) -> bool:
     if isinstance(update.writers, int):
         return len(rows) >= update.writers
@@ -199,99 +201,43 @@ def _in_portions(update: Update, rows: Rows) -> bool:
     return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(getattr(update.state, "columns", None))
 
 
-def _shown(spark: str) -> str:
+def _partitions(state: Any, rows: StagedRows) -> int:
+    return min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
+
+
+def shown(spark: str) -> str:
+    """A Spark as logs and messages name it: without its parameters, which may be secret."""
     return spark.partition(";")[0]
 
 
 # --- by this process ----------------------------------------------------------------------------------------------
 
 
-def _in_turns(state: FencedState, grant: Grant, rows: Rows) -> int:
+def _write_one(state: Any, grant: Grant, rows: Rows, asked: Asked | None, *, raising: bool) -> int:
+    if asked is not None and isinstance(state, PersistedState):
+        emitted = state.updated(grant, rows)
+        asked.rows(emitted.new_values)
+        return emitted.rows
+    given = keyed(rows, state)
+    if asked is not None:
+        given = list(given)
+    written: int = state.raise_and_write(grant, given) if raising else state.write(grant, given)
+    if asked is not None:
+        asked.keys(state, _keys(state, given), chunk=0)
+    return written
+
+
+def _in_turns(state: Any, grant: Grant, rows: StagedRows, asked: Asked | None) -> int:
     """One chunk after another, each in a store transaction of its own: memory, locks and undo stay small."""
-    iterator, written, chunk = iter(rows), 0, 0
-    for first in iterator:
-        portion = chain([first], islice(iterator, ROWS_A_WRITE - 1))
-        written += state.write(grant, portion, chunk=chunk, complete=False)
-        chunk += 1
+    written = 0
+    for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
+        given = portion if asked is None else list(portion)
+        written += state.write(grant, given, chunk=chunk, complete=False)
+        if asked is not None:
+            asked.keys(state, _keys(state, given), chunk=chunk)
     state.write(grant, (), complete=True)
     return written
 
 
-# --- by Spark -----------------------------------------------------------------------------------------------------
-
-
-def _by_spark(state: Any, grant: Grant, rows: StagedRows, spark: str, dag_file: str, log: Any) -> int:
-    from airflow_tx.spark.persist import WriteJob, seal, total
-
-    copied = portable(state)
-    assert copied is not None
-    keys = list(state.columns.keys)
-    partitions = min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if keys else 1
-    name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
-    job = WriteJob(name, rows.files, rows.columns, keys, partitions)
-    sealed = seal(copied, grant, rows.schema())
-    url = _connect_url(spark)
-    told = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
-    written = total(told)
-    if written != len(rows):
-        problem = f"Spark's executors wrote {written} of {len(rows)} rows"
-        raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
-    state.write(grant, (), complete=True)
-    return written
-
-
-def _connect_url(spark: str) -> str | None:
-    """The address of a Spark Connect server, if it is one."""
-    if spark.startswith("sc://"):
-        return spark
-    if _MASTER.match(spark):
-        return None
-    from airflow_tx.operators.connect import connect_url
-    from airflow_tx.operators.process import _connection
-
-    return connect_url(spark) if _connection(spark).conn_type == "spark_connect" else None
-
-
-def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    from airflow_tx.spark.connect import session
-    from airflow_tx.spark.persist import run
-
-    with session(url, tag=job.name, server=_shown(spark)) as connected:
-        return run(connected, job, sealed)
-
-
-def _by_driver(
-    spark: str, job: WriteJob, sealed: bytes, dag_file: str, state: FencedState, grant: Grant
-) -> list[dict[str, Any]]:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-    from airflow_tx.operators.process import _connection
-    from airflow_tx.spark import persist
-    from airflow_tx.spark.submit import driver_environment
-
-    conn_id = spark
-    if _MASTER.match(spark):
-        conn_id = _OWN_CONNECTION
-        # This process belongs to the one task.
-        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps({"conn_type": "spark", "host": spark})
-    connection = _connection(conn_id)
-    binary = connection.extra_dejson.get("spark-binary") or "spark-submit"
-    local = (connection.host or "").startswith("local")
-    os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
-    with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
-        persist.write_job(f"{folder}/job", job)
-        # Where the driver is on another machine, the pipe would not reach it.
-        hook = SparkSubmitHook(conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client")
-        with persist.handed_over(f"{folder}/pipe", sealed):
-            try:
-                hook.submit(str(Path(persist.__file__)))
-                return list(json.loads(Path(folder, "told").read_text()))
-            except TxError:
-                raise
-            except Exception as error:
-                reason = str(error).strip().splitlines()
-                told = reason[0] if reason else type(error).__name__
-                raise persist.WritersFailed(state=state.name, txid=grant.txid, reason=told) from error
-            finally:
-                with suppress(Exception):
-                    hook.on_kill()
+def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in state.columns.keys) for row in rows]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
 from airflow_tx.staging.area import dir_of
+from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
 
 if TYPE_CHECKING:
@@ -65,6 +67,24 @@ class Batch:
         plain: list[Any] = [dict(row) for row in rows]
         return self._spark.createDataFrame(plain)
 
+    def read_input(self, name: str) -> DataFrame:
+        """What a task before this one has emitted, or the new values that a committer has left.
+
+        A numeric or json column of new values is a text: CAST it, or use from_json.
+
+        :param name: as the operator names it: ``inputs={"name": other.output["counts"]}``.
+        :raises ConfigError: it names no such input.
+        """
+        if name not in self.descriptor.inputs:
+            known = ", ".join(self.descriptor.inputs) or "none"
+            remedy = f'It has {known}. Give the operator inputs={{"{name}": other.output["counts"]}}.'
+            raise ConfigError(option="batch.read_input(name)", value=name, remedy=remedy)
+        found = self.descriptor.inputs[name]
+        if found.files:
+            return self._spark.read.parquet(*(literal(file) for file in found.files))
+        # Nobody wrote a row, so there are no types either.
+        return self._spark.createDataFrame([], ", ".join(f"`{column}` string" for column in found.columns))
+
     def emit(self, name: str, df: DataFrame) -> None:
         """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
 
@@ -95,9 +115,9 @@ class Batch:
         """Make everything emitted visible; the last thing an application does.
 
         :param app: the application's name, for the message.
-        :raises StagingError: if nothing was emitted.
+        :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
         """
-        if not self._outputs:
+        if not self._outputs and not self.descriptor.inputs:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
         return write_manifest(self._where, self._outputs, consumed_rows=self.consumed_rows)

@@ -18,6 +18,7 @@ import os
 import pickle
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,14 +28,22 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.spark.new_values import stage_keys
+from airflow_tx.staging.output import Output, StagedFile
 from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.grouping import combined_runs
+from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
+    from airflow_tx.spark.new_values import Place
+
 # What a pipe holds without anybody reading: the most that Linux gives to everybody.
 _PIPE = 2**20
+# Where a row lies, for writers that need an order.
+_FILE, _INDEX = "airflow_tx_file", "airflow_tx_index"
 _SETTINGS = {
     # The partition of a key follows from nothing but the key and their number.
     "spark.sql.adaptive.enabled": "false",
@@ -64,6 +73,7 @@ class WriteJob:
     :param files: the staged Parquet files, as Spark's readers take them.
     :param columns: what to read of them; `keys` are among them.
     :param partitions: how many chunks.
+    :param ordered: a key may have several rows, which a writer takes one after another, in their order in the files.
     """
 
     name: str
@@ -71,13 +81,15 @@ class WriteJob:
     columns: Sequence[str]
     keys: Sequence[str]
     partitions: int
+    ordered: bool = False
 
 
-def seal(state: FencedState, grant: Grant, schema: pa.Schema) -> bytes:
+def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: Place | None = None) -> bytes:
     """What a writer needs, as bytes: classes of the DAG's own go along, for executors know no DAG file.
 
     :param state: one that needs no Airflow.
     :param schema: of the rows as pyarrow reads them.
+    :param place: where it stages the new values of its keys.
     """
     from pyspark import cloudpickle as pyspark_cloudpickle
 
@@ -92,7 +104,7 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema) -> bytes:
                 cloudpickle.register_pickle_by_value(sys.modules[name])
                 stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
         # A write compares the token; what the batch was is known to the fence already.
-        told = (state, replace(grant, last={}, batch="null"), schema.serialize().to_pybytes())
+        told = (state, replace(grant, last={}, batch="null"), schema.serialize().to_pybytes(), place)
         sealed: bytes = cloudpickle.dumps(told)
         return sealed
 
@@ -113,13 +125,23 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
         yield write_chunk(sealed, batches)
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
-    rows = spark.read.parquet(*job.files).select(*columns.values())
+    place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
+    rows = spark.read.parquet(*job.files).select(*columns.values(), *(place if job.ordered else ()))
     parts = rows.repartition(job.partitions, *[columns[name] for name in job.keys])
+    if job.ordered:
+        sorted_ = parts.sortWithinPartitions(*[columns[name] for name in job.keys], _FILE, _INDEX)
+        parts = sorted_.select(*columns.values())
     return [json.loads(row["told"]) for row in parts.mapInArrow(write, "told string").collect()]
 
 
-def total(told: Iterable[Mapping[str, Any]]) -> int:
-    """How many keys all chunks wrote.
+def parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
+    """The parts of new values that the chunks have staged."""
+    found = [chunk["part"] for chunk in told if chunk.get("part")]
+    return [Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"])) for part in found]
+
+
+def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many keys all chunks wrote, and how many rows they had for them.
 
     :raises TxError: what a chunk was refused with; a fence before anything else.
     """
@@ -127,7 +149,7 @@ def total(told: Iterable[Mapping[str, Any]]) -> int:
     refused = [rebuilt(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk]
     for error in sorted(refused, key=lambda error: not isinstance(error, FenceOutranked)):
         raise error
-    return sum(chunk["keys"] for chunk in found)
+    return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
 
 
 def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
@@ -147,23 +169,60 @@ def write_chunk(sealed: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
     import pyarrow as pa
     from pyspark import TaskContext
 
-    state, grant, schema = pickle.loads(sealed)
+    state, grant, schema, place = pickle.loads(sealed)
     task = TaskContext.get()
     chunk = task.partitionId() if task is not None else 0
-    rows = _rows(batches, pa.ipc.read_schema(pa.py_buffer(schema)))
+    rows = _Taken(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))))
     told: dict[str, Any] = {"chunk": chunk, "keys": 0}
     where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
     try:
-        for first in rows:
+        keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
+        for first in keyed:
             failpoint("spark.before_chunk", **where)
-            told["keys"] = state.write(grant, chain([first], rows), chunk=chunk, complete=False)
+            told["keys"] = state.write(grant, chain([first], keyed), chunk=chunk, complete=False)
             failpoint("spark.after_chunk", **where)
+        if place is not None and keyed.found:
+            # A task that Spark runs twice stages twice; the one whose answer counts names its file.
+            staged = stage_keys(place, state, keyed.found, f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet")
+            told["part"] = asdict(staged)
     except TxError as error:
         reason = type(error).__name__
         print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
         told.update(error=type(error).__name__, fields=error.fields)
-    text = json.dumps(told, default=str)
+    text = json.dumps({**told, "rows": rows.count}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
+
+
+class _Taken:
+    """Counts the rows that go by."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        row = next(self._rows)
+        self.count += 1
+        return row
+
+
+class _Keys:
+    """Remembers the keys that go by, if a state is given."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]], state: Any) -> None:
+        self._rows, self._names = rows, state.columns.keys if state is not None else None
+        self.found: list[tuple[Any, ...]] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        row = next(self._rows)
+        if self._names is not None:
+            self.found.append(tuple(row[name] for name in self._names))
+        return row
 
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:

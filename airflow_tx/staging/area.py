@@ -20,6 +20,7 @@ from airflow_tx.staging.descriptor import Descriptor, TaskTry
 from airflow_tx.staging.files import Files, open_files
 
 DESCRIPTOR = "_descriptor.json"
+KEPT = "@kept"
 
 
 def encode(part: str) -> str:
@@ -71,6 +72,11 @@ class StagingArea:
     def root(self) -> str:
         """The root, absolute, with the ledger."""
         return self.files.root
+
+    @property
+    def kept(self) -> StagingArea:
+        """An area beside, for what is read after its transaction is committed. No topology has its name."""
+        return StagingArea(f"{self.root}/{KEPT}")
 
     def __repr__(self) -> str:
         return f"StagingArea({self.root!r})"

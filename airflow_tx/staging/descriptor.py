@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_tx.errors import ConfigError
@@ -31,6 +31,18 @@ class TaskTry:
 
 
 @dataclass(frozen=True)
+class Input:
+    """The output of another task, as an application reads it.
+
+    :param files: Parquet, as Spark's readers take them.
+    :param columns: of all files.
+    """
+
+    files: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Descriptor:
     """Everything an application needs to process one batch.
 
@@ -40,6 +52,7 @@ class Descriptor:
     :param rows: the metadata, plain JSON: exactly which rows.
     :param source: class path and constructor arguments, as `Source.serialize()` gave them.
     :param root: root of the staging area.
+    :param inputs: output of tasks before it, by name.
     """
 
     topology: str
@@ -48,6 +61,7 @@ class Descriptor:
     rows: Any
     source: tuple[str, Mapping[str, Any]]
     root: str
+    inputs: Mapping[str, Input] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.topology} {self.attempt} {self.task}"
@@ -66,6 +80,7 @@ class Descriptor:
                 "rows": self.rows,
                 "source": [self.source[0], dict(self.source[1])],
                 "root": self.root,
+                "inputs": {name: asdict(each) for name, each in self.inputs.items()},
             }
         )
 
@@ -92,4 +107,5 @@ class Descriptor:
             rows=value["rows"],
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
+            inputs={name: Input(**{key: tuple(of[key]) for key in of}) for name, of in value.get("inputs", {}).items()},
         )

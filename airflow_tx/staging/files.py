@@ -8,6 +8,7 @@ it is dropped: the driver then signs in with what its own environment gives it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
@@ -18,6 +19,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 # Hadoop's client for S3 listens to another scheme than everybody else's.
 _SPARK_SCHEMES = {"s3": "s3a"}
+
+
+def literal(uri: str) -> str:
+    """A file as Spark's readers take it: what would be a wildcard in its name is none."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
 class Files(ABC):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Max,
         Min,
         ReducerAggregator,
+        StoredReducer,
         Sum,
     )
     from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
@@ -90,6 +91,7 @@ _HOME = {
     "StateFactory": "query",
     "StateKind": "api",
     "StateUpdater": "query",
+    "StoredReducer": "aggregators",
     "Sum": "aggregators",
     "TransactionalMap": "maps",
     "TransactionalValue": "values",
@@ -144,6 +146,7 @@ __all__ = [
     "StateFactory",
     "StateKind",
     "StateUpdater",
+    "StoredReducer",
     "Sum",
     "TransactionalMap",
     "TransactionalValue",

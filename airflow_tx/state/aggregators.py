@@ -82,10 +82,10 @@ class CompositeAggregator(Protocol):
         """What one row with this value adds to the parts."""
 
     def result(self, row: Mapping[str, Any]) -> Any:
-        """The result, from the stored values of the parts, in their order."""
+        """The result, from the stored values of the parts, in their order.
 
-
-Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator
+        Its column type is the attribute `result_type`; without one, new values of a commit have only the parts.
+        """
 
 
 class ReducerAggregator(Protocol[T]):
@@ -95,7 +95,32 @@ class ReducerAggregator(Protocol[T]):
         """The value of no rows at all."""
 
     def reduce(self, current: T, row: Any) -> T:
-        """The value after one more row."""
+        """The value after one more row.
+
+        :param current: yours: you may change it and return it.
+        """
+
+
+class StoredReducer(ReducerAggregator[T], Protocol[T]):
+    """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
+
+    A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of
+    one key there may be several; they come in the order in which they lie in the output. The value that is kept is
+    what `reduce` gave for the last row, in the type of the column; None is kept as NULL, and starts anew from `init()`.
+
+    `reduce` may be called again for rows that it has seen, when a commit is tried again: from the value before them.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the state remembers of how the column was made; not one that stores know."""
+
+    @property
+    def type(self) -> str:
+        """The column type of the value: bigint, text, json …"""
+
+
+Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator | StoredReducer[Any]
 
 
 @dataclass(frozen=True)
@@ -297,6 +322,11 @@ class Avg(_Typed):
 
     def __init__(self, type: str = "double") -> None:
         super().__init__(type)
+
+    @property
+    def result_type(self) -> str:
+        """That of the average."""
+        return "numeric" if self.type == "numeric" else "double"
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
         """Sum and count."""

@@ -23,6 +23,7 @@ from airflow_tx.state.column_types import (
     size_of,
     type_of,
 )
+from airflow_tx.state.reducers import Reduced, is_reducer
 
 RESERVED = "tx_"
 MAX_KEY_BYTES = 1024
@@ -63,7 +64,7 @@ class Columns:
                 values.update(aggregator.parts(name))
             else:
                 parts.append(name)
-                values[name] = Reduced(aggregator) if is_reducer(aggregator) else aggregator  # type: ignore[arg-type]
+                values[name] = Reduced(aggregator) if is_reducer(aggregator) else aggregator
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "composites", composites)
         names = [*self.keys, *parts, *composites]
@@ -322,14 +323,14 @@ def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> 
 
 def _unusable(values: Mapping[str, Any]) -> str:
     for name, aggregator in values.items():
+        given = aggregator.reducer if isinstance(aggregator, Reduced) else aggregator
         if not hasattr(aggregator, "combine"):
-            return (
-                f"column {name!r} has {aggregator!r}, which combines no two values (a ReducerAggregator takes the rows "
-                "themselves: use a ReducerValueUpdater on a map)"
-            )
+            return f"column {name!r} has {given!r}, which is no aggregator: it has neither combine(a, b) nor reduce"
+        if missing := [each for each in ("name", "type") if not hasattr(given, each)]:
+            return f"column {name!r} has {given!r}, which needs attributes of its own: {' and '.join(missing)}"
         if aggregator.type not in CONVERT:
             return f"column {name!r} has type {aggregator.type!r}, not one of {', '.join(CONVERT)}"
-        if aggregator.name in PUSHED_DOWN and not type(aggregator).__module__.startswith("airflow_tx."):
+        if aggregator.name in PUSHED_DOWN and not type(given).__module__.startswith("airflow_tx."):
             return f"column {name!r} has an aggregator of your own named {aggregator.name!r}; give it another name"
     return ""
 

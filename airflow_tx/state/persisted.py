@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
 from airflow_tx.state.query import StateUpdater, update
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an updater was given, and what it emitted.
+
+    :param rows: how many it was given.
+    """
+
+    rows: int
+    new_values: list[dict[str, Any]]
 
 
 class PersistedState:
@@ -52,9 +67,20 @@ class PersistedState:
 
         :return: how many rows there were.
         """
+        done = self.updated(grant, rows)
+        if done.new_values:
+            log.info(
+                "%s emitted %d new values, which nobody asks for: partition_persist(..., new_values=NAME) makes them "
+                "an output of the committer",
+                type(self.updater).__name__,
+                len(done.new_values),
+            )
+        return done.rows
+
+    def updated(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> Updated:
+        """The same, with the rows of the new values stream."""
         given = list(rows)
-        update(self.state, grant.txid, given, self.updater)
-        return len(given)
+        return Updated(len(given), update(self.state, grant.txid, given, self.updater))
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         """Like `write`."""

@@ -92,6 +92,7 @@ class ApproxCountDistinct:
 
     lg_k: int = 12
     name: ClassVar[str] = "approx_count_distinct"
+    result_type: ClassVar[str] = "bigint"
 
     def __post_init__(self) -> None:
         HllSketch(self.lg_k)

@@ -111,6 +111,44 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """A reducer that no partial value can stand for: a balance that never falls below zero."""
+
+    name: ClassVar[str] = "balance"
+    type: ClassVar[str] = "bigint"
+
+    def init(self) -> int:
+        """Nothing."""
+        return 0
+
+    def reduce(self, current: int, row: Mapping[str, Any]) -> int:
+        """What comes in or goes out."""
+        return max(0, current + int(row["step"]))
+
+
+@dataclass(frozen=True)
+class LastTwo:
+    """A reducer that keeps a list, and changes it in place."""
+
+    name: ClassVar[str] = "last_two"
+    type: ClassVar[str] = "json"
+
+    def init(self) -> list[int]:
+        """Nothing."""
+        return []
+
+    def reduce(self, current: list[int], row: Mapping[str, Any]) -> list[int]:
+        """One more, and the oldest goes."""
+        current.append(row["step"])
+        return current[-2:]
+
+
+def steps(*values: int) -> list[dict[str, int]]:
+    """Rows for the two."""
+    return [{"step": value} for value in values]
+
+
+@dataclass(frozen=True)
 class Case:
     """An aggregator, its deltas, one a transaction, and what comes of them.
 
@@ -146,6 +184,8 @@ CASES: dict[str, Case] = {
     "collect_set": Case(CollectSet(), [None, "b", ["a", "b", None], [], 7], [7, "a", "b"], ["wrong", ["x", "a"]]),
     "approx_count_distinct": Case(ApproxCountDistinct(), [None, "a", "b", None, "a"], 2, ["wrong", "b"]),
     "product": Case(Product(), [None, 2, 3, None, -7], -42, [100, 0]),
+    "balance": Case(Balance(), [None, steps(3), steps(-5, 2, 7), None, steps(-1)], 8, [steps(100), steps(-100, 3)]),
+    "last_two": Case(LastTwo(), [None, steps(1), steps(2, 3), None, steps(4)], [3, 4], [steps(7, 8), steps(9)]),
     **{name: case for kind in EXAMPLES for name, case in _chosen(kind).items()},
 }
 # Ours, or those of a database that adds up by itself.

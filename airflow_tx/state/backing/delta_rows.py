@@ -6,17 +6,17 @@ are committed.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Protocol
 
 from airflow_tx.errors import ChunkConflict, ConfigError, OutputChanged, StateError, TxidBehind
 from airflow_tx.protocol.records import digest
+from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.column_types import CONVERT, converted, json_text, to_plain
+from airflow_tx.state.column_types import CONVERT, converted, to_plain
 from airflow_tx.state.columns import RESERVED, Columns
+from airflow_tx.state.reducers import Reduced
 
 FENCE, VALUE = "fence", "value"
 PREV = "tx_prev_"
@@ -155,8 +155,8 @@ class KeyedRows:
         self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: Turn
     ) -> dict[str, Any]:
         names = list(self.columns.values)
-        kinds = [aggregator.type for aggregator in self.columns.values.values()]
-        output = digest([to_plain(kind, value) for kind, value in zip(kinds, delta, strict=True)])
+        aggregators = self.columns.values.values()
+        output = digest([_plain(aggregator, value) for aggregator, value in zip(aggregators, delta, strict=True)])
         if same is not None:
             if same["tx_digest"] != output:
                 raise OutputChanged(
@@ -184,6 +184,12 @@ class KeyedRows:
         if row["tx_created"]:
             return deleted(row)
         return {**row, **{name: row[PREV + name] for name in self.columns.values}}
+
+
+def _plain(aggregator: CombinerAggregator, delta: Any) -> Any:
+    if isinstance(aggregator, Reduced):
+        return None if delta is None else [repr(sorted(row.items())) for row in delta]
+    return to_plain(aggregator.type, delta)
 
 
 class _Alone:
@@ -293,15 +299,7 @@ def deleted(row: Change) -> Change:
     return {"tx_row": row["tx_row"], "tx_key": row["tx_key"], "tx_txid": None}
 
 
-# --- columns as Spark has them ------------------------------------------------------------------------------------
-
-# Delta has no number of any length: such a number is a text of its digits, and CAST makes a DECIMAL of it.
-_TO_DELTA: Mapping[str, Callable[[Any], Any]] = {"numeric": lambda value: format(value, "f"), "json": json_text}
-_FROM_DELTA: Mapping[str, Callable[[Any], Any]] = {
-    "numeric": Decimal,
-    "json": json.loads,
-    "timestamptz": CONVERT["timestamptz"],
-}
+# The columns as Spark has them; what is a text here is one in Arrow, too.
 DDL: Mapping[str, str] = {
     "bigint": "BIGINT",
     "double": "DOUBLE",
@@ -315,34 +313,3 @@ DDL: Mapping[str, str] = {
     "bytes": "BINARY",
     "json": "STRING",
 }
-
-
-def to_arrow(changes: list[Change], types: Mapping[str, str]) -> Any:
-    """Rows as an Arrow table."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-
-    arrow = {
-        "bigint": pa.int64(),
-        "double": pa.float64(),
-        "boolean": pa.bool_(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us"),
-        "timestamptz": pa.timestamp("us", tz="UTC"),
-        "bytes": pa.binary(),
-    }
-    columns = {}
-    for name, kind in types.items():
-        values = [row.get(name) for row in changes]
-        if kind in _TO_DELTA:
-            values = [None if value is None else _TO_DELTA[kind](value) for value in values]
-        columns[name] = pa.array(values, arrow.get(kind, pa.string()))
-    return pa.table(columns)
-
-
-def from_arrow(table: Any, types: Mapping[str, str]) -> list[Change]:
-    """The rows of an Arrow table."""
-    columns = {}
-    for name in table.column_names:
-        values, back = table.column(name).to_pylist(), _FROM_DELTA.get(types[name])
-        columns[name] = values if back is None else [None if value is None else back(value) for value in values]
-    return [{name: column[number] for name, column in columns.items()} for number in range(table.num_rows)]

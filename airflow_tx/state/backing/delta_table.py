@@ -22,7 +22,8 @@ from airflow_tx.errors import StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import FenceRow
-from airflow_tx.state.backing.delta_rows import DDL, FENCE, VALUE, Change, DeltaRows, from_arrow, to_arrow
+from airflow_tx.state.backing.arrow_rows import from_arrow, to_arrow
+from airflow_tx.state.backing.delta_rows import DDL, FENCE, VALUE, Change, DeltaRows
 
 FORMAT = 1
 # Never another one: its versions are the fence's numbers.

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import StateError
-from airflow_tx.operators.updates import combined, persistent_aggregate
+from airflow_tx.operators.updates import persistent_aggregate
 from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.state.grouping import combined
 
 STATE = MemoryState("words", keys=["word"], values={"count": Count(), "total": Sum()})
 

@@ -17,6 +17,7 @@ from airflow_tx.spark.persist import rebuilt, total
 from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.state_suite import Grants
+from airflow_tx.testing.state_values import Balance, LastTwo
 
 ATTEMPT = TransactionAttempt(1, 1)
 POSTGRES = SqlState.from_url("postgresql://user:secret@nowhere/db", table="words", keys=["word"], values={"n": Count()})
@@ -112,6 +113,44 @@ def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) ->
     assert fence.applied
 
 
+def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_them(area: StagingArea) -> None:
+    state = MemoryState("users", keys=["user"], values={"balance": Balance(), "last": LastTwo()})
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
+    rows = [{"user": f"u{i % 7}", "step": (i * 37) % 23 - 11, "other": "x"} for i in range(50)]
+    staged = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
+    found = StagedRows(area, staged, state, ATTEMPT)
+    assert found.columns == ["user", "step", "other"]
+    expected = {f"u{i}": 0 for i in range(7)}
+    for row in rows:
+        expected[str(row["user"])] = max(0, expected[str(row["user"])] + int(str(row["step"])))
+    for attempt in (1, 2):
+        grant = Grants()(1, attempt)
+        state.database.fence = None
+        state.raise_fence(grant)
+        assert writing.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        # The same portions again are harmless.
+        assert writing.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        assert {row["user"]: row["balance"] for row in state.read()} == expected
+    assert len({value.chunk for value in state.database.rows.values()}) > 2
+    assert output_digest(found, update(state)) == output_digest(list(found)[::-1], update(state))
+
+
+def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_rows(area: StagingArea) -> None:
+    state = MemoryState("users", keys=[], values={"balance": Balance(), "n": Count()})
+    rows = staged(area, 9, state)
+    assert spark_of(update(state, writers=1), rows) is None
+    grant = Grants()(1)
+    state.raise_fence(grant)
+    with pytest.raises(StateError, match="step"):  # the rows have none
+        writing.write_update(update(state), grant, rows, dag_file="", log=None)
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "steps"))
+    steps = [{"step": 1, "n": 2} for _ in range(9)]
+    ref_of_steps = write_manifest(where, {"counts": write_rows(where, "counts", steps)})["counts"].to_json()
+    rows = StagedRows(area, ref_of_steps, state, ATTEMPT)
+    assert writing.write_update(update(state), grant, rows, dag_file="", log=None) == 1
+    assert state.read() == [{"balance": 9, "n": 18}]
+
+
 def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> None:
     grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
@@ -145,5 +184,5 @@ def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
     other = {"error": "StateError", "fields": {"state": "s", "problem": "p", "remedy": "r"}}
     with pytest.raises(FenceOutranked):
         total([{"keys": 3}, other, outranked])
-    assert total([{"keys": 3}, {"keys": 4}]) == 7
+    assert total([{"keys": 3, "rows": 5}, {"keys": 4, "rows": 4}]) == (7, 9)
     assert isinstance(rebuilt("Unheard", {"state": "s"}), StateError)

@@ -137,7 +137,7 @@ class Own:
 
 
 class Concat:
-    """A reducer is no combiner."""
+    """A reducer as a map takes it."""
 
     def init(self) -> str:
         return ""
@@ -154,9 +154,11 @@ def test_an_aggregator_of_ones_own_is_taken_if_its_name_is_its_own() -> None:
         columns({"v": Own(type="int8")})
 
 
-def test_a_reducer_is_refused_with_the_place_where_it_can_be_used() -> None:
-    with pytest.raises(ConfigError, match="ReducerValueUpdater"):
+def test_a_reducer_without_a_name_and_a_type_is_no_column() -> None:
+    with pytest.raises(ConfigError, match="Concat.* needs attributes of its own: name and type"):
         columns({"v": Concat()})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="neither combine.* nor reduce"):
+        columns({"v": "sum"})  # type: ignore[dict-item]
 
 
 def test_json_is_no_key() -> None:

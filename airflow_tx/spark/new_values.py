@@ -1,0 +1,157 @@
+"""New values of the keys of an update, staged by whoever wrote them: each writer its own part of one output.
+
+Each grant has a folder of its own, so that nothing is overwritten by a committer thought dead; the newest one counts.
+Source: trident-state seed (newValuesStream).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import StagingError, StateError
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.staging import OutputRef, StagingArea, TaskTry, TryDir, read_manifest
+from airflow_tx.staging.area import encode
+from airflow_tx.staging.output import Output, StagedFile, check_name
+from airflow_tx.state.backing.arrow_rows import schema_of, to_arrow
+from airflow_tx.state.column_types import converted
+
+if TYPE_CHECKING:
+    from airflow_tx.state.api import QueryableState
+
+# What a state is asked for at once.
+KEYS_AT_ONCE = 10_000
+_GRANT = re.compile(r"grant-(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the parts of one output go; it travels to executors.
+
+    :param root: of the area.
+    :param task: the committer, with the grant as its try.
+    """
+
+    root: str
+    topology: str
+    attempt: TransactionAttempt
+    task: TaskTry
+    name: str
+
+    @classmethod
+    def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> Place:
+        """The place of what a committer stages under a grant."""
+        task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}")
+        return cls(area.root, topology, TransactionAttempt(token.txid, token.attempt), task, name)
+
+    @property
+    def where(self) -> TryDir:
+        """The folder of the grant."""
+        return StagingArea(self.root).try_dir(self.topology, self.attempt, self.task)
+
+    @property
+    def folder(self) -> str:
+        """That of the output, relative to the root.
+
+        :raises StagingError: it has no name for an output.
+        """
+        return check_name(self.where, self.name)
+
+
+def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]], file: str) -> Output:
+    """Ask a state for the values of keys, and write them with their keys as one file.
+
+    :param keys: those of one writer, in the order of the key columns.
+    :raises StateError: one of them is not there, although it was written.
+    """
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    if not keys:
+        return Output((), ())
+    types, names = column_types(state), state.columns.keys
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema_of(types)) as writer:
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            portion = keys[start : start + KEYS_AT_ONCE]
+            # Without keys, the one key has no columns.
+            values_of = zip(names, zip(*portion, strict=True), strict=True) if names else ()
+            columns = [converted(types[name], values) for name, values in values_of]
+            own = zip(*columns, strict=True) if names else iter([()] * len(portion))
+            rows = []
+            for key, values in zip(own, state.multi_get(portion), strict=True):
+                if values is None:
+                    shown = dict(zip(names, key, strict=True))
+                    problem = f"key {shown} has no value, although it was written a moment ago"
+                    raise StateError(state=state.name, problem=problem, remedy="Look who else deletes there.")
+                rows.append({**dict(zip(names, key, strict=True)), **values})
+            writer.write_table(to_arrow(rows, types))
+    return _put(place, file, sink.getvalue().to_pybytes(), len(keys), tuple(types))
+
+
+def stage_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Output:
+    """Write rows that an updater emitted, as one file.
+
+    :raises StagingError: they have no common type.
+    """
+    from airflow_tx.staging import write_rows
+
+    return write_rows(place.where, place.name, rows)
+
+
+def joined(parts: Iterable[Output]) -> Output:
+    """The parts of all writers as one output."""
+    found = list(parts)
+    files = sorted((file for part in found for file in part.files), key=lambda file: file.name)
+    return Output(tuple(files), next((part.columns for part in found if part.columns), ()))
+
+
+def column_types(state: QueryableState) -> dict[str, str]:
+    """The columns of new values, and their types: keys, values and the results of composites.
+
+    :raises StateError: nothing was ever written to the state.
+    """
+    columns, keys = state.columns, state.key_types()
+    if keys is None:
+        problem = "it was never written, so its keys have no types"
+        raise StateError(state=state.name, problem=problem, remedy="Name them: types={...}.")
+    values = {name: aggregator.type for name, aggregator in columns.values.items()}
+    results = {name: getattr(each, "result_type", None) for name, each in columns.composites.items()}
+    known = {name: kind for name, kind in results.items() if kind is not None}
+    return {**{name: keys[name] for name in columns.keys}, **values, **known}
+
+
+def are_new_values(ref: Mapping[str, Any]) -> bool:
+    """Whether a reference is to new values, and not to the output of a processing task."""
+    return _GRANT.fullmatch(str(ref.get("task_try"))) is not None
+
+
+def newest(area: StagingArea, topology: str, txid: int, task_id: str) -> dict[str, OutputRef]:
+    """What the last grant of a transaction has staged for a committer, by name; nothing, if it is not kept any more.
+
+    :param area: the one of what is kept.
+    """
+    below = f"{encode(topology)}/{txid}"
+    attempts = sorted((int(name) for name in area.files.list(below) if name.isdecimal()), reverse=True)
+    for attempt in attempts:
+        tries = area.files.list(f"{below}/{attempt}/{encode(task_id)}@-1")
+        for _, task_try in sorted(((_rank(name), name) for name in tries), reverse=True):
+            task = TaskTry(task_id, -1, task_try)
+            with suppress(StagingError):
+                return read_manifest(area.try_dir(topology, TransactionAttempt(txid, attempt), task)).refs()
+    return {}
+
+
+def _rank(name: str) -> tuple[int, ...]:
+    found = _GRANT.fullmatch(name)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _put(place: Place, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:
+    where = place.where
+    where.files.write(f"{place.folder}/{file}", content)
+    return Output((StagedFile(file, len(content), rows),), columns)

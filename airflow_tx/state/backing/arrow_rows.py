@@ -1,0 +1,75 @@
+"""Rows of a state as Arrow tables, exactly: what Arrow has no type for is a text, of which the column's field tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.state.column_types import CONVERT, json_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+Row = dict[str, Any]
+# A decimal of Arrow has a fixed number of digits. Ours is a text of its digits, and CAST makes a DECIMAL of it.
+_TO_TEXT: Mapping[str, Callable[[Any], Any]] = {"numeric": lambda value: format(value, "f"), "json": json_text}
+_BACK: Mapping[str, Callable[[Any], Any]] = {
+    "numeric": Decimal,
+    "json": json.loads,
+    "timestamptz": CONVERT["timestamptz"],
+}
+_KIND = b"airflow_tx"
+
+
+def schema_of(types: Mapping[str, str]) -> pa.Schema:
+    """The columns of a table.
+
+    :param types: column -> one of our types.
+    """
+    import pyarrow as pa
+
+    known = {
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us"),
+        "timestamptz": pa.timestamp("us", tz="UTC"),
+        "bytes": pa.binary(),
+    }
+    return pa.schema(
+        [pa.field(name, known.get(kind, pa.string()), metadata={_KIND: kind}) for name, kind in types.items()]
+    )
+
+
+def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
+    """Rows as a table; a column that a row lacks is NULL in it."""
+    import pyarrow as pa
+
+    schema, columns = schema_of(types), []
+    for field, (name, kind) in zip(schema, types.items(), strict=True):
+        values = [row.get(name) for row in rows]
+        if kind in _TO_TEXT:
+            values = [None if value is None else _TO_TEXT[kind](value) for value in values]
+        columns.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[Row]:
+    """The rows of a table.
+
+    :param types: column -> one of our types, of all columns, or of those that `types_of` knows.
+    """
+    columns = {}
+    for name in table.schema.names:
+        values, back = table.column(name).to_pylist(), _BACK.get(types.get(name, ""))
+        columns[name] = values if back is None else [None if value is None else back(value) for value in values]
+    return [{name: column[number] for name, column in columns.items()} for number in range(table.num_rows)]
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """The types that `to_arrow` noted."""
+    noted = {field.name: (field.metadata or {}).get(_KIND) for field in schema}
+    return {name: kind.decode() for name, kind in noted.items() if kind is not None}

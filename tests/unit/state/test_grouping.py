@@ -1,0 +1,81 @@
+"""Rows of which several have one key, as a state takes them; and a reducer, which takes each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import StateError
+from airflow_tx.state import Avg, Count, MemoryState
+from airflow_tx.state.grouping import combined, combined_at_once, combined_runs
+from airflow_tx.testing.state_suite import Grants
+from airflow_tx.testing.state_values import Balance, LastTwo
+
+ROWS: list[dict[str, Any]] = [
+    {"user": "a", "n": 1, "step": 5, "delay": 1.0},
+    {"user": "b", "n": 1, "step": -3, "delay": None},
+    {"user": "a", "n": 2, "step": -7, "delay": 3.0},
+    {"user": "a", "n": None, "step": 2, "delay": 2.0},
+]
+
+
+def state(*keys: str, kind: str = "opaque") -> MemoryState:
+    values: Any = {"n": Count(), "balance": Balance(), "last": LastTwo(), "delay": Avg()}
+    return MemoryState("users", keys=keys, values=values, kind=kind)
+
+
+def test_a_reducer_gets_whole_rows_of_its_key_in_their_order_and_other_columns_are_combined() -> None:
+    first, second = combined(ROWS, state("user"))
+    assert first["balance"] == first["last"] == [ROWS[0], ROWS[2], ROWS[3]]
+    assert (first["user"], first["n"], first["delay_sum"], first["delay_count"]) == ("a", 3, 6.0, 3)
+    assert (second["user"], second["n"], second["balance"]) == ("b", 1, [ROWS[1]])
+    assert set(first) == {"user", "n", "balance", "last", "delay_sum", "delay_count"}
+
+
+def test_rows_that_are_sorted_by_key_are_grouped_one_key_at_a_time() -> None:
+    def endless() -> Iterator[dict[str, Any]]:
+        yield from sorted(ROWS, key=lambda row: str(row["user"]))
+        raise AssertionError("the next key is not looked at before this one is taken")
+
+    found = combined_runs(endless(), state("user"))
+    assert next(found) == next(combined(ROWS, state("user")))
+
+
+def test_a_state_without_keys_goes_through_the_rows_itself() -> None:
+    row = combined_at_once(ROWS, state())
+    assert row["balance"] is ROWS
+    assert row["n"] == 4
+
+
+def test_the_values_are_those_of_the_rows_one_after_another_and_exact_on_replay() -> None:
+    grants, users = Grants(), state("user")
+    grants.commit_rows(1, users, combined(ROWS, users))
+    assert [(row["user"], row["balance"], row["last"]) for row in users.read()] == [("a", 2, [-7, 2]), ("b", 0, [-3])]
+    more = [{"user": "a", "n": 1, "step": step, "delay": 0.0} for step in (1, -9, 4)]
+    users.raise_and_write(grants(2), combined(ROWS, users))
+    grants.commit_rows(2, users, combined(more, users), attempt=2)
+    assert [(row["user"], row["balance"], row["last"]) for row in users.read()] == [("a", 4, [-9, 4]), ("b", 0, [-3])]
+
+
+def test_a_row_without_its_key_or_a_combined_column_is_named() -> None:
+    with pytest.raises(StateError, match=r"row 1 = .*KeyError: 'user'.*columns user, n, delay_sum"):
+        list(combined([ROWS[0], {"n": 1, "step": 1, "delay": 1.0}], state("user")))
+    with pytest.raises(StateError, match="row 0 = .*KeyError: 'n'"):
+        list(combined([{"user": "a", "step": 1, "delay": 1.0}], state("user")))
+
+
+def test_a_reducer_that_fails_refuses_the_whole_update_and_names_the_row() -> None:
+    grants, users = Grants(), state("user")
+    rows = [ROWS[1], {"user": "a", "n": 1, "delay": 1.0, "stride": 5}]
+    with pytest.raises(StateError, match=r"key {'user': 'a'}: the balance .*'stride': 5.*KeyError: 'step'.*Nothing"):
+        grants.commit_rows(1, users, combined(rows, users))
+    assert users.read() == []
+
+
+@pytest.mark.parametrize("rows", ["step", 5, {"step": 5}, iter([{"step": 5}])])
+def test_a_delta_that_is_no_list_of_rows_is_refused(rows: Any) -> None:
+    users = MemoryState("users", keys=["user"], values={"balance": Balance()})
+    with pytest.raises(StateError, match=r"row 0 .*a reducer takes"):
+        Grants().commit_rows(1, users, [{"user": "a", "balance": rows}])
