@@ -224,7 +224,7 @@ class LocalKafka(JavaServer):
         _write_properties(settings, {**self._settings, **self._addresses(), **self._login()})
         if not (self._file("data") / "meta.properties").exists():
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            tool = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(settings))
+            tool = ("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c", str(settings))
             self._run(*self._java(), *tool)
 
     def _addresses(self) -> dict[str, str]:

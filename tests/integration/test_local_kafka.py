@@ -131,8 +131,12 @@ def test_only_who_knows_the_password_gets_in() -> None:
         stranger = AdminClient(wrong)
         with pytest.raises(KafkaException):
             stranger.list_topics(timeout=2)
-        stranger.poll(0)
-        assert KafkaError._AUTHENTICATION in [each.code() for each in refused]
+
+        def told() -> bool:
+            stranger.poll(0)
+            return KafkaError._AUTHENTICATION in [each.code() for each in refused]
+
+        eventually(told, 10, "the wrong password is told")
         assert password not in closed.log.read_text(encoding="utf-8")
 
 
