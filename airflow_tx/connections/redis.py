@@ -1,10 +1,11 @@
-"""Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client.
+"""Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client; and that client.
 
 No password is shown in a message or a repr.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_tx.connections.lookup import airflow_connection
@@ -22,6 +23,10 @@ EXTRAS = (
     "socket_timeout",
     "socket_connect_timeout",
 )
+# A server that does not answer is as good as one that cannot be reached.
+_PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
+# What a server says that cannot be used now, while another one, or the same one later, can.
+AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "You can't write against a read")
 
 
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
@@ -73,3 +78,31 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
         return kind(value)
     except (TypeError, ValueError):
         raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None
+
+
+def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
+    """A client that is not connected yet; it sends nothing twice behind our back.
+
+    :param parameters: of `redis.Redis`; for what they do not say of time-outs, ours are taken.
+    :param needed_by: for the message.
+    :raises ConfigError: redis-py is missing.
+    """
+    try:
+        from redis import ConnectionPool, Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ImportError:
+        raise ConfigError(
+            option="Redis of", value=needed_by, remedy="It needs redis-py: pip install 'airflow-provider-tx[redis]'."
+        ) from None
+    known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
+    if "connection_class" in known:  # of a URL
+        return Redis(connection_pool=ConnectionPool(**known))
+    return Redis(**known)
+
+
+def told(error: Exception, parameters: Mapping[str, Any]) -> str:
+    """What an error says, in one line without the password."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    secret = parameters.get("password")
+    return text.replace(str(secret), "***") if secret else text

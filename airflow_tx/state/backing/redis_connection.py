@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_tx.connections.redis import parameters_of_connection, parameters_of_url
+from airflow_tx.connections.redis import AWAY, make_client, parameters_of_connection, parameters_of_url, told
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
-
-# A server that does not answer is as good as one that cannot be reached.
-_PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
-# What the server says when this one cannot take writes now, and another, or the same one later, will.
-_AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "You can't write against a read")
 
 
 class RedisServer:
@@ -24,7 +19,7 @@ class RedisServer:
     """
 
     def __init__(self, parameters: Mapping[str, Any], *, state: str, where: str) -> None:
-        self._parameters = {**_PATIENCE, **parameters}
+        self._parameters = parameters
         self._state, self._where = state, where
         self._client: Any = None
 
@@ -48,7 +43,7 @@ class RedisServer:
             unknown = last and "connecting to" not in str(error)
             raise (StateOutcomeUnknown if unknown else StateUnavailable)(**self._fields(error)) from None
         except ResponseError as error:
-            if str(error).startswith(_AWAY):
+            if str(error).startswith(AWAY):
                 raise StateUnavailable(**self._fields(error)) from None
             raise self.refused(f"the server says: {self._reason(error)}") from None
         except RedisError as error:
@@ -88,27 +83,11 @@ class RedisServer:
         return {"state": self._state, "where": self._where, "reason": self._reason(error)}
 
     def _reason(self, error: Exception) -> str:
-        text = " ".join(str(error).split()) or type(error).__name__
-        secret = self._parameters.get("password")
-        return text.replace(str(secret), "***") if secret else text
+        return told(error, self._parameters)
 
     def _connected(self) -> Any:
         if self._client is None:
-            try:
-                from redis import ConnectionPool, Redis
-                from redis.backoff import NoBackoff
-                from redis.retry import Retry
-            except ImportError:
-                raise ConfigError(
-                    option="A Redis state",
-                    value=self._state,
-                    remedy="It needs redis-py: pip install 'airflow-provider-tx[redis]'.",
-                ) from None
-            known = {**self._parameters, "retry": Retry(NoBackoff(), 0)}
-            if "connection_class" in known:  # of a URL
-                self._client = Redis(connection_pool=ConnectionPool(**known))
-            else:
-                self._client = Redis(**known)
+            self._client = make_client(self._parameters, needed_by=self._state)
         return self._client
 
 
