@@ -10,7 +10,7 @@ from airflow_tx.errors import LossRefused
 from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, encode
+from airflow_tx.protocol.records import Counter, TopologyRecord, digest, encode
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
@@ -46,6 +46,11 @@ class Place:
     position: Any
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
+    @property
+    def digest(self) -> str:
+        """Tells an answer of the source from one that it gave before a loss was accepted."""
+        return digest(self.position)
+
     def passed(self, after: Any) -> list[str]:
         """The lost rows that a batch leaves behind.
 
@@ -69,12 +74,13 @@ def going_on_at(topology: TopologyRecord, position: Any) -> Place:
 
 
 def _behind(topology: TopologyRecord, partition: str, place: Any) -> tuple[Any, list[str]]:
-    lost = []
-    # What is behind one loss may be the place of the next, which was accepted later.
-    for loss in topology.accepted.get(partition, []):
-        if loss["place"] == place:
-            place = loss["goes_on"]
-            lost.append(loss["what"])
+    lost: list[str] = []
+    left = list(topology.accepted.get(partition, []))
+    # What is behind one loss may be the place of another one. Each counts once: they might lead in a circle.
+    while (loss := next((each for each in left if each["place"] == place), None)) is not None:
+        left.remove(loss)
+        place = loss["goes_on"]
+        lost.append(loss["what"])
     return place, lost
 
 

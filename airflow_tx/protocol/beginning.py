@@ -125,8 +125,8 @@ def _allocate(
         rows = readmission.skipped.rows
         after = unmoved(position, rows, partitioned=partitioned)
     else:
-        if proposal is None or not proposal.answers(txid, base):
-            return NeedBatch(TransactionAttempt(txid, 1), place.position, base)
+        if proposal is None or not proposal.answers(txid, place.digest):
+            return NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest)
         if proposal.batch is None:
             return NoData(txid)
         rows, after, size = Proposed(*proposal.batch)

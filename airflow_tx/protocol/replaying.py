@@ -117,11 +117,12 @@ def _next_attempt(
             after = unmoved(position, rows, partitioned=partitioned)
         else:
             place = going_on_at(topology, position)
-            if proposal is None or not proposal.answers(txid, base):
-                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, base)
+            if proposal is None or not proposal.answers(txid, place.digest):
+                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest)
             nothing = (None, None if partitioned else position)
             rows, after, size = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
-            lost = place.passed(after or {})
+            # An empty one stays before the loss.
+            lost = place.passed(after) if proposal.batch is not None else []
         ended = position_after(position, after, partitioned=partitioned)
     again = replace(
         record,

@@ -80,7 +80,10 @@ class WindowFull:
 
 @dataclass(frozen=True)
 class NeedBatch:
-    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal."""
+    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal.
+
+    :param base: digest of `position`.
+    """
 
     attempt: TransactionAttempt
     position: Any

@@ -58,6 +58,8 @@ class TransactionView:
     :param skip: who wants it skipped, or did so, when and why.
     :param readmit: who wants its rows back, or got them, when and why.
     :param readmitted_as: the txid that stands for its rows now.
+    :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
+    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     """
 
     txid: int
@@ -82,6 +84,8 @@ class TransactionView:
     skip: Mapping[str, str] | None = None
     readmit: Mapping[str, str] | None = None
     readmitted_as: int | None = None
+    size: Mapping[str, Any] | None = None
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,6 +259,8 @@ def _view_open(topology: str, txid: int, line: _Line, acks: Mapping[Instance, Ac
         yielded=record.yielded if record.run_id in line.topology.yielded else None,
         replay=record.replay,
         skip=record.skip,
+        size=record.size,
+        lost=tuple(record.lost),
     )
 
 
@@ -277,6 +283,8 @@ def _view_final(history: History, skipped: Skipped | None) -> TransactionView:
         skip=history.skip,
         readmit=None if skipped is None else skipped.readmit,
         readmitted_as=history.readmitted_as,
+        size=history.size,
+        lost=tuple(history.lost),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import fmean
 from typing import TypeAlias
 
@@ -15,6 +16,12 @@ LEAST_ROWS = 1_000
 """A batch is not made smaller than this to meet a target: most of its time would be overhead."""
 GROWTH = 10
 """A batch has at most so many times the rows of the largest one that was measured."""
+ROWS_SHARE = 0.2
+"""At least this part of a target is given to rows, also where the overhead alone takes as long as the target."""
+FADING = 0.7
+"""What a measurement counts, against the one after it: a day when all was slow is forgotten."""
+UNEVEN = 0.5
+"""A large batch may take longer than its rows say, by this part: it may not fit into memory."""
 
 Measured: TypeAlias = Sequence[Sequence[float]]
 """Of committed transactions, the oldest first: how many rows it had, how many seconds it was in process."""
@@ -131,28 +138,42 @@ class BatchSize:
 def _adapted(target: float, measured: Measured) -> Limit:
     if not measured:
         return Limit(FIRST_ROWS, why=f"nothing is measured yet, target_seconds={target:g}")
-    overhead, per_row = _line(measured)
+    overhead, per_row, counted = _line(measured)
     fastest = GROWTH * int(max(rows for rows, _ in measured))
-    fitting = fastest if per_row <= 0 else int((target - overhead) / per_row)
-    rows = max(min(fitting, fastest), LEAST_ROWS)
-    why = f"target_seconds={target:g}, and the last {len(measured)} took {overhead:.1f} s and "
+    seconds = max(target - overhead, ROWS_SHARE * target)
+    fitting = fastest if per_row * fastest <= seconds else int(seconds / per_row)
+    why = f"target_seconds={target:g}, and the last {counted} took {overhead:.1f} s and "
     why += f"{per_row * 1_000_000:.1f} s for a million rows"
-    if fitting > fastest:
+    if fitting == fastest:
         why += f"; at most {GROWTH} times the largest of them"
-    return Limit(rows, why=why)
+    if fitting < LEAST_ROWS:
+        why += f"; at least {LEAST_ROWS} rows"
+    return Limit(max(fitting, LEAST_ROWS), why=why)
 
 
-def _line(measured: Measured) -> tuple[float, float]:
-    """Seconds of a transaction, and of each row: least squares, neither below 0.
+def _line(measured: Measured) -> tuple[float, float, int]:
+    """Seconds of a transaction, seconds of each row, and how many of the last ones say so.
 
-    Where all are alike, every second counts for the rows: the next batch is rather too small.
+    Weighted least squares. Older ones that contradict newer ones are left out: fewer rows took longer, or a row took
+    many times as long. Where all are alike, every second counts for the rows: the next batch is rather too small.
     """
-    mean_rows = fmean(rows for rows, _ in measured)
-    mean_seconds = fmean(seconds for _, seconds in measured)
-    spread = sum((rows - mean_rows) ** 2 for rows, _ in measured)
-    together = sum((rows - mean_rows) * (seconds - mean_seconds) for rows, seconds in measured)
-    if spread < (0.1 * mean_rows) ** 2 * len(measured):
-        return 0.0, mean_seconds / mean_rows
-    per_row = max(together / spread, 0.0)
-    overhead = mean_seconds - per_row * mean_rows
-    return (overhead, per_row) if overhead >= 0 else (0.0, mean_seconds / mean_rows)
+    for first in range(len(measured)):
+        rows, seconds = zip(*measured[first:], strict=True)
+        weights = [FADING**age for age in reversed(range(len(rows)))]
+        mean_rows, mean_seconds = _mean(rows, weights), _mean(seconds, weights)
+        spread = _mean([(each - mean_rows) ** 2 for each in rows], weights)
+        together = _mean([(each - mean_rows) * one for each, one in zip(rows, seconds, strict=True)], weights)
+        if spread < (0.1 * mean_rows) ** 2:
+            break
+        if together >= 0:
+            per_row = together / spread
+            overhead = mean_seconds - per_row * mean_rows
+            if overhead >= 0:
+                return overhead, per_row, len(rows)
+            if overhead > -UNEVEN * mean_seconds:
+                break
+    return 0.0, mean_seconds / mean_rows, len(rows)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return float(sum(map(mul, values, weights)) / sum(weights))

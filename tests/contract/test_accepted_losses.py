@@ -1,0 +1,340 @@
+"""Rows that a source lost and a person accepted as lost, over every store: it goes on behind them, on the record."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
+from airflow_tx.protocol.accepting import Loss, going_on_at
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest, Proposed
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.records import (
+    FORMAT,
+    History,
+    Metadata,
+    TopologyRecord,
+    TransactionRecord,
+    decode,
+    digest,
+    encode,
+)
+from airflow_tx.protocol.requirement import Put
+from airflow_tx.protocol.step import Begun, NoData
+from airflow_tx.protocol.view import topology_view, transaction_details
+from tests.integration.pipeline import Pipeline
+
+AUDIT = Audit("ann", "the retention was too short")
+SIZE = 10
+
+
+class Log:
+    """A numbered source that keeps the rows of `there`, by partition; "" is that of a source without any.
+
+    It refuses to leave rows out by itself.
+    """
+
+    def __init__(self, **there: range) -> None:
+        self.there: dict[str, range] = dict(there) or {"": range(1000)}
+        self.asked: list[Any] = []
+
+    @property
+    def partitioned(self) -> bool:
+        return "" not in self.there
+
+    def losses(self, position: Any) -> list[Loss]:
+        places = {"": position} if not self.partitioned else (position or {})
+        return [
+            Loss(name, place, self.there[name].start, f"rows {place} to {self.there[name].start - 1} of {name or 'it'}")
+            for name, place in places.items()
+            if place is not None and place < self.there[name].start
+        ]
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+        self.asked.append(position)
+        if lost := self.losses(position):
+            raise SourceError(source="Log", problem=f"{lost[0].what} are lost", remedy="airflow tx accept-loss")
+        places = {"": position} if not self.partitioned else (position or {})
+        next_ones = {name: self._take(name, places.get(name)) for name in self.there}
+        taken = {name: rows for name, rows in next_ones.items() if rows}
+        if not taken:
+            return None
+        after = {name: rows[-1] for name, rows in taken.items()}
+        size = {"rows": sum(end - start for start, end in taken.values()), "why": "ten of each"}
+        return Proposed(taken, after, size) if self.partitioned else Proposed(taken[""], after[""], size)
+
+    def _take(self, name: str, place: int | None) -> list[int] | None:
+        start = self.there[name].start if place is None else place
+        end = min(start + SIZE, self.there[name].stop)
+        return [start, end] if end > start else None
+
+
+class Topology(Pipeline):
+    """A pipeline on a `Log`."""
+
+    def __init__(self, store: Store, root: str, log: Log, kind: str) -> None:
+        super().__init__(store, root, kind=kind)
+        self.log = log
+        self.request = TopologyRequest("dag", kind, 8, log.partitioned)
+        self.numbers = itertools.count(1)
+
+    def ask(self, run: str) -> Begun | NoData:
+        request = BeginRequest(self.request, run, run, f"{next(self.numbers):06}", False, {"task0": "1"})
+        answer = self.ledger.begin(request, decide=self.log.decide, run_state=lambda run_id: "failed")
+        assert isinstance(answer, (Begun, NoData))
+        return answer
+
+    def begin(self, run: str) -> Begun:
+        answer = self.ask(run)
+        assert isinstance(answer, Begun)
+        return answer
+
+    def finish(self, begun: Begun) -> None:
+        self.mark(self.acquire(begun, self.process(begun)))
+
+    def accept(self, position: Any) -> str:
+        return self.ledger.accept_loss(self.log.losses(position), AUDIT).told
+
+    def record(self, txid: int) -> TransactionRecord:
+        node = self.store.get(self.paths.transaction(txid))
+        assert node is not None
+        return decode(TransactionRecord, "", node.data)
+
+
+@pytest.fixture(params=["transactional", "opaque"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_the_next_transaction_begins_behind_the_rows_and_says_so(
+    each_store: Store, zookeeper_root: str, kind: str
+) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), kind)
+    topology.finish(topology.begin("r1"))
+    topology.log.there[""] = range(25, 1000)
+    with pytest.raises(SourceError, match="rows 10 to 24 of it are lost"):
+        topology.begin("r2")
+    assert topology.accept(10) == "lost, and in no batch: rows 10 to 24 of it"
+
+    second = topology.begin("r2")
+    assert (second.rows, second.position) == ([25, 35], 35)
+    assert second.lost == ("rows 10 to 24 of it",)
+    third = topology.begin("r3")
+    assert (third.rows, third.lost) == ([35, 45], ())
+    topology.finish(second)
+    topology.finish(third)
+    shown = transaction_details(topology.store, topology.paths, 2).transaction
+    assert (shown.size, shown.lost) == ({"rows": 10, "why": "ten of each"}, ("rows 10 to 24 of it",))
+
+
+def test_a_batch_behind_a_loss_still_starts_where_the_one_before_it_ended(
+    each_store: Store, zookeeper_root: str, kind: str
+) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), kind)
+    topology.begin("r1")
+    topology.log.there[""] = range(25, 1000)
+    topology.accept(10)
+    topology.begin("r2")
+    assert topology.record(2).base == digest(10) == topology.record(1).ended
+    view = topology_view(topology.store, topology.paths)
+    assert not any(each.stale for each in view.transactions)
+
+
+def test_a_partition_goes_on_behind_its_loss_and_the_others_where_they_were(
+    each_store: Store, zookeeper_root: str, kind: str
+) -> None:
+    log = Log(a=range(100), b=range(100))
+    topology = Topology(each_store, zookeeper_root, log, kind)
+    topology.finish(topology.begin("r1"))
+    log.there["b"] = range(40, 100)
+    with pytest.raises(SourceError, match="rows 10 to 39 of b are lost"):
+        topology.begin("r2")
+    topology.accept({"a": 10, "b": 10})
+    second = topology.begin("r2")
+    assert second.rows == {"a": [10, 20], "b": [40, 50]}
+    assert second.position == {"a": 20, "b": 50}
+    assert second.lost == ("rows 10 to 39 of b",)
+    assert topology.record(2).base == digest({"a": 10, "b": 10})
+
+
+def test_a_loss_is_told_by_the_transaction_in_which_its_partition_takes_part(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    log = Log(a=range(100), b=range(10))
+    topology = Topology(each_store, zookeeper_root, log, "opaque")
+    topology.finish(topology.begin("r1"))
+    log.there["b"] = range(40, 40)
+    topology.accept({"a": 10, "b": 10})
+    second = topology.begin("r2")
+    assert (second.rows, second.position, second.lost) == ({"a": [10, 20]}, {"a": 20, "b": 10}, ())
+    log.there["b"] = range(40, 41)
+    third = topology.begin("r3")
+    assert (third.rows["b"], third.lost) == ([40, 41], ("rows 10 to 39 of b",))
+
+
+def test_an_opaque_replay_is_decided_behind_the_loss(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.finish(topology.begin("r1"))
+    topology.begin("r2")
+    topology.begin("r3")
+    topology.log.there[""] = range(15, 1000)  # half of the second one's rows
+    with pytest.raises(SourceError, match="rows 10 to 14"):
+        topology.begin("r2")
+    topology.accept(10)
+    again = topology.begin("r2")
+    assert (again.rows, again.lost, again.attempt.attempt) == ([15, 25], ("rows 10 to 14 of it",), 2)
+    assert [each.stale for each in topology_view(topology.store, topology.paths).transactions] == [True, False, False]
+    assert topology.begin("r3").rows == [25, 35]
+    assert topology.begin("r2").rows == [15, 25]
+
+
+def test_an_opaque_replay_that_finds_no_rows_stays_before_the_loss(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.finish(topology.begin("r1"))
+    topology.begin("r2")
+    topology.log.there[""] = range(15, 15)
+    topology.accept(10)
+    empty = topology.begin("r2")
+    assert (empty.rows, empty.position, empty.lost) == (None, 10, ())
+    topology.log.there[""] = range(15, 20)
+    third = topology.begin("r3")
+    assert (third.rows, third.lost) == ([15, 20], ("rows 10 to 14 of it",))
+
+
+def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_loss(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "transactional")
+    topology.finish(topology.begin("r1"))
+    topology.log.there[""] = range(25, 1000)
+    topology.accept(10)
+    topology.begin("r2")
+    topology.log.there[""] = range(30, 1000)
+    again = topology.begin("r2")
+    assert (again.rows, again.lost, again.size) == (
+        [25, 35],
+        ("rows 10 to 24 of it",),
+        {"rows": 10, "why": "ten of each"},
+    )
+
+
+def test_rows_behind_an_accepted_loss_can_be_lost_in_turn(each_store: Store, zookeeper_root: str, kind: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), kind)
+    topology.finish(topology.begin("r1"))
+    topology.log.there[""] = range(25, 1000)
+    topology.accept(10)
+    topology.log.there[""] = range(50, 1000)
+    with pytest.raises(SourceError, match="rows 25 to 49"):
+        topology.begin("r2")
+    topology.accept(25)
+    second = topology.begin("r2")
+    assert second.rows == [50, 60]
+    assert second.lost == ("rows 10 to 24 of it", "rows 25 to 49 of it")
+
+
+def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.finish(topology.begin("r1"))
+    topology.log.there[""] = range(25, 1000)
+    topology.accept(10)
+    topology.log.there[""] = range(50, 1000)
+    topology.accept(25)
+    topology.accept(10)
+    second = topology.begin("r2")
+    assert (second.rows, second.lost) == ([50, 60], ("rows 10 to 49 of it",))
+    accepted = topology_view(topology.store, topology.paths).record.accepted[""]
+    assert [(each["place"], each["goes_on"]) for each in accepted] == [(25, 50), (10, 50)]
+
+
+def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.finish(topology.begin("r1"))
+    topology.ledger.accept_loss([Loss("", 10, 20, "one"), Loss("", 20, 10, "two")], AUDIT)
+    begun = topology.begin("r2")
+    assert (begun.rows, begun.lost) == ([10, 20], ("one", "two"))
+
+
+def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "transactional")
+    topology.finish(topology.begin("r1"))
+
+    def decide(attempt: TransactionAttempt, position: Any) -> Proposed | None:
+        answer = topology.log.decide(attempt, position)
+        if position == 10:
+            # Whoever allocates meanwhile lets the first pass of the step fail.
+            topology.log.there[""] = range(25, 1000)
+            topology.accept(10)
+            current = topology.store.get(topology.paths.allocated)
+            assert current is not None
+            topology.store.multi([], [Put(topology.paths.allocated, current.data)])
+        return answer
+
+    request = BeginRequest(topology.request, "r2", "r2", "900000", False, {})
+    begun = topology.ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+    assert isinstance(begun, Begun)
+    assert (begun.rows, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
+
+
+def test_nothing_lost_is_refused_and_changes_nothing(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.begin("r1")
+    before = topology.store.get(topology.paths.record)
+    with pytest.raises(LossRefused, match="Topology 'flights' has lost nothing"):
+        topology.accept(10)
+    assert topology.store.get(topology.paths.record) == before
+    assert topology_view(topology.store, topology.paths).repairs == ()
+
+
+def test_who_accepted_it_when_and_why_is_on_the_record(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.begin("r1")
+    topology.log.there[""] = range(25, 1000)
+    topology.accept(10)
+    view = topology_view(topology.store, topology.paths)
+    (repair,) = view.repairs
+    assert (repair.what, repair.who, repair.why) == ("accept-loss", AUDIT.who, AUDIT.why)
+    assert (repair.told, repair.generation) == ("lost, and in no batch: rows 10 to 24 of it", 1)
+    (accepted,) = view.record.accepted[""]
+    assert accepted.items() >= {"who": AUDIT.who, "why": AUDIT.why, "when": repair.when}.items()
+
+
+def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Store, zookeeper_root: str) -> None:
+    topology = Topology(each_store, zookeeper_root, Log(), "opaque")
+    topology.finish(topology.begin("r1"))
+    topology.begin("r2")
+    paths, store = topology.paths, topology.store
+    for path, new in (
+        (paths.record, ("pace", "accepted")),
+        (paths.transaction(2), ("size", "lost")),
+        (paths.history(1), ("size", "lost")),
+    ):
+        node = store.get(path)
+        assert node is not None
+        old = {name: value for name, value in json.loads(node.data).items() if name not in new}
+        store.multi([], [Put(path, json.dumps(old).encode())])
+    view = topology_view(store, paths)
+    assert (view.record.pace, view.record.accepted) == ([], {})
+    assert [(each.size, each.lost) for each in view.transactions] == [(None, ()), (None, ())]
+    topology.finish(topology.begin("r2"))
+    assert topology.begin("r3").rows == [20, 30]
+
+
+def test_no_loss_moves_nothing() -> None:
+    none = TopologyRecord("i", "dag", "opaque", 1)
+    assert going_on_at(none, 10).position == 10
+    assert going_on_at(none, 10).passed(20) == []
+    lost = {"": [{"place": None, "goes_on": 5, "what": "rows"}]}
+    assert going_on_at(TopologyRecord("i", "dag", "opaque", 1, accepted=lost), None).position is None
+
+
+def test_a_record_of_losses_is_read_as_it_was_written() -> None:
+    record = TopologyRecord("i", "dag", "opaque", 1, accepted={"a": [{"place": {"x": [1]}, "goes_on": 5, "what": "r"}]})
+    assert decode(TopologyRecord, "", encode(record)) == record
+    with pytest.raises(UnreadableRecord):
+        decode(History, "", encode(Metadata(FORMAT, None, None)))

@@ -1,0 +1,64 @@
+"""Which measurements of the last transactions are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.protocol.pace import KEPT, pace_after
+from airflow_tx.protocol.records import History, Outcome
+
+
+def ended(size: dict[str, Any] | None, seconds: int = 5, outcome: Outcome = Outcome.COMMITTED) -> History:
+    processed = f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"
+    return History(1, 1, "r", outcome, "2026-01-01T00:00:00+00:00", processed, None, "", None, "", "", size=size)
+
+
+def of(rows: int, seconds: int = 5) -> History:
+    return ended({"rows": rows, "why": ""}, seconds)
+
+
+def test_rows_and_seconds_in_process_are_kept() -> None:
+    assert pace_after([], of(100, 65)) == [[100, 65.0]]
+    assert pace_after([[100, 65.0]], of(7)) == [[100, 65.0], [7, 5.0]]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        ended(None),
+        ended({"rows": 0, "why": ""}),
+        ended({"files": 3, "why": ""}),
+        ended({"rows": 5, "why": ""}, outcome=Outcome.SKIPPED),
+    ],
+    ids=["of no known size", "empty", "not counted in rows", "skipped"],
+)
+def test_what_says_nothing_of_the_pace_changes_nothing(history: History) -> None:
+    assert pace_after([[100, 65.0]], history) == [[100, 65.0]]
+
+
+def test_a_clock_that_went_back_is_no_time() -> None:
+    history = ended({"rows": 5, "why": ""})
+    assert history.processed is not None
+    back = History(**{**history.__dict__, "began": history.processed, "processed": history.began})
+    assert pace_after([], back) == [[5, 0.0]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 3000)), max_size=40))
+def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]]) -> None:
+    pace: list[list[float]] = []
+    for rows, seconds in measured:
+        pace = pace_after(pace, of(rows, seconds))
+    assert len(pace) == min(len(measured), KEPT)
+    last = [[rows, float(seconds)] for rows, seconds in measured]
+    assert pace[1:] == last[len(last) - len(pace) + 1 :]
+    if measured:
+        assert max(rows for rows, _ in pace) == max(rows for rows, _ in measured)
+
+
+def test_of_the_largest_ones_that_are_alike_the_newest_is_believed() -> None:
+    pace = [[100, 900.0], *([[100, 10.0]] * (KEPT - 1))]
+    assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * KEPT
