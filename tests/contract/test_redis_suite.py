@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from airflow_tx.errors import FenceOutranked, StateBehind
-from airflow_tx.state import Aggregator, Sum
 from airflow_tx.state.backing.redis import RedisState
 from airflow_tx.state.backing.redis_map import RedisMap
 from airflow_tx.testing.map_suite import MakeBacking, MapSuite
 from airflow_tx.testing.redis import LocalRedis
-from airflow_tx.testing.state_suite import Grants, MakeState, ReadableState, StateSuite, rows, totals
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[LocalRedis]:
-    with LocalRedis() as server:
-        yield server
+from airflow_tx.testing.state_suite import Grants, MakeState, StateSuite, rows, totals
+from tests.contract.opening import opening
 
 
 class TestRedisState(StateSuite):
     @pytest.fixture
     def make_state(self, redis: LocalRedis) -> MakeState:
         prefix = f"t{uuid.uuid4().hex[:8]}"
-
-        def make(
-            kind: str,
-            name: str = "first",
-            *,
-            keys: Sequence[str] = ("key",),
-            values: Mapping[str, Aggregator] | None = None,
-            types: Mapping[str, str] | None = None,
-        ) -> ReadableState:
-            columns = values or {"n": Sum()}
-            return RedisState.from_url(
-                redis.url(), prefix=f"{prefix}.{name}", keys=keys, values=columns, kind=kind, types=types
-            )
-
-        return make
+        return opening(lambda name, **given: RedisState.from_url(redis.url(), prefix=f"{prefix}.{name}", **given))
 
     def test_two_states_are_fenced_and_rolled_back_each_for_itself(self, make_state: MakeState, grants: Grants) -> None:
         """As in the suite, but that a transaction is final in a state only once it is complete there.

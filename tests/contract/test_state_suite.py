@@ -3,79 +3,36 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from airflow_tx.state import Aggregator, MemoryDatabase, MemoryState, SqlState, Sum
+from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
 from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.state_suite import MakeState, ReadableState, StateSuite
+from airflow_tx.testing.state_suite import MakeState, StateSuite
+from tests.contract.opening import opening
 
 
 class TestMemoryState(StateSuite):
     @pytest.fixture
     def make_state(self) -> MakeState:
-        databases: dict[str, MemoryDatabase] = {}
-
-        def make(
-            kind: str,
-            name: str = "first",
-            *,
-            keys: Sequence[str] = ("key",),
-            values: Mapping[str, Aggregator] | None = None,
-            types: Mapping[str, str] | None = None,
-        ) -> ReadableState:
-            database = databases.setdefault(name, MemoryDatabase())
-            columns = values or {"n": Sum()}
-            return MemoryState(name, keys=keys, values=columns, kind=kind, types=types, database=database)
-
-        return make
+        databases = defaultdict[str, MemoryDatabase](MemoryDatabase)
+        return opening(lambda name, **given: MemoryState(name, database=databases[name], **given))
 
 
 class TestMemoryStateWithALimit(StateSuite):
     @pytest.fixture
     def make_state(self) -> MakeState:
-        databases: dict[str, MemoryDatabase] = {}
-
-        def make(
-            kind: str,
-            name: str = "first",
-            *,
-            keys: Sequence[str] = ("key",),
-            values: Mapping[str, Aggregator] | None = None,
-            types: Mapping[str, str] | None = None,
-        ) -> ReadableState:
-            return MemoryState(
-                name,
-                keys=keys,
-                values=values or {"n": Sum()},
-                kind=kind,
-                types=types,
-                max_value_bytes=1000,
-                database=databases.setdefault(name, MemoryDatabase()),
-            )
-
-        return make
+        databases = defaultdict[str, MemoryDatabase](MemoryDatabase)
+        return opening(lambda name, **given: MemoryState(name, max_value_bytes=1000, database=databases[name], **given))
 
 
 def _tables(url: str) -> MakeState:
     # Tables of its own for every test: a database each would take PostgreSQL seconds.
     prefix = f"t{uuid.uuid4().hex[:8]}"
-
-    def make(
-        kind: str,
-        name: str = "first",
-        *,
-        keys: Sequence[str] = ("key",),
-        values: Mapping[str, Aggregator] | None = None,
-        types: Mapping[str, str] | None = None,
-    ) -> ReadableState:
-        columns = values or {"n": Sum()}
-        return SqlState.from_url(url, table=f"{prefix}_{name}", keys=keys, values=columns, kind=kind, types=types)
-
-    return make
+    return opening(lambda name, **given: SqlState.from_url(url, table=f"{prefix}_{name}", **given))
 
 
 class TestSqlStateOnSqlite(StateSuite):
@@ -84,22 +41,10 @@ class TestSqlStateOnSqlite(StateSuite):
         return _tables(f"sqlite:///{tmp_path / 'state.db'}")
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
 class TestSqlStateOnPostgres(StateSuite):
     @pytest.fixture
     def make_state(self, postgres: LocalPostgres) -> MakeState:
         return _tables(postgres.url())
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
 
 
 class TestSqlStateOnMariaDB(StateSuite):

@@ -6,11 +6,9 @@ import json
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from airflow_tx.errors import (
     ConfigError,
@@ -23,52 +21,19 @@ from airflow_tx.errors import (
 )
 from airflow_tx.state.api import FencedState, FenceRow, Grant
 from airflow_tx.state.guard import SqlGuard, Statements
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.state_suite import Grants
+from tests.integration.databases import query
 
 ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]
 INSERT = "INSERT INTO {} (txid, who, n) VALUES (:txid, :who, :n)"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'state.db'}"
-    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
-    return server.url()
 
 
 @pytest.fixture
 def table(url: str) -> str:
     """A user's table, made beforehand."""
     name = f"t{uuid.uuid4().hex[:10]}"
-    _query(url, f"CREATE TABLE {name} (txid BIGINT, who VARCHAR(20), n BIGINT)")
+    query(url, f"CREATE TABLE {name} (txid BIGINT, who VARCHAR(20), n BIGINT)")
     return name
-
-
-@pytest.fixture
-def grants() -> Grants:
-    return Grants()
-
-
-def _query(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
-        result = connection.execute(sa.text(statement))
-        return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def _guard(url: str, table: str, statements: Statements | None = None) -> SqlGuard:
@@ -76,7 +41,7 @@ def _guard(url: str, table: str, statements: Statements | None = None) -> SqlGua
 
 
 def _there(url: str, table: str) -> list[tuple[Any, ...]]:
-    return _query(url, f"SELECT txid, who, n FROM {table} ORDER BY txid, n DESC")
+    return query(url, f"SELECT txid, who, n FROM {table} ORDER BY txid, n DESC")
 
 
 def _raise(state: SqlGuard, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -108,7 +73,7 @@ def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
             assert state.fence() == FenceRow(grant.incarnation, grant.token, True, grant.batch)
         grants.final(grant, state)
     assert _there(url, table) == [(1, "man", 2), (1, "dog", 1), (2, "man", 2), (2, "dog", 1)]
-    assert _query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
+    assert query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
 
 
 def test_a_paused_older_writer_that_wakes_up_after_the_next_transaction_writes_nothing(
@@ -218,7 +183,7 @@ def test_a_lost_answer_to_the_commit_is_found_out_by_the_next_try(
         dbapi_connection.commit()
         mysql = url.startswith("mysql")
         pid = dbapi_connection.thread_id() if mysql else dbapi_connection.get_backend_pid()
-        _query(url, f"KILL {pid}" if mysql else f"SELECT pg_terminate_backend({pid})")
+        query(url, f"KILL {pid}" if mysql else f"SELECT pg_terminate_backend({pid})")
         dbapi_connection.cursor().execute("SELECT 1")
 
     with monkeypatch.context() as lossy:

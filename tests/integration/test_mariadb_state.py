@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -18,6 +17,7 @@ from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcome
 from airflow_tx.state import Last, Max, SqlState, Sum
 from airflow_tx.testing.mariadb import DATABASE, PASSWORD, USER, LocalMariaDB
 from airflow_tx.testing.state_suite import Grants, rows, totals
+from tests.integration.databases import query
 
 _SOON = 60.0
 
@@ -31,23 +31,6 @@ def mariadb() -> Iterator[LocalMariaDB]:
 @pytest.fixture
 def url(mariadb: LocalMariaDB) -> str:
     return mariadb.url()
-
-
-@pytest.fixture
-def table() -> str:
-    """A table that no other test uses."""
-    return f"t{uuid.uuid4().hex[:10]}"
-
-
-@pytest.fixture
-def grants() -> Grants:
-    return Grants()
-
-
-def _query(url: str, statement: str) -> Any:
-    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
-        result = connection.execute(sa.text(statement))
-        return result.all() if result.returns_rows else None
 
 
 def _state(url: str, table: str, **query: str) -> SqlState:
@@ -71,7 +54,7 @@ def test_keys_of_a_kilobyte_in_several_columns_are_told_apart(url: str, table: s
         state.raise_and_write(grant, [{"one": one, "two": two, "n": 1} for one, two in keys])
         grants.final(grant, state)
     assert {(row["one"], row["two"]): row["n"] for row in state.read()} == dict.fromkeys(keys, 2)
-    found = _query(url, f"SELECT n FROM {table} WHERE one = '' AND two = 'ab'")
+    found = query(url, f"SELECT n FROM {table} WHERE one = '' AND two = 'ab'")
     assert found == [(2,)]
 
 
@@ -134,14 +117,14 @@ def test_a_table_whose_keys_are_compared_otherwise_is_refused(
 ) -> None:
     state = _state(url, table)
     grants.commit(1, state, {"a": 1})
-    _query(url, f"ALTER TABLE {table} MODIFY `key` {column} NOT NULL")
+    query(url, f"ALTER TABLE {table} MODIFY `key` {column} NOT NULL")
     with pytest.raises(StateError, match=f"table {table} exists with other columns: .* found .*key "):
         grants.commit(2, _state(url, table), {"A": 1})
 
 
 def test_a_table_is_innodb_with_an_index_for_the_roll_back(url: str, table: str, grants: Grants) -> None:
     grants.commit(1, _state(url, table), {"a": 1})
-    made = _query(url, f"SHOW CREATE TABLE {table}")[0][1]
+    made = query(url, f"SHOW CREATE TABLE {table}")[0][1]
     assert "ENGINE=InnoDB" in made
     assert "KEY `tx_txid` (`tx_txid`)" in made
     assert "PRIMARY KEY (`tx_digest`)" in made
@@ -245,7 +228,7 @@ def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
 
     def commit_and_lose_the_answer(dbapi_connection: Any) -> None:
         dbapi_connection.commit()
-        _query(url, f"KILL {dbapi_connection.thread_id()}")
+        query(url, f"KILL {dbapi_connection.thread_id()}")
         dbapi_connection.cursor().execute("SELECT 1")
 
     with monkeypatch.context() as lossy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,18 +14,6 @@ from airflow_tx.state.backing import redis_guard as module
 from airflow_tx.state.backing.redis_guard import Command, RedisGuard
 from airflow_tx.testing.redis import LocalRedis
 from airflow_tx.testing.state_suite import Grants
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[LocalRedis]:
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def prefix() -> str:
-    """A prefix that no other test uses."""
-    return f"t{uuid.uuid4().hex[:10]}"
 
 
 def _guard(server: LocalRedis, prefix: str) -> RedisGuard:

@@ -48,24 +48,6 @@ both_kinds = pytest.mark.parametrize("kind", ["opaque", "transactional"])
 _MANY = {f"key {number:02}": number for number in range(12)}
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[LocalRedis]:
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def prefix() -> str:
-    """A prefix that no other test uses."""
-    return f"t{uuid.uuid4().hex[:10]}"
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
-
-
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five keys in one script, and a stop after each."""

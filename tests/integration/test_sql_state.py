@@ -26,44 +26,12 @@ from airflow_tx.errors import (
     TxidBehind,
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
-from airflow_tx.testing.mariadb import DATABASE, LocalMariaDB
+from airflow_tx.testing.mariadb import DATABASE
 from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
 from airflow_tx.testing.state_suite import Grants, rows
+from tests.integration.databases import query
 
 UTC = dt.timezone.utc
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'state.db'}"
-    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
-    return server.url()
-
-
-@pytest.fixture
-def table() -> str:
-    """A table that no other test uses."""
-    return f"t{uuid.uuid4().hex[:10]}"
-
-
-def _query(url: str, statement: str) -> Any:
-    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
-        result = connection.execute(sa.text(statement))
-        return result.all() if result.returns_rows else None
 
 
 def test_the_seeds_table_can_be_read_with_plain_sql(url: str, table: str) -> None:
@@ -78,7 +46,7 @@ def test_the_seeds_table_can_be_read_with_plain_sql(url: str, table: str) -> Non
         ]
         state.raise_and_write(grant, update)
         grants.final(grant, state)
-    found = _query(url, f"SELECT carrier, origin, flights, dep_delay FROM {table} ORDER BY carrier")
+    found = query(url, f"SELECT carrier, origin, flights, dep_delay FROM {table} ORDER BY carrier")
     assert [tuple(row) for row in found] == [("AA", "JFK", 4, -9), ("UA", "EWR", 0, None)]
     assert [row["flights"] for row in state.read()] == [4, 0]
 
@@ -174,7 +142,7 @@ def test_a_float_sum_that_is_infinite_already_is_refused_too(tmp_path: Path) -> 
     state = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum("double")})
     grants = Grants()
     grants.commit(1, state, {"a": 1})
-    _query(url, "UPDATE t SET n = 9e999")
+    query(url, "UPDATE t SET n = 9e999")
     with pytest.raises(StateError, match="larger than any double"):
         grants.commit(2, state, {"a": -1})
 
@@ -216,11 +184,11 @@ def test_a_table_with_other_columns_is_refused_naming_both(url: str, table: str)
     for other in others:
         with pytest.raises(StateError, match=rf"table {table} exists with other columns: expected .* found .*n bigint"):
             other.raise_fence(grants(1, 2))
-    assert _query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
+    assert query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
 
 
 def test_somebody_elses_table_is_refused(url: str, table: str) -> None:
-    _query(url, f"CREATE TABLE {table} (k TEXT, n BIGINT)")
+    query(url, f"CREATE TABLE {table} (k TEXT, n BIGINT)")
     state = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()})
     with pytest.raises(StateError, match=r"found \(k text.*, n bigint\) with key \[\]"):
         state.raise_and_write(Grants()(1), [{"k": "a", "n": 1}])
@@ -238,7 +206,7 @@ def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: st
 def test_a_stored_value_of_a_later_transaction_is_never_overwritten(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(5, state, {"a": 1})
-    _query(url, f"UPDATE {table} SET tx_txid = 9")
+    query(url, f"UPDATE {table} SET tx_txid = 9")
     with pytest.raises(TxidBehind, match="stored value is of transaction 9"):
         grants.commit(6, state, {"a": 1, "b": 1})
     assert state.read() == [{"key": "a", "n": 1}]
@@ -260,7 +228,7 @@ def test_clear_forgets_the_fence_and_the_values_of_this_state_only(url: str, tab
 def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     state.raise_and_write(grants(1), rows({"a": 1}))
-    _query(url, f"UPDATE airflow_tx_fence SET format = 2 WHERE state = '{table}'")
+    query(url, f"UPDATE airflow_tx_fence SET format = 2 WHERE state = '{table}'")
     with pytest.raises(StateError, match="format 2, this version knows 1"):
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
@@ -279,11 +247,11 @@ def test_names_are_quoted_and_cannot_be_anything_else(url: str) -> None:
 
 def test_a_schema_has_its_own_fence(postgres: LocalPostgres) -> None:
     schema, grants = f"s{uuid.uuid4().hex[:8]}", Grants()
-    _query(postgres.url(), f"CREATE SCHEMA {schema}")
+    query(postgres.url(), f"CREATE SCHEMA {schema}")
     state = SqlState.from_url(postgres.url(), table=f"{schema}.totals", keys=["key"], values={"n": Sum()})
     for txid in (1, 2):
         grants.commit(txid, state, {"a": 1})
-    assert _query(postgres.url(), f"SELECT txid FROM {schema}.airflow_tx_fence") == [(2,)]
+    assert query(postgres.url(), f"SELECT txid FROM {schema}.airflow_tx_fence") == [(2,)]
     assert state.read() == [{"key": "a", "n": 2}]
 
 
@@ -324,13 +292,13 @@ def test_the_fence_stands_beside_the_table_that_the_search_path_finds(postgres: 
     url, grants = postgres.url(name), Grants()
     plain = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
     grants.commit(1, plain, {"a": 1})
-    _query(url, "CREATE SCHEMA app")
-    _query(url, f"ALTER DATABASE {name} SET search_path = app, public")
+    query(url, "CREATE SCHEMA app")
+    query(url, f"ALTER DATABASE {name} SET search_path = app, public")
     other = SqlState.from_url(url, table="t2", keys=["key"], values={"n": Sum()})
     Grants().commit(1, other, {"a": 1})
     again = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
     assert again.fence() == plain.fence() is not None
-    assert _query(url, "SELECT state FROM app.airflow_tx_fence") == [("t2",)]
+    assert query(url, "SELECT state FROM app.airflow_tx_fence") == [("t2",)]
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
@@ -362,13 +330,13 @@ def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything
 def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
-    _query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN raised_by")
+    query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN raised_by")
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     assert state.fence() is not None
     with pytest.raises(StateError, match="missing"):
         state.raise_and_write(grants(2), [{"wrong": 1}])
     grants.commit(2, state, {"a": 1})
-    assert _query(url, f"SELECT raised_by FROM airflow_tx_fence WHERE state = '{table}'") == [(state.name,)]
+    assert query(url, f"SELECT raised_by FROM airflow_tx_fence WHERE state = '{table}'") == [(state.name,)]
     assert state.read() == [{"key": "a", "n": 2}]
 
 
@@ -464,7 +432,7 @@ def test_postgres_sessions_give_up_unless_their_user_says_otherwise(postgres: Lo
     url = postgres.url(name)
     assert times(SqlState.from_url(url, table=table, keys=[], values={"n": Sum()})) == ["30s", "1min"]
     assert times(_impatient(url, table, "-c lock_timeout=0")) == ["0", "1min"]
-    _query(url, f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '7s'")
+    query(url, f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '7s'")
     assert times(_impatient(url, table, "-c lock_timeout=5s")) == ["5s", "7s"]
 
 
@@ -505,7 +473,7 @@ def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
     def commit_and_lose_the_answer(dbapi_connection: Any) -> None:
         dbapi_connection.commit()
         pid = dbapi_connection.get_backend_pid()
-        _query(postgres.url(), f"SELECT pg_terminate_backend({pid})")
+        query(postgres.url(), f"SELECT pg_terminate_backend({pid})")
         dbapi_connection.cursor().execute("SELECT pg_sleep(60)")
 
     with monkeypatch.context() as lossy:

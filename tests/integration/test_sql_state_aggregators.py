@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -29,8 +26,6 @@ from airflow_tx.state import (
     SqlState,
     Sum,
 )
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.state_suite import Grants
 
 UTC = dt.timezone.utc
@@ -53,33 +48,6 @@ class Longest:
         if "refuse" in (a, b):
             raise ValueError("cannot be longer")
         return a if len(a) >= len(b) else b
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'state.db'}"
-    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
-    return server.url()
-
-
-@pytest.fixture
-def table() -> str:
-    """A table that no other test uses."""
-    return f"t{uuid.uuid4().hex[:10]}"
 
 
 SAMPLES: dict[str, list[Any]] = {

@@ -23,18 +23,6 @@ _NOT_YET = 0.3
 _MANY = {f"key {i}": 1 for i in range(10_001)}
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", "postgres with another isolation level"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
@@ -46,12 +34,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         with sa.create_engine(server.url()).execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"))
     return server.url(name)
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
 
 
 def _state(url: str, table: str = "totals") -> SqlState:

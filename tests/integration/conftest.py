@@ -1,0 +1,46 @@
+"""Where a state under test lives: a place that no other test uses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.testing.mariadb import LocalMariaDB
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.state_suite import Grants
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state.db'}"
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
+    return server.url()
+
+
+@pytest.fixture
+def table() -> str:
+    """The name of a table that is not there."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix of keys that are not there."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
