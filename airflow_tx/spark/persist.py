@@ -7,12 +7,14 @@ Whoever is outranked meanwhile is refused by the fence, chunk by chunk.
 
 The grant and the state, with its address and password, travel as one pickle (`seal`) and never touch a command line, a
 file, a setting or a log. To a driver of spark-submit they go through a named pipe; from there, and from a client of
-Spark Connect, within the code of the tasks.
+Spark Connect, within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
+property of the session whose name Spark redacts.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import pickle
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 # What a pipe holds without anybody reading: the most that Linux gives to everybody.
 _PIPE = 2**20
+_KEY = "spark.airflow_tx.secret"
 # Where a row lies, for writers that need an order.
 _FILE, _INDEX = "airflow_tx_file", "airflow_tx_index"
 _SETTINGS = {
@@ -116,13 +119,15 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
     """Let the executors write; what each chunk says of itself: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
-    for name, value in _SETTINGS.items():
+    key = os.urandom(32)
+    for name, value in {**_SETTINGS, _KEY: key.hex()}.items():
         spark.conf.set(name, value)
+    veiled = _veiled(sealed, key)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from airflow_tx.spark.persist import write_chunk
 
-        yield write_chunk(sealed, batches)
+        yield write_chunk(veiled, batches)
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
@@ -164,14 +169,15 @@ def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
 # --- in an executor -----------------------------------------------------------------------------------------------
 
 
-def write_chunk(sealed: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+def write_chunk(veiled: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
     import pyarrow as pa
     from pyspark import TaskContext
 
-    state, grant, schema, place = pickle.loads(sealed)
     task = TaskContext.get()
-    chunk = task.partitionId() if task is not None else 0
+    assert task is not None, "only a task of Spark has a partition"
+    state, grant, schema, place = pickle.loads(_veiled(veiled, bytes.fromhex(task.getLocalProperty(_KEY) or "")))
+    chunk = task.partitionId()
     rows = _Taken(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))))
     told: dict[str, Any] = {"chunk": chunk, "keys": 0}
     where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
@@ -191,6 +197,12 @@ def write_chunk(sealed: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
         told.update(error=type(error).__name__, fields=error.fields)
     text = json.dumps({**told, "rows": rows.count}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
+
+
+def _veiled(data: bytes, key: bytes) -> bytes:
+    """The data under a key that is used once; twice is once again the data."""
+    stream = hashlib.shake_256(key).digest(len(data))
+    return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
 
 class _Taken:

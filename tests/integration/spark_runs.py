@@ -16,7 +16,7 @@ from airflow_tx.operators.updates import Update
 from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.protocol.step import Begun
 from airflow_tx.sources.api import Source
-from airflow_tx.staging import TaskTry, write_manifest, write_rows
+from airflow_tx.staging import TaskTry, scan_output, write_manifest, write_rows
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
 from tests.unit.operators.bench import FakeTi, MemorySpec, run_of
@@ -62,6 +62,7 @@ class SparkRun:
 
     def __init__(self, topology: Topology, run_id: str, payload: Payload) -> None:
         self.topology, self.run_id, self.payload = topology, run_id, payload
+        self.new_values: dict[str, Any] = {}
         self.committer = FakeTi("commit", run_id)
         self.committer.task = SimpleNamespace(dag=topology.dag)  # type: ignore[attr-defined]
 
@@ -73,12 +74,16 @@ class SparkRun:
         self._succeeded(ti)
         return ti
 
-    def emit(self, rows: Any) -> PushingTi:
-        """Let the task `count` emit rows as an application would, as the output `counts`."""
+    def emit(self, *parts: Any) -> PushingTi:
+        """Let the task `count` emit rows as an application would, as the output `counts`: a file for each part."""
         ti, processing = self._started()
         processing.start()
         where = processing.staging.try_dir("flights", self.payload.transaction, processing.task)
-        refs = write_manifest(where, {"counts": write_rows(where, "counts", rows)})
+        for number, rows in reversed(list(enumerate(parts))):
+            write_rows(where, "counts", rows)
+            file = processing.staging.files.read(where.child("counts/part-0.parquet"))
+            processing.staging.files.write(where.child(f"counts/part-{number}.parquet"), file)
+        refs = write_manifest(where, {"counts": scan_output(where, "counts")})
         ti.pushed = {name: ref.to_json() for name, ref in refs.items()}
         processing.ack(list(ti.pushed.values()))
         self._succeeded(ti)
@@ -98,7 +103,9 @@ class SparkRun:
         commit = Commit(
             spec, self.payload, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task")
         )
-        return commit_in_turn(commit, spec.memory, patience=0)
+        line = commit_in_turn(commit, spec.memory, patience=0)
+        self.new_values = commit.new_values
+        return line
 
 
 def update(state: FencedState, name: str = "counts", **how: Any) -> Update:

@@ -252,24 +252,30 @@ class RedisState(FencedInRedis):
         known = stored or RedisRows(self.columns, self.kind, types)
         portions = list(self.columns.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
         made = list[_Portion]()
-        for portion in portions:
-            fields = known.fields(portion)
+        for start in range(0, len(portions), PORTIONS_AT_ONCE):
+            several = portions[start : start + PORTIONS_AT_ONCE]
+            fields = [known.fields(portion) for portion in several]
             bases = self._bases(held, grant, known, fields, chunk)
             if bases is None:
                 return None
-            made.append(_Portion(fields, known.updated(portion, bases)))
+            for portion, own, base in zip(several, fields, bases, strict=True):
+                made.append(_Portion(own, known.updated(portion, base)))
         return _Update(known, made)
 
-    def _bases(self, held: Held, grant: Grant, rows: RedisRows, fields: list[bytes], chunk: int) -> list[Any] | None:
+    def _bases(
+        self, held: Held, grant: Grant, rows: RedisRows, fields: list[list[bytes]], chunk: int
+    ) -> list[list[Any]] | None:
+        """What the keys of several portions start from, in one round trip."""
         mine = held.identity == identity(grant)
         arguments = [held.identity, int(held.is_of(grant.txid)), int(self.kind is StateKind.OPAQUE)]
-        arguments += [_token(grant) if mine else "", _writer(grant, chunk), _lines(fields)]
-        ((answer, *rest),) = self._server.run([(FETCH, self._fence.keys, arguments)])
-        if answer == b"moved":
-            return None
-        if answer == b"conflict":
-            raise self._conflict(rows, rest, grant, chunk)
-        found: list[Any] = json.loads(rest[0])
+        arguments += [_token(grant) if mine else "", _writer(grant, chunk)]
+        found = list[list[Any]]()
+        for answer, *rest in self._server.run([(FETCH, self._fence.keys, [*arguments, _lines(own)]) for own in fields]):
+            if answer == b"moved":
+                return None
+            if answer == b"conflict":
+                raise self._conflict(rows, rest, grant, chunk)
+            found.append(json.loads(rest[0]))
         return found
 
     def _put_calls(self, update: _Update, grant: Grant, chunk: int, complete: bool) -> list[Call]:
@@ -288,12 +294,13 @@ class RedisState(FencedInRedis):
         ]
 
     def _put(self, calls: list[Call], update: _Update, grant: Grant, chunk: int, complete: bool) -> None:
-        # The last one completes the update, so it waits until all others are known to be in.
-        for start in range(0, len(calls) - 1, PORTIONS_AT_ONCE):
-            for reply in self._server.run(calls[start : min(start + PORTIONS_AT_ONCE, len(calls) - 1)]):
+        # One that completes the update waits until all others are known to be in.
+        alone = 1 if complete else 0
+        for start in range(0, len(calls) - alone, PORTIONS_AT_ONCE):
+            for reply in self._server.run(calls[start : min(start + PORTIONS_AT_ONCE, len(calls) - alone)]):
                 self._check(reply, update, grant, chunk)
             failpoint("redis_state.between_portions", state=self.name)
-        for call in calls[-1:]:
+        for call in calls[len(calls) - alone :]:
             (reply,) = self._server.run([call], last=complete)
             self._check(reply, update, grant, chunk)
 

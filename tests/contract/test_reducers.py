@@ -1,0 +1,69 @@
+"""What a reducer costs on every store: two round trips for 10,000 keys, beside those of the fence and of the commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.state import RedisState, SqlState
+from airflow_tx.testing.mariadb import LocalMariaDB
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.redis import LocalRedis
+from airflow_tx.testing.state_suite import Grants
+from airflow_tx.testing.state_values import Balance, steps
+
+KEYS = 20_000
+
+
+def rows(step: int) -> list[dict[str, Any]]:
+    return [{"key": f"key {i}", "number": i, "balance": steps(i, step)} for i in range(KEYS)]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_database_is_asked_once_and_told_once_for_ten_thousand_keys(
+    store: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    if store != "sqlite":
+        server: LocalPostgres | LocalMariaDB = request.getfixturevalue(store)
+        url = server.url()
+    table = f"t{uuid.uuid4().hex[:8]}"
+    state = SqlState.from_url(url, table=table, keys=["key", "number"], values={"balance": Balance()}, kind=kind)
+    grants, seen = Grants(), Counter[str]()
+    grants.commit_rows(1, state, rows(1))
+    grant = grants(2)
+    state.raise_fence(grant)
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if table in statement:
+            seen[statement.split()[0]] += 1
+
+    sa.event.listen(state._store._engine, "before_cursor_execute", note)
+    assert state.write(grant, rows(-3), chunk=1, complete=False) == KEYS
+    assert sum(seen.values()) == 2 * KEYS // 10_000, seen
+    found = state.multi_get([("key 0", 0), ("key 1", 1), ("key 9", 9)])
+    assert found == [{"balance": 0}, {"balance": 0}, {"balance": 16}]
+
+
+def test_redis_is_asked_once_and_told_once_for_ten_thousand_keys(redis: LocalRedis) -> None:
+    state = RedisState.from_url(
+        redis.url(), prefix=uuid.uuid4().hex, keys=["key", "number"], values={"balance": Balance()}
+    )
+    grants, trips = Grants(), list[int]()
+    grants.commit_rows(1, state, rows(1))
+    grant = grants(2)
+    state.raise_fence(grant)
+    run = state._server.run
+    state._server.run = lambda calls, **how: (trips.append(len(calls)), run(calls, **how))[1]  # type: ignore[func-returns-value, method-assign]
+    assert state.write(grant, rows(-3), chunk=1, complete=False) == KEYS
+    assert len(trips) <= 2 * KEYS // 10_000
+    trips.clear()
+    state.write(grant, (), complete=True)
+    assert trips == [1]
+    assert state.multi_get([("key 0", 0), ("key 9", 9)]) == [{"balance": 0}, {"balance": 16}]

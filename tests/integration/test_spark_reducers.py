@@ -1,0 +1,121 @@
+"""Rows that Spark's executors reduce, key by key in their order; and the new values that they stage, as a DataFrame."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from airflow_tx.operators import writing
+from airflow_tx.operators.connect import SparkConnectBatchOperator
+from airflow_tx.operators.reading import rows_of_output
+from airflow_tx.staging import read_output
+from airflow_tx.state import Count, RedisState, SqlState, Sum
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.redis import LocalRedis
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.state_values import Balance, LastTwo
+from tests.integration.spark_runs import Topology, update
+from tests.unit.operators.bench import Numbers
+
+ROWS, USERS = 6000, 700
+VALUES: dict[str, Any] = {"n": Count(), "balance": Balance(), "last": LastTwo(), "exact": Sum("numeric")}
+APP = """
+from airflow_tx.spark import batch_app
+from pyspark.sql import functions as F
+
+@batch_app
+def main(spark, batch):
+    users = batch.read_input("users")
+    exact = F.sum(F.col("exact").cast("decimal(38, 2)")).cast("string").alias("exact")
+    batch.emit("sums", users.agg(F.count("*").alias("users"), F.sum("balance").alias("balance"), exact))
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalSparkConnect]:
+    with LocalSparkConnect(master="local[2]") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: LocalSparkConnect) -> None:
+    """A chunk is about 1,000 rows."""
+    monkeypatch.setattr(writing, "ROWS_A_WRITE", 1000)
+    monkeypatch.setattr(writing, "ROWS_A_WRITER", 1000)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON"):
+        if name in os.environ:
+            monkeypatch.setenv(name, os.environ[name])
+
+
+def opened(store: str, request: pytest.FixtureRequest) -> Any:
+    """A new state in a database of the kind."""
+    if store == "postgres":
+        postgres: LocalPostgres = request.getfixturevalue("postgres")
+        return SqlState.from_url(postgres.url(postgres.new_database()), table="users", keys=["user"], values=VALUES)
+    redis: LocalRedis = request.getfixturevalue("redis")
+    return RedisState.from_url(redis.url(), prefix=uuid.uuid4().hex, keys=["user"], values=VALUES)
+
+
+def steps(seed: int) -> list[dict[str, Any]]:
+    """Rows in which the order within a user matters."""
+    return [
+        {"user": f"u{(i * 7919) % USERS}", "n": 1, "exact": "0.25", "step": (i * (37 + seed)) % 23 - 11, "note": "x"}
+        for i in range(ROWS)
+    ]
+
+
+def as_table(rows: list[dict[str, Any]]) -> pa.Table:
+    table = pa.Table.from_pylist(rows)
+    exact = table.column("exact").cast(pa.decimal128(10, 2))
+    return table.set_column(table.column_names.index("exact"), "exact", exact)
+
+
+def expected(*batches: list[dict[str, Any]]) -> dict[str, tuple[int, list[int]]]:
+    found: dict[str, tuple[int, list[int]]] = {}
+    for row in (row for batch in batches for row in batch):
+        balance, last = found.get(row["user"], (0, []))
+        found[row["user"]] = (max(0, balance + row["step"]), [*last, row["step"]][-2:])
+    return found
+
+
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_values_for_a_later_application(
+    store: str, request: pytest.FixtureRequest, server: LocalSparkConnect, tmp_path: Path
+) -> None:
+    topology = Topology(Numbers(), tmp_path, str(tmp_path / "dag.py"))
+    (tmp_path / "app.py").write_text(APP)
+    state = opened(store, request)
+    asked = {"new_values": "users"}
+    first, second = steps(0), steps(1)
+
+    run = topology.begin("r1")
+    run.emit(*(as_table(first[start : start + 2500]) for start in range(0, ROWS, 2500)))
+    assert run.commit(update(state, writers="worker", **asked)) is None
+    by_worker = list(rows_of_output(topology.spec, run.new_values["users"], run.payload.transaction))
+    assert {row["user"]: (row["balance"], row["last"]) for row in by_worker} == expected(first)
+
+    run = topology.begin("r2")
+    run.emit(*(as_table(second[start : start + 2500]) for start in range(0, ROWS, 2500)))
+    assert run.commit(update(state, writers="spark", spark=server.url, **asked)) is None
+    assert {row["user"]: (row["balance"], row["last"]) for row in state.read()} == expected(first, second)
+    ref = run.new_values["users"]
+    by_spark = list(rows_of_output(topology.spec, ref, run.payload.transaction))
+    assert sorted(by_spark, key=lambda row: row["user"]) == sorted(state.read(), key=lambda row: row["user"])
+    folder = topology.spec.staging().kept.files.list(ref["path"])
+    assert len([name for name in folder if name.endswith(".parquet")]) == 6  # each writer its own part
+
+    later = topology.begin("r3")
+    ti = later.execute(SparkConnectBatchOperator(task_id="count", application="app.py", inputs={"users": ref}))
+    (sums,) = read_output(topology.spec.staging(), ti.pushed["sums"])
+    total = sum(balance for balance, _ in expected(first, second).values())
+    assert sums == {"users": USERS, "balance": total, "exact": f"{2 * ROWS / 4:.2f}"}
