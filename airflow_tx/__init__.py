@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_tx.sources.folders import PartitionedFileSource
     from airflow_tx.sources.memory import MemorySource
     from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
+    from airflow_tx.sources.redis_list import RedisListSource
+    from airflow_tx.sources.redis_stream import RedisStreamSource
     from airflow_tx.sources.run_partition import RunPartitionSource
     from airflow_tx.topology.coordinator import coordinator_dag
     from airflow_tx.topology.phase import commit_phase
@@ -36,6 +38,8 @@ _PUBLIC = {
     "OpaquePartitionedTransactionalSource": "airflow_tx.sources.partitioned",
     "PartitionedFileSource": "airflow_tx.sources.folders",
     "PartitionedTransactionalSource": "airflow_tx.sources.partitioned",
+    "RedisListSource": "airflow_tx.sources.redis_list",
+    "RedisStreamSource": "airflow_tx.sources.redis_stream",
     "RunPartitionSource": "airflow_tx.sources.run_partition",
     "Source": "airflow_tx.sources.api",
     "SparkBatchOperator": "airflow_tx.operators.process",
@@ -60,6 +64,8 @@ __all__ = [
     "OpaquePartitionedTransactionalSource",
     "PartitionedFileSource",
     "PartitionedTransactionalSource",
+    "RedisListSource",
+    "RedisStreamSource",
     "RunPartitionSource",
     "Source",
     "SparkBatchOperator",
