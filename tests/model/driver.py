@@ -249,9 +249,14 @@ class Run:
 
     def whole(self, rows: Rows, output: Deltas | None = None) -> Begun:
         """The run from `begin` to the mark."""
-        begun: Begun = self.begin(rows)
-        self.process(output or {})
+        begun = self.processed(rows, output or {})
         self.commit()
+        return begun
+
+    def processed(self, rows: Rows, output: Deltas) -> Begun:
+        """The run from `begin` to the ack of `p`."""
+        begun: Begun = self.begin(rows)
+        self.process(output)
         return begun
 
     def commit(self) -> None:

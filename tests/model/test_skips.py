@@ -22,7 +22,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.records import Outcome, Phase
 from airflow_tx.protocol.step import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
 from tests.model.conftest import counts
-from tests.model.driver import Run, Topology
+from tests.model.driver import Run, Skipper, Topology
 
 
 class TestTrace2:
@@ -31,8 +31,7 @@ class TestTrace2:
     def test_a_granted_transaction_that_failed_is_rolled_back_and_the_next_goes_on(self, topology: Topology) -> None:
         Run(topology, "r1").whole(1, {"a": 1})
         second, third = Run(topology, "r2"), Run(topology, "r3")
-        second.begin(2)
-        second.process({"a": 1, "b": 1})
+        second.processed(2, {"a": 1, "b": 1})
         second.written()
         second.start().fail("disk full")
         topology.skip(2)
@@ -43,8 +42,7 @@ class TestTrace2:
 
     def test_its_living_committer_can_neither_write_nor_mark_after_the_skip(self, two_states: Topology) -> None:
         first, second = Run(two_states, "r1"), Run(two_states, "r2")
-        first.begin(2)
-        first.process({"a": 1, "b": 1})
+        first.processed(2, {"a": 1, "b": 1})
         living = first.written()
         two_states.skip(1)
         for state in (0, 1):
@@ -57,8 +55,7 @@ class TestTrace2:
 
     def test_one_cleared_since_is_rolled_back_too_and_its_new_committer_leaves_it(self, topology: Topology) -> None:
         run = Run(topology, "r1")
-        run.begin(2)
-        run.process({"a": 1, "b": 1})
+        run.processed(2, {"a": 1, "b": 1})
         run.written()
         run.begin(2)
         topology.note_skip(1)
@@ -75,23 +72,19 @@ class TestTrace2:
         self, transactional: Topology
     ) -> None:
         run = Run(transactional, "r1")
-        run.begin(1)
-        run.process({"a": 1})
+        run.processed(1, {"a": 1})
         run.written()
         transactional.note_skip(1)
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
             transactional.take_skip(1)
         assert transactional.phase(1) is Phase.COMMITTING
         transactional.ledger().withdraw_skip(1)
-        run.begin(1)
-        run.process({"a": 1})
-        run.commit()
+        run.whole(1, {"a": 1})
         assert transactional.totals() == {"a": 1}
 
     def test_one_in_a_transactional_state_that_was_never_granted_is_skipped(self, transactional: Topology) -> None:
         first, second = Run(transactional, "r1"), Run(transactional, "r2")
-        first.begin(1)
-        first.process({"a": 1})
+        first.processed(1, {"a": 1})
         transactional.skip(1)
         second.whole(1, {"a": 5})
         assert transactional.totals() == {"a": 5}
@@ -101,8 +94,7 @@ class TestTrace2:
     ) -> None:
         two = Topology(store, root, [counts("s0"), counts("s1")])
         run = Run(two, "r1")
-        run.begin(2)
-        run.process({"a": 1, "b": 1})
+        run.processed(2, {"a": 1, "b": 1})
         run.written()
         two.note_skip(1)
         two.states = two.states[:1]
@@ -228,9 +220,7 @@ class TestTrace5And6:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         second.begin(1)
-        first.begin(1)
-        first.process({"a": 1})
-        first.commit()
+        first.whole(1, {"a": 1})
         topology.note_skip(2)
         with pytest.raises(StaleBatch):
             topology.take_skip(2)
@@ -269,14 +259,7 @@ class TestWhileItIsSkipped:
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences"], ["acquire", "raise_fences", "write"]])
     def test_a_skip_that_dies_midway_is_repeated_by_another(self, two_states: Topology, steps: list[str]) -> None:
-        run = Run(two_states, "r1")
-        run.begin(2)
-        run.process({"a": 1, "b": 1})
-        run.written()
-        two_states.note_skip(1)
-        dead = two_states.skipper(1)
-        for step in steps:
-            getattr(dead, step)()
+        _, dead = _skip_that_dies(two_states, steps)
         assert two_states.phase(1) is Phase.COMMITTING
         assert two_states.take_skip(1) == Committed(1, here=True)
         assert two_states.totals() == {}
@@ -286,29 +269,19 @@ class TestWhileItIsSkipped:
     def test_a_skip_that_died_midway_and_was_withdrawn_is_replayed_and_counts_once(
         self, two_states: Topology, steps: list[str]
     ) -> None:
-        run = Run(two_states, "r1")
-        run.begin(2)
-        run.process({"a": 1, "b": 1})
-        run.written()
-        two_states.note_skip(1)
-        dead = two_states.skipper(1)
-        for step in steps:
-            getattr(dead, step)()
+        run, dead = _skip_that_dies(two_states, steps)
         assert two_states.ledger().withdraw_skip(1) == Done()
         assert two_states.ledger().withdraw_skip(1) == Done()
         with pytest.raises(FailedTransaction):
             run.commit()
-        run.begin(2)
-        run.process({"a": 1, "b": 1})
-        run.commit()
+        run.whole(2, {"a": 1, "b": 1})
         with pytest.raises(Outranked):
             dead.mark()
         assert two_states.totals() == {"a": 1, "b": 1}
 
     def test_withdrawn_while_a_committer_writes_it_is_replayed_not_lost(self, topology: Topology) -> None:
         run = Run(topology, "r1")
-        run.begin(1)
-        run.process({"a": 1})
+        run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
         topology.ledger().withdraw_skip(1)
@@ -320,8 +293,7 @@ class TestWhileItIsSkipped:
 
     def test_a_skip_noted_between_write_and_mark_comes_too_late(self, topology: Topology) -> None:
         run = Run(topology, "r1")
-        run.begin(1)
-        run.process({"a": 1})
+        run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
         assert committer.mark() == Committed(1, here=True)
@@ -332,8 +304,7 @@ class TestWhileItIsSkipped:
 
     def test_a_skip_granted_between_write_and_mark_wins_and_undoes(self, topology: Topology) -> None:
         run = Run(topology, "r1")
-        run.begin(1)
-        run.process({"a": 1})
+        run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
         skipper = topology.skipper(1).acquire()
@@ -345,8 +316,7 @@ class TestWhileItIsSkipped:
 
     def test_a_task_that_starts_again_while_it_is_skipped_makes_the_skip_begin_again(self, topology: Topology) -> None:
         run = Run(topology, "r1")
-        run.begin(1)
-        run.process({"a": 1})
+        run.processed(1, {"a": 1})
         topology.note_skip(1)
         skipper = topology.skipper(1).acquire().raise_fences()
         run.process({"a": 2})
@@ -428,3 +398,15 @@ class TestAnswers:
         with pytest.raises(UnknownTransaction):
             ledger.withdraw_skip(2)
         assert topology.allocated == 2
+
+
+def _skip_that_dies(topology: Topology, steps: list[str]) -> tuple[Run, Skipper]:
+    """What is to be skipped may be in the states already; whoever skips it has done these steps of it."""
+    run = Run(topology, "r1")
+    run.processed(2, {"a": 1, "b": 1})
+    run.written()
+    topology.note_skip(1)
+    dead = topology.skipper(1)
+    for step in steps:
+        getattr(dead, step)()
+    return run, dead
