@@ -6,13 +6,16 @@ What spark-submit prints is the log of a whole cluster, and in cluster mode it i
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 
-from airflow_tx.errors import FailedBatch
+from airflow_tx.errors import FailedBatch, TxError
 from airflow_tx.staging import TryDir
 
 FAILED = "_failed.json"
 _LONGEST = 2000
+# What Spark tells of an exception of ours in a Python worker: the last line of its traceback.
+_IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Failure:
 
     :param error: class of the exception.
     :param message: its first line.
-    :param on_purpose: whether the application raised `FailedBatch`.
+    :param on_purpose: whether the application raised `FailedBatch`, itself or in a function that executors run.
     """
 
     error: str
@@ -34,6 +37,9 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """What is to be said of an exception, in one line."""
+        ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
+        if ours:
+            return cls(ours["error"], ours["message"].strip()[:_LONGEST], ours["error"] == FailedBatch.__name__)
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
         return cls(type(error).__name__, message, isinstance(error, FailedBatch))
