@@ -12,7 +12,8 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replaying import LIVE_RUN_STATES
-from airflow_tx.protocol.view import TransactionView, topology_view
+from airflow_tx.protocol.standing import TransactionView
+from airflow_tx.protocol.view import topology_view
 
 _QUEUED = "queued"
 

@@ -13,8 +13,9 @@ from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.recovering import ReplayRequest
 from airflow_tx.protocol.requirement import Create, Delete, Put
+from airflow_tx.protocol.standing import TransactionView
 from airflow_tx.protocol.step import Begun, SkipGranted
-from airflow_tx.protocol.view import TransactionView, topologies, topology_view, transaction_details
+from airflow_tx.protocol.view import topologies, topology_view, transaction_details
 from airflow_tx.protocol.yielding import Waiter
 from tests.integration.pipeline import Pipeline
 

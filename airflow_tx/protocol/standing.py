@@ -1,0 +1,202 @@
+"""How one transaction stands, as the read model tells it: an open one in its line, a final one by its history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
+from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
+
+
+@dataclass(frozen=True)
+class TransactionView:
+    """One transaction, open or final.
+
+    :param status: its phase while it is open, then its outcome.
+    :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
+    :param began: when the newest attempt began; "" if that is forgotten.
+    :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
+    :param rows: rows of the batch, if counted.
+    :param ack_val: 16 hex digits; all 0: everything emitted was acked.
+    :param waiting_for: what has to happen before it goes on, in words; None if nothing is to.
+    :param pinned: it stands for a batch that was skipped: its rows never change.
+    :param stale: its predecessor ended elsewhere than its batch starts, so it has to be replayed.
+    :param blocked: why it is replayed no more unless a person asks for it.
+    :param yielded: the txid whose run it gave up its run slot for, until it is started again.
+    :param replay: the last automatic replay: of which attempt, how many in a row, when and why.
+    :param skip: who wants it skipped, or did so, when and why.
+    :param readmit: who wants its rows back, or got them, when and why.
+    :param readmitted_as: the txid that stands for its rows now.
+    :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
+    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
+    """
+
+    txid: int
+    attempt: int
+    status: str
+    run_id: str
+    began: str
+    processed: str | None
+    granted: str | None
+    ended: str | None
+    rows: int | None
+    ack_val: str
+    failures: int
+    error: str | None
+    waiting_for: str | None
+    open: bool
+    pinned: bool = False
+    stale: bool = False
+    blocked: str | None = None
+    yielded: int | None = None
+    replay: Mapping[str, Any] | None = None
+    skip: Mapping[str, str] | None = None
+    readmit: Mapping[str, str] | None = None
+    readmitted_as: int | None = None
+    size: Mapping[str, Any] | None = None
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """The open transactions as they stand in line.
+
+    :param stale: those that start elsewhere than their predecessor ends.
+    """
+
+    topology: TopologyRecord
+    current: int
+    opened: Mapping[int, TransactionRecord]
+    stale: frozenset[int] = frozenset()
+
+    @property
+    def first(self) -> str:
+        """The one that all others wait for, in words; "" if it is not to be seen."""
+        record = self.opened.get(self.current)
+        if record is None:
+            return ""
+        attempt = TransactionAttempt(self.current, record.attempt)
+        return f"transaction {attempt} (run {record.run_id}, {record.phase.value})"
+
+
+def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> TransactionView:
+    """An open transaction.
+
+    :param acks: what the instances of its tasks contributed.
+    """
+    record = line.opened[txid]
+    rows = [entry.rows for entry in acks.values() if entry.rows is not None]
+    return TransactionView(
+        txid=txid,
+        attempt=record.attempt,
+        status=record.phase.value,
+        run_id=record.run_id,
+        began=record.began,
+        processed=record.processed,
+        granted=record.granted_at if record.phase is Phase.COMMITTING else None,
+        ended=None,
+        rows=max(rows, default=None),
+        ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
+        failures=record.failures,
+        error=record.error,
+        waiting_for=_waiting_for(topology, txid, line, acks),
+        open=True,
+        pinned=record.pinned,
+        stale=txid in line.stale,
+        blocked=_blocked(txid, line),
+        yielded=record.yielded if record.run_id in line.topology.yielded else None,
+        replay=record.replay,
+        skip=record.skip,
+        size=record.size,
+        lost=tuple(record.lost),
+    )
+
+
+def view_final(history: History, skipped: Skipped | None) -> TransactionView:
+    """A final transaction.
+
+    :param skipped: its rows, if it was skipped.
+    """
+    return TransactionView(
+        txid=history.txid,
+        attempt=history.attempts,
+        status=history.outcome.value,
+        run_id=history.run_id,
+        began=history.began,
+        processed=history.processed,
+        granted=history.granted_at,
+        ended=history.ended,
+        rows=history.rows,
+        ack_val=history.ack_val,
+        failures=history.failures,
+        error=None,
+        waiting_for=_waiting_for_readmission(skipped),
+        open=False,
+        skip=history.skip,
+        readmit=None if skipped is None else skipped.readmit,
+        readmitted_as=history.readmitted_as,
+        size=history.size,
+        lost=tuple(history.lost),
+    )
+
+
+def forgotten(txid: int, skipped: Skipped) -> History:
+    """The history of a transaction of which only that it was skipped is remembered."""
+    outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
+    unknown: dict[str, Any] = dict.fromkeys(("processed", "granted_at", "rows"))
+    return History(
+        txid=txid,
+        attempts=0,
+        run_id=skipped.run_id,
+        outcome=outcome,
+        began="",
+        ended=skipped.skip["when"],
+        ack_val="0" * 16,
+        op=skipped.op,
+        skip=skipped.skip,
+        readmitted_as=skipped.readmitted_as,
+        **unknown,
+    )
+
+
+def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> str:
+    record = line.opened[txid]
+    if (reason := _blocked(txid, line)) is not None:
+        return f"a person: it is replayed no more ({reason}): airflow tx replay {topology} {txid}, or airflow tx skip"
+    if txid in line.stale:
+        return f"a replay: transaction {txid - 1} ended elsewhere than its batch starts"
+    if record.run_id in line.topology.yielded and record.skip is None:
+        return f"the run of transaction {record.yielded}, to which it gave its run slot; then it is started again"
+    if record.skip is not None:
+        return "its skip" if txid == line.current or not line.first else f"{line.first}, then it is skipped"
+    if record.phase is Phase.FAILED:
+        return f"a replay: airflow tx replay {topology} {txid}, or clear its failed task"
+    if record.phase is Phase.PROCESSING:
+        tasks = missing_acks(acks, _must_ack(record, acks))
+        return f"an ack of {', '.join(tasks)}" if tasks else "its committer"
+    return line.first if txid > line.current and line.first else "its committer"
+
+
+def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
+    if skipped is None or skipped.readmit is None or is_back(skipped):
+        return None
+    return f"begin of run {skipped.run_id}, which takes its rows again"
+
+
+def _blocked(txid: int, line: Line) -> str | None:
+    """Why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
+    mark, record = line.topology.blocked or {}, line.opened[txid]
+    holds = (mark.get("txid"), mark.get("attempt")) == (txid, record.attempt) and record.skip is None
+    return str(mark["reason"]) if holds else None
+
+
+def is_back(skipped: Skipped) -> bool:
+    """Whether another transaction stands for its rows now."""
+    return skipped.readmitted_as is not None
+
+
+def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[Instance]:
+    return must_ack(record, acks, {task for task, index in acks if index >= 0})
