@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from airflow_tx.sources.redis_list import RedisListSource
     from airflow_tx.sources.redis_stream import RedisStreamSource
     from airflow_tx.sources.run_partition import RunPartitionSource
+    from airflow_tx.sources.sql import SqlSource
+    from airflow_tx.sources.sql_shards import PartitionedSqlSource
     from airflow_tx.topology.coordinator import coordinator_dag
     from airflow_tx.topology.phase import commit_phase
     from airflow_tx.topology.transaction import Transaction
@@ -37,6 +39,7 @@ _PUBLIC = {
     "MemorySource": "airflow_tx.sources.memory",
     "OpaquePartitionedTransactionalSource": "airflow_tx.sources.partitioned",
     "PartitionedFileSource": "airflow_tx.sources.folders",
+    "PartitionedSqlSource": "airflow_tx.sources.sql_shards",
     "PartitionedTransactionalSource": "airflow_tx.sources.partitioned",
     "RedisListSource": "airflow_tx.sources.redis_list",
     "RedisStreamSource": "airflow_tx.sources.redis_stream",
@@ -44,6 +47,7 @@ _PUBLIC = {
     "Source": "airflow_tx.sources.api",
     "SparkBatchOperator": "airflow_tx.operators.process",
     "SparkConnectBatchOperator": "airflow_tx.operators.connect",
+    "SqlSource": "airflow_tx.sources.sql",
     "Transaction": "airflow_tx.topology.transaction",
     "TransactionalSource": "airflow_tx.sources.api",
     "TxError": "airflow_tx.errors",
@@ -63,6 +67,7 @@ __all__ = [
     "MemorySource",
     "OpaquePartitionedTransactionalSource",
     "PartitionedFileSource",
+    "PartitionedSqlSource",
     "PartitionedTransactionalSource",
     "RedisListSource",
     "RedisStreamSource",
@@ -70,6 +75,7 @@ __all__ = [
     "Source",
     "SparkBatchOperator",
     "SparkConnectBatchOperator",
+    "SqlSource",
     "Transaction",
     "TransactionalSource",
     "TxError",

@@ -1,0 +1,157 @@
+"""The database of a connection, for reading: how it is opened, and its failures in one line without credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.pool import NullPool
+
+from airflow_tx.connections.sql import url_of_connection
+from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+
+READER = "airflow_tx reader"
+"""What our sessions are called on a PostgreSQL server: they never write, so no batch has to wait for them."""
+CONNECT_TIMEOUT = 10
+_EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
+# Options of a URL that only states know.
+_OF_STATES = ("lock_timeout", "idle_timeout")
+
+
+class Teller:
+    """Words what goes wrong with one table of a source.
+
+    :param source: the source's repr.
+    :param conn_id: whose database it is.
+    :param partition: of a source with partitions, the table's.
+    """
+
+    def __init__(self, source: str, conn_id: str, partition: str | None = None) -> None:
+        self.source, self.conn_id, self.partition = source, conn_id, partition
+
+    def refused(self, problem: str, remedy: str) -> SourceError:
+        """Something that only a person can change."""
+        where = "" if self.partition is None else f"partition {self.partition}: "
+        return SourceError(source=self.source, problem=f"{where}{problem}", remedy=remedy)
+
+    def away(self, reason: str) -> SourceError:
+        """A table that cannot be reached now."""
+        if self.partition is not None:
+            return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
+        problem = f"the database of connection {self.conn_id} cannot be reached: {reason}"
+        return SourceError(source=self.source, problem=problem, remedy="Bring it back, then clear the task.")
+
+    def missing(self, table: str) -> SourceError:
+        """A table that is not there."""
+        if self.partition is not None:
+            return self.away(f"there is no table {table}")
+        problem = f"the database of connection {self.conn_id} has no table {table}"
+        return self.refused(problem, "Make it, or correct table=, or the database of the connection.")
+
+
+class Database:
+    """The database of a connection.
+
+    :raises ConfigError: the connection is missing, or of a type that is not supported, or its driver is missing.
+    """
+
+    def __init__(self, conn_id: str, teller: Teller, *, what: str) -> None:
+        self.url = url_of_connection(conn_id, what=what)
+        self.kind = self.url.get_backend_name()
+        self._teller = teller
+        self._secret = str(self.url.password) if self.url.password else ""
+        self._engine = self._made(_with_options(self.url), what)
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """A connection on which every statement is a transaction of its own, and sees what is committed by then.
+
+        :raises SourceError: it cannot be opened, or breaks off, or the database refuses a statement.
+        """
+        with self.failures(), self._engine.connect() as connection:
+            own = connection.execution_options(isolation_level="AUTOCOMMIT")
+            _prepare(own)
+            yield own
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection with one transaction that only reads, all of it in one state of the database.
+
+        :raises SourceError: as `connected`.
+        """
+        with self.failures():
+            connection = self.hold()
+            try:
+                yield connection
+            finally:
+                connection.close()
+
+    def hold(self) -> Connection:
+        """The connection of `reading`, to be closed by whoever asks."""
+        connection = self._engine.connect()
+        if self.kind != "sqlite":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        _prepare(connection)
+        if self.kind == "postgresql":
+            # It may be open for as long as Spark works.
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        return connection
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """What the database's driver raises, as errors of ours."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            self._fail(error)
+        except sa.exc.SQLAlchemyError as error:
+            told = self.scrubbed(str(error))
+            raise self._teller.refused(
+                f"the database cannot be read: {told}", "Correct the table or the source."
+            ) from None
+
+    def scrubbed(self, text: str) -> str:
+        """A text of somebody else, in one line and without the password."""
+        line = " ".join(text.split())
+        return line.replace(self._secret, "***") if self._secret else line
+
+    def _fail(self, error: sa.exc.DBAPIError) -> NoReturn:
+        reason = self.scrubbed(str(error.orig))
+        unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError))
+        if unanswered or error.connection_invalidated:
+            raise self._teller.away(reason) from None
+        remedy = "Correct the source, or what the user of the connection may do."
+        raise self._teller.refused(f"the database says: {reason}", remedy) from None
+
+    def _made(self, url: URL, what: str) -> sa.Engine:
+        try:
+            return sa.create_engine(url, poolclass=NullPool, hide_parameters=True)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get(self.kind, self.kind)
+            raise ConfigError(
+                option=f"{what} database",
+                value=self.kind,
+                remedy=f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'.",
+            ) from None
+
+
+def _with_options(url: URL) -> URL:
+    kind, given = url.get_backend_name(), dict(url.query)
+    url = url.difference_update_query(_OF_STATES)
+    if kind == "postgresql":
+        wanted = {"connect_timeout": str(CONNECT_TIMEOUT), **given, "application_name": READER}
+        return url.update_query_dict(wanted)
+    if kind == "mysql":
+        return url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"})
+    # A missing file must not be made by looking into it.
+    return url.set(database=f"file:{quote(url.database or '')}").update_query_dict({"uri": "true", "mode": "ro"})
+
+
+def _prepare(connection: Connection) -> None:
+    if connection.dialect.name in ("mysql", "mariadb"):
+        # What a TIMESTAMP says depends on the session; and no lock of ours may be asked for long.
+        connection.exec_driver_sql("SET SESSION time_zone = '+00:00', lock_wait_timeout = 1")

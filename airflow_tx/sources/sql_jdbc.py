@@ -1,0 +1,119 @@
+"""A batch of a SQL table read by Spark over JDBC, its ranges in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sqlalchemy.engine import URL, Connection, Dialect
+
+from airflow_tx.errors import SourceError
+from airflow_tx.sources.sql_database import READER
+from airflow_tx.sources.sql_places import Range, Rows
+from airflow_tx.sources.sql_shard import Shard
+from airflow_tx.sources.sql_table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUPPORTED = ("postgresql", "mysql", "mariadb")
+FETCHED = 10_000
+_UTC = "SET time_zone = '+00:00'"
+# Of a connection's extras those that JDBC calls the same, or otherwise.
+_POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
+
+
+class JdbcRows:
+    """The rows of a batch as a DataFrame.
+
+    On PostgreSQL all of them are of one state of the database, however long Spark takes and however often it reads:
+    the state in which they were counted. On MySQL and MariaDB they are counted just before.
+
+    :param rows: which they are.
+    """
+
+    def __init__(self, shard: Shard, rows: Rows) -> None:
+        self._shard, self._rows = shard, rows
+        self._held: Connection | None = None
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows, each range a partition of Spark.
+
+        :raises SourceError: they are not those that were decided, or Spark cannot read them.
+        """
+        database = self._shard.database
+        with database.failures():
+            self._held = database.hold()
+            table = self._shard.checked(self._held)
+            found = table.count(self._held, table.within(self._rows.whole))
+            if found != self._rows.count:
+                raise self._shard.changed(self._rows, found)
+            in_session, dialect = self._snapshot(self._held), self._held.dialect
+        if database.kind != "postgresql":
+            self.close()
+        predicates = [_predicate(table, each, dialect) for each in self._rows.ranges]
+        options = {**_properties(database.url), "sessionInitStatement": in_session}
+        # What the database compares otherwise than Spark, such as texts, stays with Spark.
+        options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
+        name = _text(dialect.identifier_preparer.format_table(table.clause))
+        try:
+            frame = spark.read.jdbc(_address(database.url), name, predicates=predicates, properties=options)
+            frame.schema  # noqa: B018 - asked for here, so that what is wrong is told here
+        except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
+            raise self._unreadable(error) from None
+        return frame.select(*(f"`{column.replace('`', '``')}`" for column in table.columns))
+
+    def close(self) -> None:
+        """Give up the state of the database; rows that Spark has not read by then cannot be read any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+    def _snapshot(self, held: Connection) -> str:
+        if self._shard.database.kind != "postgresql":
+            return _UTC
+        name = held.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
+        return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{name}'"
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        told = self._shard.database.scrubbed(str(error))
+        if "No suitable driver" in told or "ClassNotFoundException" in told:
+            remedy = "Give Spark the JDBC driver: packages='org.postgresql:postgresql:42.7.7', or its jar."
+            return self._shard.teller.refused(f"Spark has no JDBC driver for {self._shard.database.kind}", remedy)
+        remedy = "Correct the connection, so that Spark reaches the database as this task does."
+        return self._shard.teller.refused(f"Spark cannot read it: {told[:300]}", remedy)
+
+
+def _predicate(table: Table, rows: Range, dialect: Dialect) -> str:
+    """The condition of a range, as text: Spark takes no parameters."""
+    return _text(str(table.within(rows).compile(dialect=dialect, compile_kwargs={"literal_binds": True})))
+
+
+def _text(statement: str) -> str:
+    """A statement for others than the driver of Python, for which every percent sign was doubled."""
+    return statement.replace("%%", "%")
+
+
+def _address(url: URL) -> str:
+    """What Spark connects to; user and password are options, which it does not show."""
+    host = url.host or "127.0.0.1"
+    where = f"[{host}]" if ":" in host else host
+    if url.get_backend_name() == "postgresql":
+        return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
+    return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
+
+
+def _properties(url: URL) -> dict[str, str]:
+    found = {"user": url.username or "", "password": str(url.password or "")}
+    query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    if url.get_backend_name() == "postgresql":
+        return {**found, "ApplicationName": READER, **{name: query[name] for name in _POSTGRES if name in query}}
+    return {**found, **_mysql_tls(query)}
+
+
+def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
+    if "ssl_ca" not in query:
+        return {}
+    store = {"trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}", "trustCertificateKeyStoreType": "PEM"}
+    return {"sslMode": "VERIFY_CA", **store}

@@ -1,0 +1,88 @@
+"""Up to which row a table of MySQL or MariaDB is settled.
+
+A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an id. A
+read lock on the table is granted once all of these are over; under it the last committed id is looked up.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import sqlalchemy as sa
+
+from airflow_tx.sources.sql_places import Key
+from airflow_tx.sources.sql_settled import Settling
+
+_LOCKED = (1205, 3572)
+
+
+class MySqlSettling(Settling):
+    """Holds a read lock on the table for the time of one look at its index.
+
+    Writers that come while it is asked for wait, so it is asked for one second at a time, with a pause as long.
+    """
+
+    first_pause: ClassVar[float] = 1.0
+    longest_pause: ClassVar[float] = 1.0
+
+    def end(self, after: Key | None) -> Key | None:
+        """See `Settling.end`.
+
+        :raises SourceError: the server is a replica, or one of several that hand out ids.
+        """
+        self._check_server()
+        # The times of rows that wait for our lock lie before it.
+        past = self.past()
+        if self.newest(after, past) is None or not self._locked():
+            return None
+        try:
+            return self.newest(after, past)
+        finally:
+            self.connection.exec_driver_sql("UNLOCK TABLES")
+
+    def drawn(self) -> int | None:
+        """The last id that AUTO_INCREMENT gave."""
+        if self.connection.dialect.is_mariadb is False:  # type: ignore[attr-defined]
+            self.connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
+        schema, _, name = self.table.name.rpartition(".")
+        asked = sa.text(
+            "SELECT auto_increment FROM information_schema.tables "
+            "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+        )
+        found = self.connection.execute(asked, {"schema": schema or None, "name": name}).scalar()
+        return None if found is None else int(found) - 1
+
+    def _locked(self) -> bool:
+        name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
+        waits_for = "transactions that have written to it are open (SELECT * FROM information_schema.innodb_trx)"
+        pauses = self.pauses(waits_for)
+        while True:
+            try:
+                self.connection.exec_driver_sql(f"LOCK TABLES {name} READ")
+            except sa.exc.DBAPIError as error:
+                if not error.orig or error.orig.args[0] not in _LOCKED:
+                    raise
+            else:
+                return True
+            if next(pauses, self) is self:
+                return False
+
+    def _check_server(self) -> None:
+        read_only, step = self.connection.exec_driver_sql("SELECT @@global.read_only, @@auto_increment_increment").one()
+        if str(read_only) not in ("0", "OFF"):
+            problem = "its server is read-only, as a replica is, which does not know the running transactions"
+            raise self.teller.refused(problem, "Let the connection lead to the primary.")
+        if step > 1 and self.table.order[0].kind == "integer":
+            raise self.teller.refused(
+                f"auto_increment_increment is {step}: several servers hand out ids, in no common order",
+                "Order by a time and the id, or let one server hand them out.",
+            )
+
+    def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
+        """See `Settling.earlier`."""
+        # The zone of our own session is UTC.
+        now = "UTC_TIMESTAMP(6)" if kind == "instant" else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
+        asked = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")
+        ago = self.connection.execute(asked, {"micros": int(seconds * 1_000_000)}).scalar_one()
+        found: sa.ColumnElement[bool] = key <= ago
+        return found

@@ -1,0 +1,86 @@
+"""What the sources of SQL tables are told: in which order rows come, which columns, how long to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.errors import ConfigError
+
+SETTLE = 5.0
+PATIENCE = 30.0
+ROWS_PER_READ = 100_000
+
+
+@dataclass(frozen=True)
+class SqlSpec:
+    """How rows are taken from a table.
+
+    :param order_by: one or two columns in whose order rows come: an id, or a time and an id.
+    :param columns: of the rows; None: all.
+    :param settle: seconds by which a time must be past; without meaning for an id alone.
+    :param patience: seconds that a decision waits for transactions that may still commit a row below its end.
+    :param rows_per_read: Spark reads a batch in ranges of so many rows.
+    """
+
+    order_by: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    settle: float = SETTLE
+    patience: float = PATIENCE
+    rows_per_read: int = ROWS_PER_READ
+
+    @classmethod
+    def checked(
+        cls,
+        source: str,
+        *,
+        order_by: str | Sequence[str],
+        columns: Sequence[str] | None,
+        settle: float,
+        patience: float,
+        rows_per_read: int,
+    ) -> SqlSpec:
+        """From the arguments of a source.
+
+        :param source: whose arguments they are, for the message.
+        :raises ConfigError: one of them cannot be used.
+        """
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        if not 1 <= len(order) <= 2 or not _names(order):
+            remedy = 'Give the column of an id, such as "id", or of a time and an id, such as ["updated_at", "id"].'
+            raise ConfigError(option=f"order_by of {source}", value=order_by, remedy=remedy)
+        if columns is not None and (isinstance(columns, str) or not columns or not _names(columns)):
+            remedy = "Give the names of columns, each once, or leave it out for all."
+            raise ConfigError(option=f"columns of {source}", value=columns, remedy=remedy)
+        for name, value in {"settle": settle, "patience": patience}.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise ConfigError(option=f"{name} of {source}", value=value, remedy="Give seconds, 0 or more.")
+        if isinstance(rows_per_read, bool) or not isinstance(rows_per_read, int) or rows_per_read < 1:
+            remedy = "Give a whole number above 0."
+            raise ConfigError(option=f"rows_per_read of {source}", value=rows_per_read, remedy=remedy)
+        return cls(order, None if columns is None else tuple(columns), settle, patience, rows_per_read)
+
+    def arguments(self) -> dict[str, Any]:
+        """As arguments of a source, plain JSON."""
+        return {
+            "order_by": list(self.order_by),
+            "columns": None if self.columns is None else list(self.columns),
+            "settle": self.settle,
+            "patience": self.patience,
+            "rows_per_read": self.rows_per_read,
+        }
+
+
+def checked_text(source: str, option: str, value: Any, example: str) -> str:
+    """An argument that is a name.
+
+    :raises ConfigError: it is none.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(option=f"{option} of {source}", value=value, remedy=f'Give a name, such as "{example}".')
+    return value
+
+
+def _names(names: Sequence[Any]) -> bool:
+    return all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
