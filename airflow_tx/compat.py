@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_tx.compat_runs import RunNotStarted as RunNotStarted
 from airflow_tx.compat_runs import clear_run as clear_run
 from airflow_tx.compat_runs import create_run as create_run
+from airflow_tx.compat_runs import dag_file as dag_file
 from airflow_tx.compat_runs import is_missing
 from airflow_tx.compat_runs import is_paused as is_paused
 from airflow_tx.compat_runs import is_paused_async as is_paused_async
@@ -150,6 +151,32 @@ def canonical(value: Any) -> Any:
 
     # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
     return serialize(deserialize(serialize(value)))
+
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+
+
+def sends_metrics() -> bool:
+    """Whether this Airflow sends metrics anywhere."""
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    return get_stats_factory() is not NoStatsLogger
+
+
+def send_gauge(name: str, value: float, *, tags: Mapping[str, str], named: str) -> None:
+    """Send a gauge as Airflow sends its own: with tags, and, for servers without them, with one of them in its name.
+
+    :param named: the tag that is part of the name of the second one, which option legacy_names_on of [metrics] allows.
+    """
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+
+    stats.gauge(name, value, tags=dict(tags))
+    if conf.getboolean("metrics", "legacy_names_on", fallback=True):
+        # A point would be another level of the name.
+        last = stats.normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
+        stats.gauge(f"{name}.{last}", value, tags={tag: text for tag, text in tags.items() if tag != named})
 
 
 # --- tasks as a DAG file makes them ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ database. Nothing of Airflow is imported before it is needed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow_tx.errors import TxError
 
@@ -185,6 +185,29 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
             query = select(DagRun.run_id, DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id.in_(some))
             found.update({run_id: text(state) for run_id, state in session.execute(query)})
     return found
+
+
+class DagFile(NamedTuple):
+    """Where Airflow knows a DAG from.
+
+    :param bundle: the name of its bundle.
+    :param path: of its file, below the bundle.
+    """
+
+    bundle: str
+    path: str
+
+
+def dag_file(dag_id: str) -> DagFile | None:
+    """Where Airflow knows a DAG from; None if it does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(DagModel.dag_id == dag_id)
+        found = session.execute(query).first()
+    return DagFile(*found) if found is not None and found.relative_fileloc else None
 
 
 # --- how Airflow is asked ----------------------------------------------------------------------------------------

@@ -292,7 +292,7 @@ class LossRefused(Refused):
 
     template = (
         "Topology {topology!r} has lost nothing: its source can give every row that comes next. Nothing was changed. "
-        "A transaction whose own rows are gone: airflow tx skip {topology} TXID"
+        "A transaction whose own rows are gone: airflow tx skip {topology} TXID --why TEXT"
     )
 
 

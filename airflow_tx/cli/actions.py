@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.cli.asked import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import SkipRefused
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.reading import Reader
@@ -26,7 +26,7 @@ def skip(args: Namespace) -> None:
     """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
     from airflow_tx.cli.skips import Skips
 
-    _check_why(args, "skip")
+    check_why(args, f"skip {args.topology} {args.txid}")
     with store_of(args) as store:
         restarts = _restarts(store, args)
         skips = Skips(restarts.ledger, restarts, lambda: _states(args, restarts.dag_id))
@@ -43,7 +43,7 @@ def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
     from airflow_tx.cli.restarting import Told
 
-    _check_why(args, "readmit")
+    check_why(args, f"readmit {args.topology} {args.txid}")
     with store_of(args) as store:
         restarts = _restarts(store, args)
         skipped = Reader(store).peek_if_any(Skipped, paths_of(args).skipped(args.txid))
@@ -73,13 +73,6 @@ def replay(args: Namespace) -> None:
         _show(restarts.failed() if args.failed else restarts.named(args.txids, force=args.force), args)
 
 
-def _check_why(args: Namespace, command: str) -> None:
-    if not (args.why or "").strip():
-        raise SystemExit(
-            f"Say why, it is kept in the ledger: airflow tx {command} {args.topology} {args.txid} --why TEXT"
-        )
-
-
 def _restarts(store: Store, args: Namespace) -> Restarts:
     """:raises UnknownTransaction: there is no such topology."""
     from airflow_tx.cli.restarting import Restarts
@@ -88,13 +81,13 @@ def _restarts(store: Store, args: Namespace) -> Restarts:
 
 
 def _states(args: Namespace, dag_id: str) -> Mapping[str, FencedState]:
-    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.cli.dags import elsewhere, transactional_dag
 
     spec, states = transactional_dag(args.dag_id or dag_id)
-    if (spec.paths, spec.conn_id) != (paths_of(args), conn_id_of(args)):
+    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
         raise SkipRefused(
             txid=args.txid,
-            problem=f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}",
+            problem=problem,
             remedy=f"Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id {spec.conn_id} and "
             f"--root {spec.paths.root}",
         )

@@ -54,13 +54,13 @@ def store_of(args: Namespace) -> Iterator[Store]:
         yield store
 
 
-def ledger_on(store: Store, args: Namespace) -> Ledger:
-    """The ledger of the topology on a store."""
+def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
+    """The ledger of a topology on a store; None: of the one that was named."""
     from airflow_tx.protocol.ledger import Ledger, LedgerOptions
     from airflow_tx.protocol.system import SystemClock, SystemIds
 
     options = LedgerOptions(history=Settings.load().history)
-    return Ledger(store, paths_of(args), clock=SystemClock(), ids=SystemIds(), options=options)
+    return Ledger(store, paths_of(args, topology), clock=SystemClock(), ids=SystemIds(), options=options)
 
 
 def conn_id_of(args: Namespace) -> str:
@@ -83,6 +83,15 @@ def audit_of(args: Namespace) -> Any:
     from airflow_tx.protocol.audit import Audit
 
     return Audit(who=getuser(), why=args.why)
+
+
+def check_why(args: Namespace, command: str) -> None:
+    """Refuse an action without a reason.
+
+    :param command: as it was typed, for the message.
+    """
+    if not (args.why or "").strip():
+        raise SystemExit(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
 
 
 def confirm(args: Namespace, question: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,8 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.view import topologies, topology_view, transaction_details
+from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
+from airflow_tx.sources.lag import Lag, LagUnknown
 
 
 @command
@@ -25,23 +27,43 @@ def list_transactions(args: Namespace) -> None:
             view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
             rows = [*render.waiters(view), *map(render.transaction, view.transactions)]
         else:
-            rows = [_topology(store, paths_of(args, name)) for name in topologies(store, root_of(args))]
+            views = [_topology(store, paths_of(args, name)) for name in topologies(store, root_of(args))]
+            found = _lags(args, store, [view for view in views if isinstance(view, TopologyView)])
+            rows = [
+                render.topology(view, found.get(view.name)) if isinstance(view, TopologyView) else view
+                for view in views
+            ]
     render.show(rows, args.output)
 
 
-def _topology(store: Store, paths: Paths) -> render.Row:
+def _topology(store: Store, paths: Paths) -> TopologyView | render.Row:
     try:
-        return render.topology(topology_view(store, paths, recent=0))
+        return topology_view(store, paths, recent=0)
     except (UnreadableRecord, UnknownTransaction) as error:
         return render.unreadable(paths.topology, str(error))  # the others are well
 
 
+def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mapping[str, Lag | LagUnknown]:
+    """The lags, if they are wanted; why one cannot be told goes beside the output, which may be piped."""
+    from airflow_tx.cli.lagging import lags_of
+
+    found = {} if args.no_lag else lags_of(args, store, views)
+    for lag in found.values():
+        if isinstance(lag, LagUnknown):
+            print(lag, file=sys.stderr)
+    return found
+
+
 @command
-def show_transaction(args: Namespace) -> None:
-    """`airflow tx show TOPOLOGY TXID`."""
+def show(args: Namespace) -> None:
+    """`airflow tx show TOPOLOGY [TXID]`."""
     with store_of(args) as store:
-        found = transaction_details(store, paths_of(args), args.txid)
-    render.show_one(render.details(found), args.output)
+        if args.txid is not None:
+            row = render.details(transaction_details(store, paths_of(args), args.txid))
+        else:
+            view = topology_view(store, paths_of(args), recent=0)
+            row = render.topology_details(view, _lags(args, store, [view]).get(view.name))
+    render.show_one(row, args.output)
 
 
 @action
@@ -114,15 +136,15 @@ def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused
 
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """What the DAG says of its topology, and its states by name."""
-    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.cli.dags import elsewhere, transactional_dag
 
     paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
-    if (spec.paths, spec.conn_id) != (paths, conn_id_of(args)):
+    if problem := elsewhere(spec, paths, conn_id_of(args)):
         raise RepairRefused(
             what=what,
             topology=args.topology,
-            problem=f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}",
+            problem=problem,
             remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
             f"--conn-id {spec.conn_id} --root {spec.paths.root}",
         )

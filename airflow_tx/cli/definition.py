@@ -25,6 +25,15 @@ ARG_TOPOLOGY_OR_ALL = _arg(
     "topology", nargs="?", default=None, help="The topology whose transactions to list; without it, the topologies"
 )
 ARG_TXID = _arg("txid", type=int, help="The transaction id")
+ARG_TXID_OR_TOPOLOGY = _arg(
+    "txid", type=int, nargs="?", default=None, help="The transaction id; without it, the topology itself is shown"
+)
+ARG_NO_LAG = _arg(
+    "--no-lag",
+    action="store_true",
+    default=False,
+    help="Do not ask the sources how much they have that is not committed: no DAG file is parsed",
+)
 ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
 ARG_CONN_ID = _arg(
     "--conn-id", default=None, help="The connection of the ledger (default: option zookeeper_conn_id of section tx)"
@@ -53,6 +62,7 @@ ARG_RESET = _arg(
 ARG_DAG_ID = _arg(
     "--dag-id", default=None, help="The DAG that names the states (default: as the ledger says, else the topology)"
 )
+ARG_SOURCE_DAG_ID = _arg("--dag-id", default=None, help="The DAG that names the source (default: as the ledger says)")
 ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
 ARG_REASON = _arg("--why", metavar="TEXT", default=None, help="The reason, kept in the ledger; it must be given")
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
@@ -86,13 +96,17 @@ TX_COMMANDS = (
         name="list",
         help="List topologies, or the transactions of one",
         func=lazy_load_command("airflow_tx.cli.commands.list_transactions"),
-        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_OUTPUT, *_LEDGER),
+        description=(
+            "The lag of a topology is what its source has behind the last committed transaction, asked of the source "
+            "now; it is ? where it cannot be told."
+        ),
+        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="show",
-        help="Show one transaction",
-        func=lazy_load_command("airflow_tx.cli.commands.show_transaction"),
-        args=(ARG_TOPOLOGY, ARG_TXID, ARG_OUTPUT, *_LEDGER),
+        help="Show one transaction, or a topology with its accepted losses and repairs",
+        func=lazy_load_command("airflow_tx.cli.commands.show"),
+        args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="replay",
@@ -120,6 +134,16 @@ TX_COMMANDS = (
         description="Its run is started again and gets a new txid. Who, when and --why are kept in the ledger.",
         func=lazy_load_command("airflow_tx.cli.actions.readmit"),
         args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="accept-loss",
+        help="Go on without rows that the source has lost",
+        description=(
+            "For rows that come next and that the source can no longer give, as its error says. They are in no "
+            "transaction; everything before and after them is. Who, when and --why are kept in the ledger."
+        ),
+        func=lazy_load_command("airflow_tx.cli.losing.accept_loss"),
+        args=(ARG_TOPOLOGY, ARG_REASON, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="repair",

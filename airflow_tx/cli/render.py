@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.pace import size_told
 from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.view import TopologyView, TransactionDetails, TransactionView
+from airflow_tx.protocol.standing import TransactionView
+from airflow_tx.protocol.view import TopologyView, TransactionDetails
+from airflow_tx.sources.lag import Lag, LagUnknown
 
 Row = dict[str, Any]
 
@@ -27,8 +31,11 @@ def show_one(row: Row, output: str) -> None:
         show([row], output)
 
 
-def topology(view: TopologyView) -> Row:
-    """One line of `airflow tx list`."""
+def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> Row:
+    """One line of `airflow tx list`.
+
+    :param lag: None: it was not asked for.
+    """
     opened = [each for each in view.transactions if each.open]
     return {
         "topology": view.name,
@@ -39,10 +46,41 @@ def topology(view: TopologyView) -> Row:
         "open": len(opened),
         "failed": sum(each.status == "FAILED" for each in opened),
         "max_pending": view.record.max_pending,
+        "lag": _lag(lag),
         "states": dumps(view.record.states),
         "repairs": len(view.repairs),
         "problem": _problem(view),
     }
+
+
+def _lag(lag: Lag | LagUnknown | None) -> str | None:
+    return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
+
+
+def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> Row:
+    """`airflow tx show TOPOLOGY`."""
+    return {
+        **topology(view, lag),
+        "incarnation": view.record.incarnation,
+        "generation": view.record.generation,
+        "pace": ", ".join(f"{rows:g} rows in {seconds:.1f} s" for rows, seconds in view.record.pace) or None,
+        "accepted_losses": "\n".join(_accepted(view)) or None,
+        "repairs": "\n".join(f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})" for each in view.repairs)
+        or None,
+    }
+
+
+def _accepted(view: TopologyView) -> Iterator[str]:
+    """One line a loss."""
+    for partition, losses in sorted(view.record.accepted.items()):
+        where = f"partition {partition}: " if partition else ""
+        for each in losses:
+            yield f"{where}{each['what']} ({each['why']}; {each['who']}, {each['when']})"
+
+
+def loss(accepted: Loss) -> Row:
+    """One line of `airflow tx accept-loss`."""
+    return {"partition": accepted.partition or None, "lost": accepted.what, "goes_on_at": dumps(accepted.goes_on)}
 
 
 def _problem(view: TopologyView) -> str | None:
@@ -53,7 +91,18 @@ def _problem(view: TopologyView) -> str | None:
 
 def unreadable(name: str, problem: str) -> Row:
     """The line of a topology that cannot be read."""
-    columns = ("dag_id", "source", "next_commit", "allocated", "open", "failed", "max_pending", "states", "repairs")
+    columns = (
+        "dag_id",
+        "source",
+        "next_commit",
+        "allocated",
+        "open",
+        "failed",
+        "max_pending",
+        "lag",
+        "states",
+        "repairs",
+    )
     return {"topology": name, **dict.fromkeys(columns), "problem": problem}
 
 
@@ -65,6 +114,7 @@ def transaction(view: TransactionView) -> Row:
         "status": view.status,
         "run_id": view.run_id,
         "rows": view.rows,
+        "size": _size(view),
         "began": view.began or None,
         "processing": _seconds(view.began, view.processed),
         "commit": _seconds(view.granted, view.ended),
@@ -76,7 +126,7 @@ def transaction(view: TransactionView) -> Row:
 
 def waiters(view: TopologyView) -> list[Row]:
     """The lines of runs that gave up their run slots before they had a transaction."""
-    columns = ("txid", "attempt", "status", "run_id", "rows", "began", "processing", "commit", "ended")
+    columns = ("txid", "attempt", "status", "run_id", "rows", "size", "began", "processing", "commit", "ended")
     return [
         {
             **dict.fromkeys(columns),
@@ -95,6 +145,7 @@ def _note(view: TransactionView) -> str | None:
     told = []
     if view.pinned:
         told.append("re-admitted: its rows never change")
+    told += [f"before it, lost: {what}" for what in view.lost]
     if view.open and view.skip is not None:
         told.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
@@ -108,6 +159,10 @@ def _note(view: TransactionView) -> str | None:
         times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
         told.append(f"replayed {times} by itself: {view.replay['reason']}")
     return "; ".join(told) or None
+
+
+def _size(view: TransactionView) -> str | None:
+    return None if view.size is None else size_told(view.size)
 
 
 def _person(noted: Mapping[str, str]) -> str:
@@ -131,6 +186,8 @@ def details(found: TransactionDetails) -> Row:
         "granted": view.granted,
         "ended": view.ended,
         "rows": view.rows,
+        "size": _size(view),
+        "lost": "; ".join(view.lost) or None,
         "ack_val": view.ack_val,
         "failures": view.failures,
         "error": view.error,

@@ -61,6 +61,13 @@ def handed_over(connection: Endpoint) -> dict[str, str]:
     return {_OURS + connection.conn_id.upper(): json.dumps(plain)}
 
 
+def for_airflow(conn_id: str) -> None:
+    """Let Airflow's own code in this process find a connection that a task has handed over to it."""
+    handed = os.environ.get(_OURS + conn_id.upper())
+    if handed:
+        os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
+
+
 def _of_airflow(conn_id: str) -> Endpoint | None:
     try:
         from airflow.sdk.bases.hook import BaseHook

@@ -15,6 +15,7 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import Refused
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec
+from airflow_tx.protocol.pace import size_told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +59,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
         spec, ti = self.transaction, context["ti"]
         try:
-            answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0))
+            answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0), log=self.log)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if isinstance(answer, Begun):
@@ -88,7 +89,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         kind = "replay" if begun.replay else "new"
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.rows)
         if begun.size is not None:
-            self.log.info("It has %s rows (%s)", begun.size["rows"], begun.size["why"])
+            self.log.info("It has %s", size_told(begun.size))
         for lost in begun.lost:
             self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
         if begun.skip is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
+from airflow_tx.operators.lagging import emit_lag
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.asking import BeginRequest, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
     from airflow_tx.protocol.ledger import Ledger
 
+log = logging.getLogger(__name__)
+
 CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
 
 
-def ask(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> Begun | NoData | WindowFull | AlreadyCommitted:
-    """Ask for the transaction of a run.
+def ask(
+    spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool, log: Any = log
+) -> Begun | NoData | WindowFull | AlreadyCommitted:
+    """Ask for the transaction of a run, and send how far the source is ahead.
 
     :param ti: the task instance of `begin`.
     :param retry: whether Airflow retried it, rather than somebody cleared it.
@@ -32,11 +38,14 @@ def ask(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> Begun |
     """
     with spec.store() as store:
         ledger = spec.ledger(store)
-        return ledger.begin(
+        answer = ledger.begin(
             make_request(spec, ti, run, retry=retry),
             decide=lambda attempt, position: decide(_sized(spec.source.of_run(run), ledger), attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
+        if not isinstance(answer, AlreadyCommitted):
+            emit_lag(spec, ledger, log)
+        return answer
 
 
 def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFull:

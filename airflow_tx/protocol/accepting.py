@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_tx.errors import LossRefused
 from airflow_tx.protocol.audit import Audit, note
+from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, digest, encode
@@ -82,6 +83,27 @@ def _behind(topology: TopologyRecord, partition: str, place: Any) -> tuple[Any, 
         place = loss["goes_on"]
         lost.append(loss["what"])
     return place, lost
+
+
+def standing(read: Reader, paths: Paths) -> Any:
+    """Where the source stands after the last committed or skipped transaction; None before the first one."""
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return None
+    return going_on_at(topology, position_before(read, paths, read.peek(Counter, paths.current).txid)).position
+
+
+def deciding_from(read: Reader, paths: Paths) -> list[Any]:
+    """Every place from which the rows of a transaction will still be decided, by a new one or by a replay.
+
+    :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
+    """
+    topology = read.peek(TopologyRecord, paths.record)
+    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    # A transactional source decides once, and a replay has the same rows.
+    first = allocated + 1 if topology.source_kind == "transactional" else current
+    positions = [position_before(read, paths, txid) for txid in range(first, allocated + 2)]
+    return [going_on_at(topology, position).position for position in positions if position is not None]
 
 
 def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from airflow_tx.errors import (
-    TooMuchContention,
-)
+from airflow_tx.errors import TooMuchContention, UnreadableRecord
 from airflow_tx.protocol import (
     accepting,
     beginning,
@@ -63,6 +61,7 @@ from airflow_tx.protocol.yielding import Waiter
 T = TypeVar("T")
 
 PASSES = 100
+LOOKS = 3
 QUESTIONS = (NeedBatch, NeedRunState, NeedTopology)
 
 Decide = Callable[[TransactionAttempt, Any], "tuple[Any, ...] | None"]
@@ -128,6 +127,27 @@ class Ledger(StepRunner):
         """Of the last committed transactions, how many rows each had and how many seconds it was in process."""
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
         return [] if record is None else record.pace
+
+    def standing(self) -> Any:
+        """Where the source stands after the last final transaction; what this process has just read is not read again.
+
+        :raises UnreadableRecord: naming the record.
+        """
+        return self._seen(accepting.standing)
+
+    def deciding_from(self) -> list[Any]:
+        """Every place from which rows will still be decided; see `accepting.deciding_from`."""
+        self.store.sync()
+        self._known.clear()
+        return self._seen(accepting.deciding_from)
+
+    def _seen(self, look: Callable[[Reader, Paths], T]) -> T:
+        for _ in range(LOOKS):
+            try:
+                return look(Reader(self.store, self._known), self.paths)
+            except UnreadableRecord:
+                self._known.clear()  # the turn moves on, and takes away what lies behind it
+        return look(Reader(self.store), self.paths)
 
     def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
         """Rows that the source lost; see `accepting.accept_loss`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from airflow_tx.protocol.records import History, Outcome
 
+_WHY = "why"
 KEPT = 8
 """So many measurements are kept."""
 
@@ -29,3 +32,12 @@ def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
         largest = max(each[0] for each in kept[1:])
         del kept[1 if kept[0][0] > largest else 0]
     return kept
+
+
+def size_told(size: Mapping[str, Any]) -> str:
+    """How large a batch is and why, in words.
+
+    :param size: as a record keeps it: how many rows, or files, and why so many.
+    """
+    counted = ", ".join(f"{count} {unit}" for unit, count in size.items() if unit != _WHY)
+    return f"{counted} ({size[_WHY]})" if size.get(_WHY) else counted

@@ -122,7 +122,7 @@ class TransactionRecord:
     :param outputs: per transactional state, digest of what the first grant was about to write.
     :param fenced: names of the states that some grant was about to write.
     :param by_phase: whether the last grant is held by several tasks, one after the other.
-    :param size: how many rows the source counted in the batch, and why it took so many.
+    :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     """
 

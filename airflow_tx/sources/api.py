@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.compat import RunInfo
+    from airflow_tx.errors import TxError
     from airflow_tx.protocol.accepting import Loss
     from airflow_tx.protocol.attempt import TransactionAttempt
 
@@ -40,17 +41,19 @@ class Batch:
     :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
     :param count: how many rows they are, if the source knows.
     :param why: what made it so many, in words.
+    :param unit: what was counted, if it is not rows.
     """
 
     rows: Json
     position: Json
     count: int | None = None
     why: str = ""
+    unit: str = "rows"
 
     @property
     def size(self) -> dict[str, Any] | None:
         """As the ledger keeps it; None if nobody counted."""
-        return None if self.count is None else {"rows": self.count, "why": self.why}
+        return None if self.count is None else {self.unit: self.count, "why": self.why}
 
 
 class Source(ABC):
@@ -65,6 +68,8 @@ class Source(ABC):
     partitioned: ClassVar[bool] = False
     by_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
+    unit: ClassVar[str] = "rows"
+    """What `backlog` counts; a source of files cannot know of rows, and counts files."""
     batch_size: BatchSize | None = None
     """The limits that it was given; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
@@ -126,7 +131,7 @@ class Source(ABC):
         return {}
 
     def backlog(self, position: Json) -> int | None:
-        """How many rows there are now after `position`; None if it cannot tell.
+        """How many rows (of its `unit`) there are now after `position`; None if it cannot tell.
 
         :param position: where the last committed transaction ended; None if there is none.
         """
@@ -138,6 +143,13 @@ class Source(ABC):
         Until a person accepts them as lost, on the record, `decide` refuses with a `SourceError` that names them.
         """
         return ()
+
+    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        """What an error of a Spark application that read its rows comes from; None if it knows no better.
+
+        :return: a `FailedBatch` for a row that cannot be read, so that only this transaction is replayed.
+        """
+        return None
 
     def cleanup_before(self, txid: int) -> None:
         """Forget what was kept for transactions before `txid`; they are final."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
-from airflow_tx.sources.fileset import Position, fingerprint, list_files, split_glob
+from airflow_tx.sources.fileset import Position, split_glob
 from airflow_tx.sources.kinds import source_kind
+from airflow_tx.sources.object_storage import Objects
 from airflow_tx.sources.records import csv_schema, read_rows
+from airflow_tx.sources.sizing import BatchSize, Limit
+from airflow_tx.sources.storage import Disk, FilePath, NoBase, Storage, below
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,51 +33,86 @@ class Files:
     """What the sources of files share: their arguments, which files come next, and the rows of some.
 
     :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at the
-        same place. A relative one lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below
-        AIRFLOW_HOME, all as seen by `begin`: the folder it finds travels with the batch.
-    :param files_per_batch: at most so many files a transaction.
+        same place; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one lies below
+        `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as seen by `begin`: the folder it
+        finds travels with the batch.
+    :param files_per_batch: at most so many files a transaction; by default one, or any number that
+        `max_bytes_per_batch` allows.
     :param format: a format of Spark's reader; without Spark csv, json (a row a line) and parquet.
     :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for "no
         value" need ``{"nullValue": "NA"}``.
     :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one the fields of a csv file are strings.
     :param base: the folder that a relative glob starts from.
     :param kind: ``transactional`` or ``opaque``.
+    :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always fits.
+    :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
+    :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default the
+        same with Hadoop's scheme (``s3a`` for ``s3``).
     """
 
     kind: SourceKind
+    unit: ClassVar[str] = "files"
 
     def __init__(
         self,
         path_glob: str,
-        files_per_batch: int = 1,
+        files_per_batch: int | None = None,
         format: str = "csv",
         options: Mapping[str, Any] | None = None,
         schema: str | None = None,
         base: str | None = None,
         kind: str = "transactional",
+        max_bytes_per_batch: int | None = None,
+        conn_id: str | None = None,
+        spark_folder: str | None = None,
     ) -> None:
         name = type(self).__name__
-        if "://" in path_glob or not path_glob.strip():
-            remedy = "Name files on a mounted disk, such as data/flights/*.csv."
+        if not path_glob.strip():
+            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
             raise ConfigError(option=f"path_glob of {name}", value=path_glob, remedy=remedy)
         self._check_glob(path_glob)
-        if not isinstance(files_per_batch, int) or files_per_batch < 1:
+        if files_per_batch is not None and (not isinstance(files_per_batch, int) or files_per_batch < 1):
             remedy = "Give a whole number from 1 on."
             raise ConfigError(option=f"files_per_batch of {name}", value=files_per_batch, remedy=remedy)
+        size = BatchSize.checked(name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None)
         self.path_glob = path_glob
-        self.files_per_batch = files_per_batch
+        self.files_per_batch = 1 if files_per_batch is None and size.max_bytes is None else files_per_batch
         self.format = format
         self.options = dict(options or {})
         self.schema = schema
         self.base = base
         self.kind = source_kind(kind, name)
+        self.max_bytes_per_batch = size.max_bytes
+        self.conn_id = conn_id
+        self.spark_folder = spark_folder
+        self._storage = self._make_storage(name)
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
 
+    def _make_storage(self, name: str) -> Storage:
+        if "://" in self.path_glob:
+            if self.base is not None:
+                remedy = "Leave it out: the glob names an object storage."
+                raise ConfigError(option=f"base of {name}", value=self.base, remedy=remedy)
+            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
+            if "@" in bucket:
+                # Also a password could stand there.
+                remedy = "Name the connection apart: conn_id=..."
+                raise ConfigError(option=f"path_glob of {name}", value="...@...", remedy=remedy)
+            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
+                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
+                raise ConfigError(option=f"path_glob of {name}", value=self.path_glob, remedy=remedy)
+            return Objects(self.path_glob, self.conn_id, self.spark_folder)
+        for option in ("conn_id", "spark_folder"):
+            if getattr(self, option) is not None:
+                remedy = f"{self.path_glob!r} lies on a disk; name an object storage, such as s3://bucket/*.csv."
+                raise ConfigError(option=f"{option} of {name}", value=getattr(self, option), remedy=remedy)
+        return Disk(self.path_glob, self.base)
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, as they were given."""
-        arguments = {
+        arguments: dict[str, Any] = {
             "path_glob": self.path_glob,
             "files_per_batch": self.files_per_batch,
             "format": self.format,
@@ -86,46 +121,71 @@ class Files:
             "base": self.base,
             "kind": self.kind.value,
         }
+        others = {name: getattr(self, name) for name in ("max_bytes_per_batch", "conn_id", "spark_folder")}
+        arguments |= {name: value for name, value in others.items() if value is not None}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     def __repr__(self) -> str:
         kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
-        return f"{type(self).__name__}({self.path_glob!r}, files_per_batch={self.files_per_batch}{kind})"
+        return f"{type(self).__name__}({self.path_glob!r}, {self._limits()}{kind})"
 
-    def _next(self, folder: Path, listing: list[str], position: Position) -> Batch | None:
+    def connections(self) -> Mapping[str, str]:
+        """That of the object storage, if it has one."""
+        return {self.conn_id: self._storage.conn_type} if isinstance(self._storage, Objects) and self.conn_id else {}
+
+    def _limits(self) -> str:
+        limits = {"files_per_batch": self.files_per_batch, "max_bytes_per_batch": self.max_bytes_per_batch}
+        return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+
+    def _next(self, folder: str, listing: Mapping[str, Any], position: Position) -> Batch | None:
         """The next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
         if not opaque:
             self._warn_of(position.late(listing), folder, position)
-        new = position.not_taken(listing) if opaque else position.new(listing)
-        files = list(islice(self._fingerprints(folder, new), self.files_per_batch))
+        new = self._new(listing, position)
+        files = list(self._chosen(folder, {name: listing[name] for name in new}))
         if not files:
             return None
         chosen = [file["name"] for file in files]
         after = position.after(chosen, None if opaque else listing)
-        rows: Any = {"folder": str(folder), "files": files}
-        return Batch(rows=rows, position=after.to_json())
+        rows: Any = {"folder": folder, "files": files}
+        why = Limit(why=self._limits()).told(len(files), len(new), self.unit)
+        return Batch(rows, after.to_json(), len(files), why, self.unit)
 
-    def _warn_of(self, late: list[str], folder: Path, position: Position) -> None:
+    def _new(self, listing: Iterable[str], position: Position) -> list[str]:
+        return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
+
+    def _warn_of(self, late: list[str], folder: str, position: Position) -> None:
         if late:
             log.warning(
                 "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
                 self, len(late), position.last, ", ".join(late[:20]) + (" ..." if len(late) > 20 else ""), folder,
             )  # fmt: skip
 
-    def _fingerprints(self, folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
-        for name in names:
+    def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The next ones, within the limits, with their fingerprints."""
+        count, size = 0, 0
+        for name, listed in new.items():
+            if self.files_per_batch is not None and count >= self.files_per_batch:
+                return
             try:
-                yield {"name": name, **fingerprint(folder / name)}
+                if self.max_bytes_per_batch is not None:
+                    size += self._storage.size(folder, name, listed)
+                    if count and size > self.max_bytes_per_batch:
+                        return
+                found = self._storage.fingerprint(folder, name, listed)
             except OSError as error:
                 if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
                     continue  # It was there a moment ago; whenever it comes back, it is taken.
-                problem = f"file {folder / name} cannot be read ({error.strerror})"
+                problem = f"file {below(folder, name)} cannot be read ({error.strerror or error})"
                 raise self._refused(problem, "Let it be readable.") from None
+            count += 1
+            yield {"name": name, **found}
 
     def _rows_of(self, metadata: Json, spark: SparkSession | None) -> DataFrame | Iterable[Mapping[str, Any]]:
         """The rows of exactly the files that `metadata` names, after a check that none has changed."""
-        paths = self._verified(metadata)
+        folder, names = self._verified(metadata)
+        paths = [self._storage.path(folder) / name for name in names]
         options = {**_DEFAULTS.get(self.format, {}), **self.options}
         if spark is None:
             return self._rows(paths, options)
@@ -133,40 +193,35 @@ class Files:
         schema = self.schema or (self._header_schema(paths[0], options) if self.format == "csv" else None)
         if schema:
             reader = reader.schema(schema)
-        return reader.load([spark_path(path) for path in paths])
+        return reader.load([self._storage.for_spark(folder, name) for name in names])
 
-    def _rows(self, paths: list[Path], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def _rows(self, paths: list[FilePath], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for path in paths:
             try:
                 yield from read_rows(path, self.format, options, self.schema)
             except (ValueError, OSError) as error:
                 raise self._unreadable(path, error) from None
 
-    def _header_schema(self, path: Path, options: Mapping[str, Any]) -> str | None:
+    def _header_schema(self, path: FilePath, options: Mapping[str, Any]) -> str | None:
         try:
             return csv_schema(path, options)
         except (ValueError, OSError) as error:
             raise self._unreadable(path, error) from None
 
-    def _unreadable(self, path: Path, error: Exception) -> SourceError:
+    def _unreadable(self, path: FilePath, error: Exception) -> SourceError:
         return self._refused(f"{path}: {error}", "Correct the file, or the source's options and schema.")
 
-    def _folder(self) -> Path:
-        folder = Path(split_glob(self.path_glob)[0]).expanduser()
-        if folder.is_absolute():
-            return folder
-        base = self.base or os.environ.get("AIRFLOW_TX_DATA") or os.environ.get("AIRFLOW_HOME")
-        if not base:
+    def _root(self) -> str:
+        """The folder before the first wildcard, which exists."""
+        try:
+            folder = self._storage.root()
+        except NoBase:
             remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
-            raise self._refused("its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set", remedy)
-        return Path(os.path.abspath(Path(base).expanduser() / folder))
-
-    def _root(self) -> tuple[Path, str]:
-        """The folder that exists, and the pattern of what lies below it."""
-        folder = self._folder()
-        if not folder.is_dir():
+            problem = "its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set"
+            raise self._refused(problem, remedy) from None
+        if not self._storage.is_folder(folder):
             raise self._refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
-        return folder, split_glob(self.path_glob)[1]
+        return folder
 
     def _position(self, value: Json) -> Position:
         try:
@@ -175,21 +230,20 @@ class Files:
             remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
             raise self._refused(f"position {error}", remedy) from None
 
-    def _verified(self, metadata: Any) -> list[Path]:
-        folder = Path(metadata["folder"])
+    def _verified(self, metadata: Any) -> tuple[str, list[str]]:
+        folder = str(metadata["folder"])
         for file in metadata["files"]:
-            path, expected = folder / file["name"], {key: file[key] for key in ("size", "digest")}
-            # A sampled digest stands for any size, so that the limit between the two kinds may change.
-            found = self._found(path, whole=-1 if file["digest"].startswith("sample:") else file["size"])
+            expected = {key: file[key] for key in ("size", "digest")}
+            found = self._found(folder, file["name"], expected)
             if found != expected:
                 remedy = "Restore it as it was, then clear the task; if it is gone for good, skip the transaction."
-                raise self._refused(f"file {path} was {_words(expected)}, and is {_words(found)}", remedy)
-        return [folder / file["name"] for file in metadata["files"]]
+                where = below(folder, file["name"])
+                raise self._refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
+        return folder, [file["name"] for file in metadata["files"]]
 
-    @staticmethod
-    def _found(path: Path, whole: int) -> dict[str, Any] | None:
+    def _found(self, folder: str, name: str, expected: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            return fingerprint(path, whole)
+            return self._storage.fingerprint(folder, name, like=expected)
         except OSError:
             return None
 
@@ -216,10 +270,11 @@ class FileSource(Files, TransactionalSource):
         :raises SourceError: if the folder is missing, or, with kind transactional, never held a file that matches.
         """
         position = self._position(prev_metadata)
-        folder, pattern = self._root()
-        listing = list_files(folder, pattern)
+        folder = self._root()
+        listing = self._storage.files(folder, self._storage.pattern)
         if not listing and prev_metadata is None and self.kind is SourceKind.TRANSACTIONAL:
-            raise self._refused(f"no file matches {folder / pattern}", "Correct the glob, or put a file there.")
+            where = below(folder, self._storage.pattern)
+            raise self._refused(f"no file matches {where}", "Correct the glob, or put a file there.")
         return self._next(folder, listing, position)
 
     def late_files(self, position: Json) -> list[str]:
@@ -228,7 +283,16 @@ class FileSource(Files, TransactionalSource):
         :raises SourceError: if the folder is missing.
         """
         taken = self._position(position)
-        return taken.late(list_files(*self._root())) if self.kind is SourceKind.TRANSACTIONAL else []
+        if self.kind is not SourceKind.TRANSACTIONAL:
+            return []
+        return taken.late(self._storage.files(self._root(), self._storage.pattern))
+
+    def backlog(self, position: Json) -> int:
+        """How many files there are now after `position`.
+
+        :raises SourceError: if the folder is missing.
+        """
+        return len(self._new(self._storage.files(self._root(), self._storage.pattern), self._position(position)))
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
@@ -242,8 +306,3 @@ class FileSource(Files, TransactionalSource):
 
 def _words(found: dict[str, Any] | None) -> str:
     return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"
-
-
-def spark_path(path: Path) -> str:
-    """A local path as Spark's readers take it: with a scheme, and with wildcards in its name taken literally."""
-    return "file://" + "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in str(path))

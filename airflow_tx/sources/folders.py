@@ -12,8 +12,8 @@ from airflow_tx.errors import ConfigError, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.files import Files
-from airflow_tx.sources.fileset import list_files, list_folders
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.storage import below
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,21 +43,38 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
 
         :raises SourceError: if the folder around them is missing.
         """
-        folder, pattern = self._root()
-        found = list_folders(folder, pattern.rpartition("/")[0])
+        folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
+        found = self._storage.folders(folder, pattern)
         if not found:
-            log.warning("%r: no folder matches %s.", self, folder / pattern.rpartition("/")[0])
+            log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
 
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
     ) -> Batch | None:
         """Take the next files of one folder."""
-        root, pattern = self._root()
-        folder = root / partition
-        if not folder.is_dir():
+        folder = below(self._root(), partition)
+        if not self._storage.is_folder(folder):
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
-        return self._next(folder, list_files(folder, pattern.rpartition("/")[2]), self._position(prev_metadata))
+        return self._next(folder, self._in(folder), self._position(prev_metadata))
+
+    def told(self, count: int, places: Mapping[str, Json]) -> str:
+        """Why a batch has so many files, in words."""
+        return f"of each folder {self._limits()}"
+
+    def backlog(self, position: Json) -> int:
+        """How many files there are now after `position`, in the folders that there are.
+
+        :raises SourceError: if the folder around them is missing.
+        """
+        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
+        root = self._root()
+        return sum(
+            len(self._new(self._in(below(root, name)), self._position(places.get(name)))) for name in self.partitions()
+        )
+
+    def _in(self, folder: str) -> Mapping[str, Any]:
+        return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None

@@ -14,6 +14,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kinds import source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.sizing import Limit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +83,16 @@ class MemorySource(PartitionedTransactionalSource):
             reason = f"{taken} of its rows were taken, and it has {len(rows)}"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
         end = min(taken + self.per_batch, len(rows))
-        return Batch(rows={"from": taken, "to": end}, position=end) if end > taken else None
+        return Batch(rows={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
+
+    def told(self, count: int, places: Mapping[str, Json]) -> str:
+        """Why a batch has so many rows, in words."""
+        return Limit(why=f"per_batch={self.per_batch} of each partition").told(count, self.backlog(dict(places)))
+
+    def backlog(self, position: Json) -> int:
+        """How many rows there are now after `position`."""
+        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
+        return sum(max(len(rows) - places.get(name, 0), 0) for name, rows in self.rows.items())
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None

@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, TextIO
+
+from airflow_tx.sources.storage import FilePath
 
 # What changes nothing for rows that are read strictly and typed by a schema only.
 _NEUTRAL = {"mode", "enforceschema"}
@@ -46,7 +47,9 @@ def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
     return columns
 
 
-def read_rows(path: Path, file_format: str, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+def read_rows(
+    path: FilePath, file_format: str, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
     """The rows of one file.
 
     :raises ValueError: if the format or an option is one that only Spark knows, or a row does not fit the schema.
@@ -60,19 +63,24 @@ def read_rows(path: Path, file_format: str, options: Mapping[str, Any], schema: 
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
-def csv_schema(path: Path, options: Mapping[str, Any]) -> str | None:
+def csv_schema(path: FilePath, options: Mapping[str, Any]) -> str | None:
     """The schema that Spark would find for a csv file, strings by the names in its header; without a job of its own.
 
     :return: Spark DDL; None if only Spark can tell.
     :raises ValueError: if the header is not one.
     """
-    given = {key.lower(): value for key, value in options.items()}
+    given = _given(options)
     if set(given) - _CSV or not _header(given):
         return None
     with path.open(newline="", encoding=_encoding(given)) as file:
         names: list[str] = next(_lines(_reader(file, given)), [])
     plain = all(re.fullmatch(r"\w+", name) for name in names)
     return ", ".join(f"`{name}` STRING" for name in names) if plain and len(set(names)) == len(names) else None
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """By names as Spark compares them; how its file system reaches the file is not a matter of its rows."""
+    return {key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")}
 
 
 def _header(given: Mapping[str, Any]) -> bool:
@@ -95,8 +103,8 @@ def _lines(reader: Any) -> Iterator[list[str]]:
         raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
 
 
-def _read_csv(path: Path, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
-    given = {key.lower(): value for key, value in options.items()}
+def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+    given = _given(options)
     if unknown := sorted(set(given) - _CSV):
         raise ValueError(f"option {unknown[0]!r} is only known to Spark")
     columns = parse_schema(schema) if schema else {}
@@ -126,7 +134,7 @@ def _typed(texts: Mapping[str, str | None], columns: Mapping[str, Callable[[str]
     return row
 
 
-def _read_json(path: Path) -> Iterator[dict[str, Any]]:
+def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -138,8 +146,9 @@ def _read_json(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: FilePath) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    for batch in pq.ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
+    with path.open("rb") as file:
+        for batch in pq.ParquetFile(file).iter_batches():
+            yield from batch.to_pylist()

@@ -52,15 +52,16 @@ class Limit:
             return self
         return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {fmean(sizes):.0f} bytes a row")
 
-    def told(self, taken: int, backlog: int | None) -> str:
+    def told(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
         """Why a batch has the rows that it has, in words.
 
         :param taken: its rows.
         :param backlog: the rows that there were.
+        :param unit: what is counted, if it is not rows.
         """
         if backlog is not None and taken >= backlog:
-            return f"all {taken} rows that there were"
-        return f"{taken} of {'many' if backlog is None else backlog} rows: {self.why}"
+            return f"all {taken} {unit} that there were"
+        return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.why}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
         """How many rows every partition may give: as evenly as they have them, and `rows` in all.

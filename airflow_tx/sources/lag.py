@@ -1,0 +1,74 @@
+"""How far a source is ahead of its topology: what lies behind the last committed transaction, asked of the source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, TypeAlias
+
+from airflow_tx.errors import TxError
+from airflow_tx.sources.api import Json, Source
+
+
+class LagUnknown(TxError):
+    """A lag that cannot be told now."""
+
+    template = "The lag of topology {topology!r} cannot be told: {reason}"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source has that is not committed yet.
+
+    :param unit: what is counted: rows, or files.
+    """
+
+    count: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.unit}"
+
+
+Asked: TypeAlias = "tuple[Source, Json]"
+"""A source, and the position after the last committed transaction."""
+
+
+def lags(asked: Mapping[str, Asked], *, seconds: float) -> dict[str, Lag | LagUnknown]:
+    """The lag of every topology, or why it cannot be told; all are asked at once.
+
+    A source that does not answer in time is left to itself, in a thread that keeps no process alive.
+
+    :param asked: by topology.
+    :param seconds: how long to wait, for all of them together.
+    """
+    found: dict[str, Lag | LagUnknown] = {}
+    threads = {
+        name: Thread(target=_answer, args=(found, name, *each), name=f"lag of {name}", daemon=True)
+        for name, each in asked.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads.values():
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    late = f"its source has not answered within {seconds:g} s"
+    # A copy: who comes too late still writes into the other one.
+    return {name: found.get(name) or LagUnknown(topology=name, reason=late) for name in asked}
+
+
+def _answer(found: dict[str, Any], name: str, source: Source, position: Json) -> None:
+    try:
+        count = source.backlog(position)
+    except Exception as error:  # noqa: BLE001  # whatever a source raises, it is told in one line
+        text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
+        found[name] = LagUnknown(topology=name, reason=" ".join(text.split()))
+        return
+    finally:
+        source.close()
+    if count is None:
+        found[name] = LagUnknown(topology=name, reason=f"{source!r} does not know how much it has")
+    else:
+        found[name] = Lag(count, source.unit)

@@ -1,0 +1,267 @@
+"""`airflow tx accept-loss`, and the lag of topologies: the sources are asked as their DAGs name them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.operators.beginning import decide
+from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.view import topology_view
+from airflow_tx.sources.api import Source
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli_actions import Runs, Session, one_line
+from tests.integration.test_cli_actions import store as store
+
+_LOG = '''
+import json, time
+from pathlib import Path
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.accepting import Loss
+from airflow_tx.sources.api import Batch, SourceKind, TransactionalSource
+
+
+class Log(TransactionalSource):
+    """Numbers from a first one on, as a file says, which loses the first ones."""
+
+    def __init__(self, path, kind="opaque"):
+        self.path, self.kind = path, SourceKind(kind)
+
+    def __repr__(self):
+        return f"Log({self.path!r})"
+
+    def serialize(self):
+        return "log_source.Log", {"path": self.path, "kind": self.kind.value}
+
+    def there(self):
+        said = json.loads(Path(self.path).read_text())
+        if said.get("hangs"):
+            time.sleep(60)
+        return said["first"], said["end"]
+
+    def backlog(self, position):
+        first, end = self.there()
+        return end - max(position or 0, first)
+
+    def losses(self, position):
+        first, _ = self.there()
+        if position >= first:
+            return []
+        return [Loss("", position, first, f"numbers {position} to {first - 1}")]
+
+    def initialize_transaction(self, txid, prev_metadata):
+        first, end = self.there()
+        if prev_metadata is not None and (lost := self.losses(prev_metadata)):
+            remedy = "To go on without them: airflow tx accept-loss TOPOLOGY --why TEXT"
+            raise SourceError(source=repr(self), problem=f"{lost[0].what} are lost", remedy=remedy)
+        start = prev_metadata or first
+        return Batch([start, start + 2], start + 2, 2, "2 at a time") if start + 2 <= end else None
+
+    def emit_batch(self, attempt, metadata, spark=None):
+        return [{"n": number} for number in range(*metadata)]
+'''
+_DAG = """
+from pathlib import Path
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, FileSource, Transaction, persistent_aggregate
+from airflow_tx.state import SqlState, Sum
+from log_source import Log
+
+HERE = Path(__file__).parent
+
+def topology(dag_id, source, name=None):
+    with DAG(dag_id, schedule=None, max_active_runs=16):
+        with Transaction(source=source, topology=name) as tx:
+            @task
+            def count(batch):
+                return []
+            state = SqlState("tx_state", table=dag_id, keys=["key"], values={"n": Sum()})
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
+
+topology("numbers", Log(str(HERE / "numbers.json")))
+topology("other", Log(str(HERE / "other.json"), kind="transactional"))
+topology("broken", Log(str(HERE / "nosuch.json")))
+topology("files", FileSource(f"{HERE}/data/*.csv"))
+"""
+
+
+class Asking(Session):
+    """Commands whose sources a test can change."""
+
+    def say(self, name: str, **said: Any) -> None:
+        """What a log holds."""
+        (self.dags / f"{name}.json").write_text(json.dumps(said))
+
+    @property
+    def dags(self) -> Path:
+        return Path(self.environment["AIRFLOW_HOME"]) / "dags"
+
+    def both(self, *arguments: str, root: str) -> tuple[Any, list[str]]:
+        """The output of a command as JSON, and what it says beside it, line by line."""
+        command = [str(Path(sys.executable).parent / "airflow"), *arguments, "--output", "json"]
+        environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+        return json.loads(found.stdout), [line for line in found.stderr.splitlines() if line.startswith("The lag")]
+
+
+@pytest.fixture(scope="module")
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    commands = Asking(tmp_path_factory.mktemp("asking") / "home", zookeeper)
+    (commands.dags / "log_source.py").write_text(_LOG)
+    (commands.dags / "logs.py").write_text(_DAG)
+    commands.run("db", "migrate", root="/unused")
+    commands.run("dags", "reserialize", root="/unused")
+    # From now on only the one file can be read.
+    (commands.dags / "the_dag.py").write_text("raise RuntimeError('this airflow DAG is none of its business')")
+    yield commands
+    commands.end()
+
+
+class Log(Pipeline):
+    """A topology whose source is the one of its DAG."""
+
+    def __init__(self, airflow: Asking, store: ZooKeeperStore, root: str, name: str, kind: str = "opaque") -> None:
+        super().__init__(store, root, topology=name)
+        self.request = TopologyRequest(name, kind, 8)
+        namespace: dict[str, Any] = {}
+        exec(_LOG, namespace)
+        self.source: Source = namespace["Log"](str(airflow.dags / f"{name}.json"), kind)
+
+    def begin(self, run: str) -> Begun:
+        request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, {"task0": "1"})
+        begun = self.ledger.begin(
+            request,
+            decide=lambda attempt, position: decide(self.source, attempt, position),
+            run_state=lambda run_id: "failed",
+        )
+        assert isinstance(begun, Begun), begun
+        return begun
+
+
+def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
+    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    airflow.say("numbers", first=0, end=100)
+    log = Log(airflow, store, root, "numbers")
+    log.run("r1")
+    accept = ("tx", "accept-loss", "numbers")
+    why = ("--why", "the retention was too short")
+    assert one_line(airflow.run(*accept, root=root, fails=True)) == (
+        "Say why, it is kept in the ledger: airflow tx accept-loss numbers --why TEXT"
+    )
+    assert one_line(airflow.run(*accept, *why, root=root, fails=True)).startswith(
+        "Topology 'numbers' has lost nothing: its source can give every row that comes next. Nothing was changed."
+    )
+    airflow.say("numbers", first=10, end=100)
+    with pytest.raises(SourceError, match=r"airflow tx accept-loss TOPOLOGY --why TEXT"):
+        log.begin("r2")
+    assert one_line(airflow.run(*accept, *why, root=root, fails=True)) == (
+        "Let topology numbers go on without these rows, in no transaction ever: numbers 2 to 9. "
+        "Nothing was changed: confirm it with --yes."
+    )
+    assert topology_view(store, log.paths).record.accepted == {}
+
+    (told,) = airflow.json(*accept, *why, "--yes", root=root)
+    assert told == {"partition": None, "lost": "numbers 2 to 9", "goes_on_at": "10"}
+    assert log.begin("r2").rows == [10, 12]
+    (shown,) = airflow.json("tx", "show", "numbers", "2", root=root)
+    assert (shown["size"], shown["lost"]) == ("2 rows (2 at a time)", "numbers 2 to 9")
+    second, first = airflow.json("tx", "list", "numbers", root=root)
+    assert (second["size"], second["note"]) == ("2 rows (2 at a time)", "before it, lost: numbers 2 to 9")
+    assert first["note"] is None
+    (topology,) = airflow.json("tx", "show", "numbers", root=root)
+    assert topology["accepted_losses"].startswith("numbers 2 to 9 (the retention was too short; ")
+    assert topology["repairs"].startswith("accept-loss: lost, and in no batch: numbers 2 to 9 (the retention was ")
+    assert any("too short" in extra for event, extra in Runs(airflow).audited() if event == "cli_accept_loss")
+
+
+def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
+    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    for name, kind in (("numbers", "opaque"), ("other", "transactional")):
+        airflow.say(name, first=0, end=100)
+        log = Log(airflow, store, root, name, kind)
+        log.run("r1")
+        log.begin("r2")
+        log.begin("r3")
+        airflow.say(name, first=3, end=100)  # of the rows of the second one, 2 is gone
+        accept = ("tx", "accept-loss", name, "--why", "gone", "--yes")
+        if kind == "transactional":
+            assert "has lost nothing" in airflow.run(*accept, root=root, fails=True)
+            continue
+        (told,) = airflow.json(*accept, root=root)
+        assert told["lost"] == "numbers 2 to 2"
+        assert log.begin("r2").rows == [3, 5]
+
+
+def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(
+    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    airflow.say("numbers", first=0, end=100)
+    Log(airflow, store, zookeeper_root, "numbers").begin("r1")
+    accept = ("tx", "accept-loss", "numbers", "--why", "gone", "--dag-id", "other")
+    told = one_line(airflow.run(*accept, root=zookeeper_root, fails=True))
+    assert told.startswith("TOPOLOGY = 'numbers' cannot be used. DAG 'other' keeps topology 'other' at ")
+    accept = ("tx", "accept-loss", "numbers", "--why", "gone", "--dag-id", "nosuch")
+    told = one_line(airflow.run(*accept, root=zookeeper_root, fails=True))
+    assert told.startswith("--dag-id = 'nosuch' cannot be used. No DAG file defines it. These files could not be read")
+    assert one_line(
+        airflow.run("tx", "accept-loss", "nosuch", "--why", "gone", root=zookeeper_root, fails=True)
+    ).startswith("No topology 'nosuch' in the ledger")
+
+
+def test_topologies_are_listed_with_what_their_sources_have_that_is_not_committed(
+    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    airflow.say("numbers", first=0, end=100)
+    airflow.say("other", first=0, end=50)
+    numbers, other = (Log(airflow, store, root, name) for name in ("numbers", "other"))
+    other.request = TopologyRequest("other", "transactional", 8)
+    numbers.run("r1")
+    numbers.begin("r2")  # not committed: its rows count
+    other.begin("r1")
+    files = Pipeline(store, root, topology="files")
+    files.request = TopologyRequest("files", "transactional", 8)
+    files.ledger.open(files.request)
+    (airflow.dags / "data").mkdir(exist_ok=True)
+    for name in ("a.csv", "b.csv"):
+        (airflow.dags / "data" / name).write_text("n\n1\n")
+    for name, dag_id in (("broken", "broken"), ("nosuch", "nosuch"), ("stranger", "other")):
+        stranger = Pipeline(store, root, topology=name)
+        stranger.request = TopologyRequest(dag_id, "opaque", 8)
+        stranger.ledger.open(stranger.request)
+
+    listed, said = airflow.both("tx", "list", root=root)
+    lags = {row["topology"]: row["lag"] for row in listed}
+    assert lags == {
+        "numbers": "98 rows",
+        "other": "50 rows",
+        "files": "2 files",
+        "broken": "?",
+        "nosuch": "?",
+        "stranger": "?",
+    }
+    reasons = dict(zip(("broken", "nosuch", "stranger"), sorted(said), strict=True))
+    assert "'broken' cannot be told: FileNotFoundError" in reasons["broken"]
+    assert "--dag-id = 'nosuch' cannot be used. No DAG file that Airflow knows defines it." in reasons["nosuch"]
+    assert "DAG 'other' keeps topology 'other' at " in reasons["stranger"]
+    (shown,) = airflow.json("tx", "show", "numbers", root=root)
+    assert shown["lag"] == "98 rows"
+
+    listed, said = airflow.both("tx", "list", "--no-lag", root=root)
+    assert ({row["lag"] for row in listed}, said) == ({None}, [])
