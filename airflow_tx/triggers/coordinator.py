@@ -16,8 +16,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_tx import compat
 from airflow_tx.errors import TxError, UnreadableRecord
 from airflow_tx.operators.beginning import decide
-from airflow_tx.operators.coordinate import STATES_EVERY
-from airflow_tx.operators.coordinating import Look, Looker, Memory, Rules, plan
+from airflow_tx.operators.coordinating import plan
+from airflow_tx.operators.coordination import STATES_EVERY
+from airflow_tx.operators.findings import Memory, Rules
+from airflow_tx.operators.looking import Look, Looker
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths

@@ -16,26 +16,23 @@ from hypothesis import strategies as st
 from airflow_tx import compat, coordinator_dag
 from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.coordinate import PAUSED, CoordinateOperator, Coordination, Pace
+from airflow_tx.operators.coordinate import CoordinateOperator
 from airflow_tx.operators.coordinating import (
-    LONGEST_BACKOFF,
     Action,
     Allocate,
     CameBack,
     Examine,
-    Finding,
-    Look,
-    Looker,
-    Memory,
     Plan,
     Replay,
     RestartDead,
     Return,
-    Rules,
     Start,
     Unblock,
     plan,
 )
+from airflow_tx.operators.coordination import PAUSED, Coordination, Pace
+from airflow_tx.operators.findings import LONGEST_BACKOFF, Finding, Memory, Rules
+from airflow_tx.operators.looking import Look, Looker
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry

@@ -13,7 +13,8 @@ import pytest
 from airflow_tx import compat
 from airflow_tx.errors import StoreUnavailable
 from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.coordinating import Finding, Looker, Memory
+from airflow_tx.operators.findings import Finding, Memory
+from airflow_tx.operators.looking import Looker
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.sources.api import Batch
