@@ -207,7 +207,9 @@ def dag_file(dag_id: str) -> DagFile | None:
     with create_session() as session:
         query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(DagModel.dag_id == dag_id)
         found = session.execute(query).first()
-    return DagFile(*found) if found is not None and found.relative_fileloc else None
+    if found is None or not found.relative_fileloc:
+        return None
+    return DagFile(found.bundle_name, found.relative_fileloc)
 
 
 # --- how Airflow is asked ----------------------------------------------------------------------------------------

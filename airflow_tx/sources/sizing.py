@@ -142,7 +142,7 @@ def _adapted(target: float, measured: Measured) -> Limit:
     overhead, per_row, counted = _line(measured)
     fastest = GROWTH * int(max(rows for rows, _ in measured))
     seconds = max(target - overhead, ROWS_SHARE * target)
-    fitting = fastest if per_row * fastest <= seconds else int(seconds / per_row)
+    fitting = fastest if per_row * fastest <= seconds else round(seconds / per_row)
     why = f"target_seconds={target:g}, and the last {counted} took {overhead:.1f} s and "
     why += f"{per_row * 1_000_000:.1f} s for a million rows"
     if fitting == fastest:

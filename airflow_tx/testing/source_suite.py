@@ -202,6 +202,34 @@ class SourceSuite:
             assert not [secret for secret in self.secrets if secret in text], text
             assert "\n" not in text
 
+    # --- how much there is ------------------------------------------------------------------------------------------
+
+    def test_the_backlog_is_what_no_batch_has(self, ledger: Ledger) -> None:
+        self.add()
+        before = self._backlog(ledger)
+        if before is None:
+            pytest.skip("it does not know how much it has")
+        assert before > 0
+        self.some(ledger)
+        after = self._backlog(ledger)
+        assert after is not None
+        assert 0 < after < before
+        ledger.rest()
+        assert self._backlog(ledger) == 0
+
+    def test_a_batch_whose_rows_are_counted_has_so_many(self, ledger: Ledger) -> None:
+        self.add()
+        for batch in ledger.rest():
+            if batch.count is not None and batch.unit == "rows":
+                assert batch.count == len(self.rows(batch.rows))
+                assert batch.why
+
+    def _backlog(self, ledger: Ledger) -> int | None:
+        source = self.make()
+        found = source.backlog(plain(ledger.places[-1]))
+        source.close()
+        return found
+
     # --- every row once ---------------------------------------------------------------------------------------------
 
     def test_without_data_there_is_no_batch(self, ledger: Ledger) -> None:

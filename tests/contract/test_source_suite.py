@@ -102,6 +102,15 @@ class TestOpaqueFileSource(TestFileSource):
     kind = "opaque"
 
 
+class TestFileSourceOfAnObjectStorage(TestFileSource):
+    def make(self) -> FileSource:
+        return FileSource(f"file://{self.folder.path}/*.csv", max_bytes_per_batch=60, kind=self.kind)
+
+
+class TestOpaqueFileSourceOfAnObjectStorage(TestFileSourceOfAnObjectStorage):
+    kind = "opaque"
+
+
 class TestPartitionedFileSource(SourceSuite):
     kind = "transactional"
 
@@ -135,6 +144,16 @@ class TestOpaquePartitionedFileSource(TestPartitionedFileSource):
 
     def lose_rows(self) -> None:
         (self.root / "region=eu" / "0000.csv").unlink()
+
+
+class TestPartitionedFileSourceOfAnObjectStorage(TestPartitionedFileSource):
+    def make(self) -> PartitionedFileSource:
+        return PartitionedFileSource(f"file://{self.root}/*/*.csv", files_per_batch=2, kind=self.kind)
+
+
+class TestOpaquePartitionedFileSourceOfAnObjectStorage(TestOpaquePartitionedFileSource):
+    def make(self) -> PartitionedFileSource:
+        return PartitionedFileSource(f"file://{self.root}/*/*.csv", files_per_batch=2, kind=self.kind)
 
 
 class _Runs(SourceSuite):

@@ -1,0 +1,92 @@
+"""How far sources are ahead of their topologies, as far as they can tell."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.sources.api import Json, TransactionalSource
+from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.lag import Lag, LagUnknown, lags
+from airflow_tx.sources.memory import MemorySource
+
+
+class Asked(TransactionalSource):
+    """A source that answers as a test says.
+
+    :param answer: what it has, or what it raises; an event: it waits for that.
+    """
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return "Asked()"
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.unit.sources.test_lag.Asked", {}
+
+    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Json:
+        return None
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> list[dict[str, Any]]:
+        return []
+
+    def backlog(self, position: Json) -> int | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, threading.Event):
+            self.answer.wait(60)
+            return 1
+        return self.answer  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def reason(answer: Any) -> str:
+    source = Asked(answer)
+    found = lags({"flights": (source, 5)}, seconds=10)["flights"]
+    assert isinstance(found, LagUnknown)
+    assert source.closed
+    return str(found)
+
+
+def test_a_lag_has_the_unit_of_its_source() -> None:
+    rows = MemorySource({"a": [{"n": 1}, {"n": 2}], "b": [{"n": 3}]})
+    found = lags({"rows": (rows, {"a": 1}), "asked": (Asked(0), None)}, seconds=10)
+    assert found == {"rows": Lag(2, "rows"), "asked": Lag(0, "rows")}
+    assert str(found["rows"]) == "2 rows"
+    assert FileSource.unit == "files"
+
+
+def test_why_a_lag_cannot_be_told_is_one_line() -> None:
+    told = "The lag of topology 'flights' cannot be told: "
+    assert reason(ValueError("it broke\nin two")) == told + "ValueError: it broke in two"
+    error = SourceError(source="x", problem="it is away", remedy="Bring it back.")
+    assert reason(error) == f"{told}{error}"
+    assert reason(None) == told + "Asked() does not know how much it has"
+
+
+def test_a_source_that_does_not_answer_holds_up_no_other_one() -> None:
+    waiting = [threading.Event(), threading.Event()]
+    asked = {"one": (Asked(waiting[0]), 1), "two": (Asked(waiting[1]), 1), "three": (Asked(3), 1)}
+    before = time.monotonic()
+    found = lags(asked, seconds=0.3)
+    assert time.monotonic() - before < 5
+    for each in waiting:
+        each.set()
+    assert found["three"] == Lag(3, "rows")
+    for name in ("one", "two"):
+        assert str(found[name]).endswith("its source has not answered within 0.3 s")
+
+
+@pytest.mark.parametrize("position", [None, {}, {"a": 0, "gone": 7}])
+def test_a_partition_that_never_took_part_counts_from_its_start(position: Any) -> None:
+    rows = MemorySource({"a": [{"n": 1}, {"n": 2}], "b": [{"n": 3}]})
+    assert rows.backlog(position) == 3
