@@ -18,6 +18,7 @@ from airflow_tx.sources.sql_places import Key, Range, key_json
 from airflow_tx.sources.sql_spec import SqlSpec
 
 Comparison = Callable[[Any, Any], Any]
+Names = Sequence[str | None]  # an expression has none
 log = logging.getLogger(__name__)
 
 _KINDS = "An id is a whole number or a text; a time before it a timestamp or datetime."
@@ -150,19 +151,20 @@ class Table:
 
     def _check_unique(self, inspector: sa.Inspector) -> None:
         order, place = list(self.spec.order_by), (self._table, self._schema)
+        primary: Names = inspector.get_pk_constraint(*place)["constrained_columns"]
+        if list(primary) == order:
+            return
         indexes = [each for each in inspector.get_indexes(*place) if not _partial(each)]
-        unique = [list(each["column_names"]) for each in inspector.get_unique_constraints(*place)]
-        unique.append(list(inspector.get_pk_constraint(*place)["constrained_columns"]))
-        # An expression has no name here.
-        unique += [[name or "" for name in each["column_names"]] for each in indexes if each.get("unique")]
+        unique: list[Names] = [primary, *(each["column_names"] for each in indexes if each.get("unique"))]
+        unique += [each["column_names"] for each in inspector.get_unique_constraints(*place)]
         named = ", ".join(order)
         if not any(columns and set(columns) <= set(order) for columns in unique):
             raise self._teller.refused(
                 f"{named} of table {self.name} is not unique: rows with the same value could not be told apart",
                 "Make it the primary key or give it a unique index, or order by a time and such an id.",
             )
-        ways: list[Sequence[str | None]] = [*unique, *(list(each["column_names"]) for each in indexes)]
-        if not any(columns[: len(order)] == order for columns in ways):
+        ways: list[Names] = [*unique, *(each["column_names"] for each in indexes)]
+        if not any(list(columns[: len(order)]) == order for columns in ways):
             log.warning(
                 "Table %s has no index that begins with (%s), so every batch sorts the table: CREATE INDEX ON %s (%s)",
                 self.name, named, self.name, named,

@@ -100,10 +100,6 @@ class TestSqlSource(SourceSuite):
         self.shop.run("DELETE FROM orders WHERE id = 2")
 
 
-class TestOpaqueSqlSource(TestSqlSource):
-    kind = "opaque"
-
-
 class TestSqlSourceOnMariaDB(TestSqlSource):
     secrets = (mariadb.PASSWORD,)
 

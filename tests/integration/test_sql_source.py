@@ -1,0 +1,427 @@
+"""What a source of a SQL table promises on a real PostgreSQL: whatever its writers do, every row is in one batch."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Source
+from airflow_tx.sources.sql import SqlSource
+from airflow_tx.sources.sql_shards import PartitionedSqlSource
+from airflow_tx.testing.airflow import connection
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.server import free_port
+
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as running:
+        yield running
+
+
+class Shop:
+    """A database of its own, which is the connection `shop`."""
+
+    def __init__(self, server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server, self._monkeypatch = server, monkeypatch
+        self.database = server.new_database()
+        self.engine = sa.create_engine(server.url(self.database), poolclass=sa.pool.NullPool)
+        self.connect()
+
+    def connect(self, conn_id: str = "shop", **fields: Any) -> None:
+        known: dict[str, Any] = {"host": "127.0.0.1", "port": self.server.port, "login": USER, "password": PASSWORD}
+        known |= {"schema": self.database, **fields}
+        self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", connection("postgres", **known))
+
+    def run(self, *statements: str) -> None:
+        with self.engine.begin() as connected:
+            for statement in statements:
+                connected.exec_driver_sql(statement)
+
+    def ids(self, table: str = "orders") -> list[int]:
+        with self.engine.connect() as connected:
+            return list(connected.exec_driver_sql(f"SELECT id FROM {table} ORDER BY id").scalars())
+
+    @contextmanager
+    def transaction(self, *statements: str) -> Iterator[Connection]:
+        """One that has run some statements and is open; committed at the end."""
+        with self.engine.begin() as connected:
+            for statement in statements:
+                connected.exec_driver_sql(statement)
+            yield connected
+
+
+@pytest.fixture
+def shop(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    made = Shop(server, monkeypatch)
+    made.run("CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
+    return made
+
+
+def rows(source: Source, batch: Batch) -> list[Any]:
+    found: Any = source.emit_batch(ATTEMPT, batch.rows)
+    return list(found)
+
+
+def rest(source: SqlSource, position: Any = None) -> list[int]:
+    """The ids of all batches from a position on."""
+    found: list[int] = []
+    while (batch := source.initialize_transaction(1, position)) is not None:
+        position = batch.position
+        found += [row["id"] for row in rows(source, batch)]
+    return found
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """What is told, in one line and without the password."""
+    with pytest.raises(SourceError) as error:
+        act()
+    told = str(error.value)
+    assert "\n" not in told
+    assert PASSWORD not in told
+    return told
+
+
+# --- writers that commit in another order than that of their ids ---------------------------------------------------
+
+
+class Writers:
+    """Threads that insert rows in transactions of their own, and note the committed ids in the order of the commits."""
+
+    def __init__(self, shop: Shop, write: Callable[[Connection, random.Random], list[int]], seconds: float) -> None:
+        self._shop, self._write, self._end = shop, write, time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self.committed: list[int] = []
+        self.undone = 0
+
+    def work(self, seed: int) -> None:
+        chance = random.Random(seed)
+        with self._shop.engine.connect() as connected:
+            while time.monotonic() < self._end:
+                ids = self._write(connected, chance)
+                time.sleep(chance.choice([0, 0, 0.002, 0.02, 0.1]))
+                if chance.random() < 0.2:
+                    connected.rollback()
+                    self.undone += 1
+                    continue
+                connected.commit()
+                with self._lock:
+                    self.committed += ids
+
+
+def in_one_statement(connected: Connection, chance: random.Random) -> list[int]:
+    query = sa.text("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, :rows) RETURNING id")
+    return list(connected.execute(query, {"rows": chance.randint(1, 4)}).scalars())
+
+
+def long_after_the_id_was_drawn(connected: Connection, chance: random.Random) -> list[int]:
+    drawn = connected.execute(sa.text("SELECT nextval('orders_id_seq')")).scalar_one()
+    time.sleep(chance.choice([0, 0.01, 0.05]))
+    undone = connected.begin_nested()
+    connected.execute(sa.text("INSERT INTO orders (amount) VALUES (2)"))
+    undone.rollback()
+    connected.execute(sa.text("INSERT INTO orders VALUES (:id, 1)"), {"id": drawn})
+    return [int(drawn)]
+
+
+@pytest.mark.parametrize("write", [in_one_statement, long_after_the_id_was_drawn])
+def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_out_of_order(
+    shop: Shop, write: Callable[[Connection, random.Random], list[int]]
+) -> None:
+    source = SqlSource("shop", "orders")  # without a limit, so that each batch ends among the rows of now
+    assert source.initialize_transaction(1, None) is None  # all is imported
+    writers = Writers(shop, write, seconds=4)
+    taken: list[int] = []
+    position, batches = None, 0
+    with ThreadPoolExecutor(12) as pool:
+        working = [pool.submit(writers.work, seed) for seed in range(12)]
+        while not all(each.done() for each in working):
+            batch = source.initialize_transaction(1, position)
+            if batch is not None:
+                position, batches = batch.position, batches + 1
+                taken += [row["id"] for row in rows(source, batch)]
+        for each in working:
+            each.result()
+    taken += rest(source, position)
+    assert taken == sorted(taken)
+    assert taken == shop.ids() == sorted(writers.committed)
+    # Otherwise nothing was tried here.
+    assert writers.committed != sorted(writers.committed)
+    assert writers.undone
+    assert batches > 2
+
+
+def test_every_row_by_time_is_in_exactly_one_batch_though_its_time_is_the_start_of_its_transaction(shop: Shop) -> None:
+    shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT now())")
+    shop.run("CREATE INDEX ON seen (at, id)")
+    source = SqlSource("shop", "seen", order_by=["at", "id"], settle=0, patience=0.3)
+    early = shop.engine.connect()
+    early.exec_driver_sql("SELECT now()")  # it has a time, and nothing of the table
+    shop.run("INSERT INTO seen DEFAULT VALUES")
+    assert source.initialize_transaction(1, None) is None
+    early.exec_driver_sql("INSERT INTO seen DEFAULT VALUES")
+    early.commit()
+    early.close()
+    assert rest(source) == [2, 1]
+
+
+def test_a_row_is_taken_once_its_time_is_settled(shop: Shop) -> None:
+    shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)")
+    shop.run("INSERT INTO seen (at) VALUES (localtimestamp - interval '1 hour'), (localtimestamp + interval '1 hour')")
+    assert rest(SqlSource("shop", "seen", order_by=["at", "id"])) == [1]
+    assert rest(SqlSource("shop", "seen", order_by=["at", "id"], settle=3_700)) == []
+
+
+# --- who is waited for ---------------------------------------------------------------------------------------------
+
+
+def test_the_log_says_which_transaction_holds_a_batch_back(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    source = SqlSource("shop", "orders", patience=0.2)
+    insert = "INSERT INTO orders (amount) VALUES (1)"
+    with shop.transaction("SET application_name = 'nightly load'", insert) as early:
+        pid = early.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        shop.run(insert)
+        with caplog.at_level(logging.WARNING):
+            assert source.initialize_transaction(1, None) is None
+        assert f"pid {pid} (nightly load) since 2" in caplog.text
+        assert "Nothing is lost" in caplog.text
+        # It goes on as soon as it can.
+        threading.Timer(0.3, early.commit).start()
+        batch = SqlSource("shop", "orders", patience=20).initialize_transaction(1, None)
+        assert batch is not None
+        assert batch.count == 2
+
+
+def test_transactions_that_draw_no_id_hold_nothing_back(shop: Shop) -> None:
+    source = SqlSource("shop", "orders", patience=0)
+    shop.run("INSERT INTO orders (amount) VALUES (1)")
+    other = "UPDATE orders SET amount = 2"
+    with shop.transaction("SELECT * FROM orders", other), shop.transaction("CREATE TABLE mine (id BIGSERIAL)"):
+        assert rest(source) == [1]
+
+
+def test_an_id_that_no_sequence_hands_out_waits_for_all_transactions(shop: Shop) -> None:
+    shop.run("CREATE TABLE given (id BIGINT PRIMARY KEY)")
+    source = SqlSource("shop", "given", patience=0)
+    with shop.transaction("SELECT 1") as early:
+        shop.run("INSERT INTO given VALUES (2)")
+        assert rest(source) == []
+        early.exec_driver_sql("INSERT INTO given VALUES (1)")
+    assert rest(source) == [1, 2]
+
+
+def test_a_user_who_may_do_nothing_but_read_sees_the_transactions_of_others(shop: Shop) -> None:
+    role = f"reader_{shop.database}"
+    shop.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'", f"GRANT SELECT ON orders TO {role}")
+    shop.connect(login=role, password="secret")
+    source = SqlSource("shop", "orders", patience=0)
+    with shop.transaction("INSERT INTO orders (amount) VALUES (1)"):
+        shop.run("INSERT INTO orders (amount) VALUES (1)")
+        assert rest(source) == []
+    assert rest(source) == [1, 2]
+
+
+def test_rows_beyond_the_sequence_wait_until_it_has_passed_them(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    insert = "INSERT INTO orders (amount) VALUES (1)"
+    shop.run(insert, "INSERT INTO orders VALUES (4, 0)")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    assert [row["id"] for row in rows(source, batch)] == [1]
+    assert "rows up to 4, and its sequence orders_id_seq is at 1" in caplog.text
+    shop.run(insert, insert, "SELECT nextval('orders_id_seq')")
+    assert rest(source, batch.position) == [2, 3, 4]
+
+
+# --- rows that come or go behind the back of the source --------------------------------------------------------------
+
+
+def test_a_row_that_comes_too_late_stops_the_source_until_it_is_accepted_as_lost(shop: Shop) -> None:
+    for _ in range(4):
+        shop.run("INSERT INTO orders (amount) VALUES (1)")
+    shop.run("DELETE FROM orders WHERE id = 2")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    assert source.losses(batch.position) == []
+    shop.run("INSERT INTO orders VALUES (2, 1)", "INSERT INTO orders (amount) VALUES (1)")
+    told = refusal(lambda: source.initialize_transaction(2, batch.position))
+    assert "1 row(s) of table orders came too late, they are in no batch: up to 4 there were 3" in told
+    (loss,) = source.losses(batch.position)
+    assert loss.place == batch.position
+    assert rest(source, loss.goes_on) == [5]
+
+
+def test_rows_that_were_taken_may_be_deleted(shop: Shop) -> None:
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 4)")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    shop.run("DELETE FROM orders WHERE id < 3", "INSERT INTO orders (amount) VALUES (1)")
+    following = source.initialize_transaction(2, batch.position)
+    assert following is not None
+    assert following.count == 1
+    # None of the deleted ones hides a row that comes too late.
+    shop.run("INSERT INTO orders VALUES (1, 1)")
+    assert "1 row(s) of table orders came too late" in refusal(lambda: rest(source, following.position))
+
+
+def test_a_table_that_begins_anew_is_read_from_its_start_once_that_is_accepted(shop: Shop) -> None:
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 4)")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    shop.run("TRUNCATE orders RESTART IDENTITY", "INSERT INTO orders (amount) VALUES (1)")
+    assert "table orders begins anew: rows up to 4 were taken, and the last id is 1 now" in refusal(
+        lambda: source.initialize_transaction(2, batch.position)
+    )
+    (loss,) = source.losses(batch.position)
+    assert rest(source, loss.goes_on) == [1]
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(2, 4)")
+    again = source.initialize_transaction(2, loss.goes_on)
+    assert again is not None
+    assert again.position != batch.position  # else the loss would be found at this place, too
+
+
+def test_rows_that_changed_places_are_noticed_when_they_are_read(shop: Shop) -> None:
+    shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)")
+    shop.run("INSERT INTO seen (at) SELECT timestamp '2026-01-01' + n * interval '1 s' FROM generate_series(1, 3) n")
+    source = SqlSource("shop", "seen", order_by=["at", "id"], kind="opaque")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    shop.run("UPDATE seen SET at = '2026-01-02' WHERE id = 2")
+    told = refusal(lambda: rows(source, batch))
+    assert "had 3 rows behind the beginning up to (2026-01-01T00:00:03.000000, 3), and has 2" in told
+    assert rest(source) == [1, 3, 2]
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("", {"table": "nowhere"}, "the database of connection shop has no table nowhere"),
+    ("", {"order_by": "number"}, "table orders has no column number; it has id, amount"),
+    ("", {"columns": ["id", "total", "tax"]}, "table orders has no column total, tax; it has id, amount"),
+    ("", {"order_by": "amount"}, "amount of table orders is not unique"),
+    ("ALTER TABLE orders ADD u UUID UNIQUE", {"order_by": "u"}, "column u of table orders is UUID"),
+    ("ALTER TABLE orders ADD j JSONB UNIQUE", {"order_by": "j"}, "column j of table orders is JSONB"),
+    (
+        "ALTER TABLE orders ADD n INTEGER UNIQUE; INSERT INTO orders VALUES (1, 1, NULL)",
+        {"order_by": "n"},
+        "table orders has rows without n (NULL)",
+    ),
+    ("CREATE UNIQUE INDEX ON orders (amount) WHERE amount > 1", {"order_by": "amount"}, "is not unique"),
+    ("CREATE VIEW all_orders AS SELECT * FROM orders", {"table": "all_orders"}, "id of table all_orders is not unique"),
+    ("ALTER SEQUENCE orders_id_seq CACHE 20", {}, "sequence orders_id_seq of orders.id has CACHE 20"),
+    ("ALTER SEQUENCE orders_id_seq CYCLE", {}, "sequence orders_id_seq of orders.id has CYCLE"),
+]
+
+
+@pytest.mark.parametrize(("statement", "arguments", "told"), BAD, ids=[told[:40] for *_, told in BAD])
+def test_what_cannot_be_read_is_refused_with_the_reason(
+    shop: Shop, statement: str, arguments: dict[str, Any], told: str
+) -> None:
+    shop.run(*filter(None, statement.split("; ")))
+    source = SqlSource("shop", **{"table": "orders", **arguments})
+    assert told in refusal(lambda: source.initialize_transaction(1, None))
+
+
+def test_a_wrong_password_is_not_shown(shop: Shop) -> None:
+    shop.connect(password="wr0ng/@:one")
+    told = refusal(lambda: SqlSource("shop", "orders").initialize_transaction(1, None))
+    assert "the database of connection shop cannot be reached" in told
+    assert "password authentication failed" in told
+    assert "wr0ng" not in told
+
+
+def test_a_position_of_another_source_is_refused(shop: Shop) -> None:
+    source = SqlSource("shop", "orders")
+    for place in (17, {"last": ["a", 1], "since": None, "rows": 0}, {"taken": 3}):
+        assert "is not the position of rows in this order" in refusal(lambda: rest(source, place))  # noqa: B023
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_has_as_many_rows_as_its_limits_allow_and_says_why(shop: Shop) -> None:
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 900)")
+    shop.run("ALTER TABLE orders ADD note TEXT", "UPDATE orders SET note = repeat('x', 96)")
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({}, "all 900 rows that there were"),
+        ({"max_rows_per_batch": 250}, "250 of many rows: max_rows_per_batch=250"),
+        ({"max_bytes_per_batch": 10_000}, "101 of many rows: max_bytes_per_batch=10000, 99 bytes a row"),
+        ({"target_seconds": 60}, "all 900 rows that there were"),
+    ]
+    for limits, why in asked:
+        source = SqlSource("shop", "orders", **limits)
+        batch = source.sized([]).decide(ATTEMPT, None)
+        assert batch is not None
+        assert batch.count is not None
+        assert (batch.why, batch.count) == (why, int(why.removeprefix("all ").split()[0]))
+        assert source.backlog(batch.position) == 900 - batch.count
+
+
+def test_shards_share_a_limit_and_one_that_is_away_keeps_its_place(shop: Shop) -> None:
+    shop.run("CREATE TABLE returns (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 10)")
+    shop.run("INSERT INTO returns (amount) SELECT 1 FROM generate_series(1, 2)")
+    shop.connect("away", port=free_port())
+    limits: dict[str, Any] = {"max_rows_per_batch": 6, "kind": "opaque"}
+    source = PartitionedSqlSource(["shop", "away"], ["orders", "returns"], **limits)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    assert isinstance(batch.rows, dict)
+    assert {name: sum(end[-1] for end in part["upto"]) for name, part in batch.rows.items()} == {  # type: ignore[index, call-overload, misc, union-attr]
+        "shop.orders": 4,
+        "shop.returns": 2,
+    }
+    assert batch.why == "6 of many rows: max_rows_per_batch=6"
+    assert source.backlog(batch.position) == 6
+    stopping = PartitionedSqlSource(["shop", "away"], "orders")
+    assert "partition away.orders cannot be reached" in refusal(lambda: stopping.decide(ATTEMPT, None))
+
+
+# --- a server that ends ----------------------------------------------------------------------------------------------
+
+
+def test_batches_survive_a_restart_of_the_server_and_a_prepared_transaction_is_waited_for(
+    shop: Shop, server: LocalPostgres
+) -> None:
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
+        connected.exec_driver_sql("ALTER SYSTEM SET max_prepared_transactions = 4")
+    shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 8)")
+    source = SqlSource("shop", "orders", max_rows_per_batch=5, patience=0.2)
+    first = source.initialize_transaction(1, None)
+    assert first is not None
+    reading = iter(source.emit_batch(ATTEMPT, first.rows))
+    server.stop()
+    assert "cannot be reached" in refusal(lambda: source.initialize_transaction(2, first.position))
+    assert "cannot be reached" in refusal(lambda: list(itertools.islice(reading, 1)))
+    server.start()
+    prepared = shop.engine.connect()
+    prepared.exec_driver_sql("INSERT INTO orders (amount) VALUES (1)")
+    prepared.exec_driver_sql("PREPARE TRANSACTION 'transfer'")
+    prepared.close()
+    shop.run("INSERT INTO orders (amount) VALUES (1)")
+    second = source.initialize_transaction(2, first.position)
+    assert second is None
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
+        connected.exec_driver_sql("COMMIT PREPARED 'transfer'")
+    # The port is served again before all of the recovery is told to everybody.
+    eventually(lambda: len(rows(source, first)) == 5, 10, "the first batch is read")
+    assert rest(source, first.position) == [6, 7, 8, 9, 10]
