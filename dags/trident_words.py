@@ -1,14 +1,24 @@
 """Trident's word count: sentences, split and counted by Spark, into a state; and its query of that state: how often did
 the words of a sentence come, all together?
 
-The query stands in the commit phase, so its answer is that of exactly the transactions up to its own.
+The query stands in the commit phase, so its answer is that of exactly the transactions up to its own. Beside it, a task
+takes the new values of the words of the batch.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, commit_phase, persistent_aggregate
+from airflow_tx import (
+    CommitOperator,
+    SparkBatchOperator,
+    Transaction,
+    commit_phase,
+    current_batch,
+    persistent_aggregate,
+)
 from airflow_tx.sources.files import FileSource
 from airflow_tx.state import Count, SqlState, state_query
 
@@ -22,11 +32,18 @@ def words(sentence: str) -> int:
     return sum(row["count"] for row in state_query(asked, state=word_counts) if row["count"] is not None)
 
 
+@task
+def commonest(new_counts: Any) -> str:
+    """The word of the batch that has come most often so far: Trident's newValuesStream."""
+    rows = current_batch().read_output(new_counts)
+    return max(rows, key=lambda row: (row["count"], row["word"]))["word"]  # type: ignore[no-any-return]
+
+
 with DAG("trident_words", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=FileSource("sentences/*.csv", files_per_batch=1), max_pending=4):
         counted = SparkBatchOperator(task_id="count_words", application="spark_apps/trident_words.py")
         with commit_phase():
-            commit = CommitOperator(
-                task_id="commit", updates=[persistent_aggregate(counted.output["counts"], state=word_counts)]
-            )
+            update = persistent_aggregate(counted.output["counts"], state=word_counts, new_values="counts")
+            commit = CommitOperator(task_id="commit", updates=[update])
             commit >> words("cat the dog jumped")
+            commonest(commit.output["counts"])

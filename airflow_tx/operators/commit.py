@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.config import Settings
 from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
@@ -13,6 +13,7 @@ from airflow_tx.operators.updates import Update, check_new_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 
 class CommitOperator(InTurnOperator):
@@ -42,6 +43,11 @@ class CommitOperator(InTurnOperator):
         check_new_values(self.updates)
         # Airflow finds tasks to be upstream in template fields only.
         self.inputs = [getattr(update, "input", None) for update in self.updates]
+
+    @property
+    def output(self) -> PlainXComArg:
+        """The new values that an update leaves: ``commit.output["name"]``."""
+        return cast("PlainXComArg", super().output)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         """Nothing: what is rendered before the turn may not be what was acked, and rows are no text for the UI."""

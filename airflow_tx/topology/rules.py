@@ -155,6 +155,14 @@ def _phase(block: Block) -> None:
         raise refuse(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
     for committer, update in block.updates:
         task = update.input.operator.task_id
+        left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
+        if isinstance(update.input.operator, CommitOperator) and update.input.key not in left:
+            raise refuse(
+                block.spec,
+                f"{committer.task_id} commits {update.input.key!r} of {task}, a committer whose updates leave "
+                f"{', '.join(map(repr, filter(None, left))) or 'nothing'}",
+                f'Give one of them new_values="{update.input.key}", or commit the output of another task.',
+            )
         if task in inside and compat.is_mapped(update.input.operator):
             raise refuse(
                 block.spec,

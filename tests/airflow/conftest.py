@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -27,5 +28,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             **failpoints.environment,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.url(metadata.new_database()),
         }
-        with LocalAirflow(folder / "home", DAGS, env) as airflow:
+        # In a folder to which tests may add DAG files.
+        dags = shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+        with LocalAirflow(folder / "home", dags, env) as airflow:
             yield Stack(folder, airflow, zookeeper, failpoints)

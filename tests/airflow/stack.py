@@ -50,6 +50,11 @@ class Stack:
     zookeeper: LocalZooKeeper
     failpoints: Failpoints
 
+    @property
+    def airflow_dags(self) -> Path:
+        """The folder of the DAG files; what is added is found within seconds."""
+        return self.folder / "dags"
+
     def signal(self) -> Signal:
         """A new file that does not exist yet."""
         return Signal(self.folder / "signals" / uuid.uuid4().hex)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from airflow_tx.local.example import Example
 from airflow_tx.local.examples import EXAMPLES
+from airflow_tx.local.ledger import opened
+from airflow_tx.protocol.api import Store
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.airflow.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 # In a process of its own: a DAG file is imported as Airflow does it, and leaves nothing behind.
@@ -43,10 +51,44 @@ def test_the_readme_names_every_example() -> None:
     assert [name for name in EXAMPLES if f"script/example {name}" not in readme] == []
 
 
-@pytest.mark.long
+@pytest.fixture(scope="module")
+def driven(stack: Stack) -> Iterator[Mapping[str, Future[Example]]]:
+    """All examples at once, for they mostly wait; on the Airflow of the other tests, and with a Spark that is warm."""
+    examples = {name: example(stack.folder, print, stack.failpoints) for name, example in EXAMPLES.items()}
+    for example in examples.values():
+        example.prepare()
+    # The applications lie beside the folder of the DAGs, as in this repository.
+    shutil.copytree(ROOT / "spark_apps", stack.folder / "spark_apps", dirs_exist_ok=True)
+    files = [stack.airflow_dags / name for example in examples.values() for name in example.files]
+    with LocalSparkConnect(master="local[1]") as spark, opened(stack.zookeeper.hosts) as store:
+        connect = {"connection_id": "spark_connect_default", "conn_type": "spark_connect"}
+        stack.airflow.call("POST", "connections", json={**connect, "host": "127.0.0.1", "port": spark.port})
+        for file in files:
+            text = (ROOT / "dags" / file.name).read_text()
+            file.write_text(text.replace("SparkBatchOperator", "SparkConnectBatchOperator"))
+        with ThreadPoolExecutor(len(examples)) as pool:
+            yield {name: pool.submit(_driven, example, stack, store) for name, example in examples.items()}
+        for file in files:  # a coordinator would go on
+            file.unlink()
+
+
+def _driven(example: Example, stack: Stack, store: Store) -> Example:
+    example.drive(stack.airflow, store)
+    return example
+
+
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_an_example_is_exact(tmp_path: Path, name: str) -> None:
+def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -> None:
+    example = driven[name].result()
+    assert example.wrong() == []
+    assert re.match(r"(\d+) of \1 ", example.verdict())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("name", ["trident_words", "words"])
+def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "airflow_tx.local.example", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

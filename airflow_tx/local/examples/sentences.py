@@ -18,9 +18,9 @@ ROWS = 100
 
 
 def write_sentences(folder: Path, files: int) -> None:
-    """Write files of sentences."""
+    """Write files of sentences, always the same ones."""
     chosen = random.Random(1)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for number in range(1, files + 1):
         with (folder / f"{number:02}.csv").open("w", newline="") as file:
             writer = csv.writer(file)

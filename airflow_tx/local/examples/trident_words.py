@@ -31,7 +31,7 @@ class TridentWords(Example):
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Let a Spark application fail, and kill a committer."""
         airflow.wait_dag(self.name)
-        failed = self.failpoints.arm("spark.batch", "raise", txid=1)
+        failed = self.failpoints.arm("spark.batch", "raise", topology=self.name, txid=1)
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
         for number in range(1, FILES + 1):
             airflow.trigger(self.name, f"r{number}")
@@ -43,6 +43,8 @@ class TridentWords(Example):
         for entry in history(store, self.paths):
             answer = airflow.xcom(self.name, entry.run_id, "commit_phase.words")
             self.answers[f"answer of transaction {entry.txid}"] = answer
+            commonest = airflow.xcom(self.name, entry.run_id, "commit_phase.commonest")
+            self.answers[f"commonest of transaction {entry.txid}"] = commonest
             self.say(f"transaction {entry.txid}: run {entry.run_id}; {' '.join(sorted(ASKED))}: {answer}")
 
     def wrong(self) -> list[str]:
@@ -53,6 +55,7 @@ class TridentWords(Example):
         for txid, batch in enumerate(batches, 1):
             so_far.update(batch)
             expected[f"answer of transaction {txid}"] = sum(so_far[word] for word in ASKED)
+            expected[f"commonest of transaction {txid}"] = max(batch, key=lambda word: (so_far[word], word))
         return differences({**so_far, **expected}, {**found, **self.answers})
 
     def verdict(self) -> str:

@@ -10,7 +10,7 @@ from airflow_tx.local.example import Example, differences
 from airflow_tx.local.examples.sentences import counted, write_sentences
 from airflow_tx.local.examples.stored import rows
 from airflow_tx.protocol.api import Store
-from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.airflow import LocalAirflow
 
 FILES = 3
 
@@ -28,8 +28,9 @@ class Words(Example):
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Kill the commit of transaction 2 between the two databases."""
         for number, path in enumerate(self._databases):
-            kept = connection("sqlite", host=str(path))
-            airflow.command("connections", "add", f"tx_words_{number}", "--conn-json", kept)
+            # As `airflow connections add` does.
+            kept = {"connection_id": f"tx_words_{number}", "conn_type": "sqlite", "host": str(path)}
+            airflow.call("POST", "connections", json=kept)
         airflow.wait_dag(self.name)
         where = {"topology": self.name, "txid": 2, "state": "tx_words_1.word_counts"}
         paused = self.failpoints.arm("commit.before_write", "pause", **where)

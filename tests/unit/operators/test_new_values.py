@@ -14,10 +14,14 @@ from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.operators import writing
 from airflow_tx.operators.commit import CommitOperator, tell_new_values
+from airflow_tx.operators.phasing import PhaseTurn, PhaseWrite
 from airflow_tx.operators.reading import inputs_of, rows_of_output
+from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import partition_persist, persistent_aggregate
+from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.spark.new_values import KEYS_AT_ONCE
-from airflow_tx.state import Avg, CollectSet, Count, MemoryState, SqlGuard, Sum
+from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
+from tests.unit.operators.bench import FakeTi
 from tests.unit.operators.test_commit import Run, make  # noqa: F401 - a fixture
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
@@ -42,8 +46,6 @@ def committed(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def told(run: Run) -> dict[str, Any]:
     commit = run.commit()
-    from airflow_tx.operators.waiting import commit_in_turn
-
     assert commit_in_turn(commit, run.spec.memory, patience=0) is None
     pushed: dict[str, Any] = {}
     tell_new_values(SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value})), commit.new_values)
@@ -203,3 +205,53 @@ def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
     run.begin()
     with pytest.raises(StagingError, match=r"it is no reference \(None\)"):
         inputs_of(run.spec, {"words": None}, run.payload.transaction)
+
+
+def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_again(make: Any) -> None:  # noqa: F811
+    from airflow_tx.operators.acked import returned
+
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    largest = MemoryState("largest", keys=["word"], values={"count": Max()})
+    of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
+    left: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
+    of_d = persistent_aggregate(left, state=largest)
+    updates = {"b": (of_b,), "d": (of_d,)}
+    phase = PhaseSpec(acquire="acquire", mark="mark", committers=("b", "d"), inside=("b", "d"))
+    run = make("r1", [of_b, of_d], phase=phase, inside=("count", "acquire", "b", "d", "mark"))
+    run.begin()
+    processing = run.start()
+    rows = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
+    processing.ack(returned(rows, multiple=False))
+    xcoms, states = run.committer.xcoms, run.committer.states
+    xcoms["count", "return_value", -1], states["count"] = rows, "success"
+    dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=updates[name]), fileloc="")
+
+    def part(kind: Any, task: str, own: Any) -> Any:
+        ti = FakeTi(task, "r1", xcoms=xcoms, states=states)
+        ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
+        return kind(run.spec, run.payload, own, run.spec.ledger(run.spec.memory), ti, run.log)
+
+    def acquire() -> Any:
+        turn = part(PhaseTurn, "acquire", (of_b, of_d))
+        assert commit_in_turn(turn, run.spec.memory, patience=0) is None
+        return turn.grant
+
+    def write(task: str, grant: Any) -> dict[str, Any]:
+        committer = part(PhaseWrite, task, updates[task])
+        committer.write(grant)
+        states[task] = "success"
+        found: dict[str, Any] = committer.new_values
+        return found
+
+    first = acquire()
+    refs = write("b", first)
+    write("d", first)
+    # `d` is cleared alone: the turn is taken again, and what `b` had written is written anew.
+    states["d"] = None
+    second = acquire()
+    assert largest.read() == []
+    write("d", second)
+    assert [(row["word"], row["count"]) for row in largest.read()] == [("dog", 1), ("man", 3)]
+    assert sorted(row["count"] for row in read(run, refs["counts"])) == [1, 3]
+    tries = run.spec.staging().kept.files.list("numbers/1/1/b@-1")
+    assert sorted(tries) == [f"grant-{grant.token.generation}.{grant.token.epoch}" for grant in (first, second)]

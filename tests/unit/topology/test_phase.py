@@ -64,6 +64,18 @@ def test_a_committer_outside_of_the_phase_is_refused() -> None:
         committed("late", a)
 
 
+def test_a_committer_may_take_the_new_values_that_another_one_leaves_and_nothing_else_of_it() -> None:
+    def phase(name: str) -> None:
+        with dag(), block() as tx, commit_phase():
+            update = persistent_aggregate(counted("a", tx.batch), state=state("first"), new_values="totals")
+            first = CommitOperator(task_id="first", updates=[update])
+            committed("second", first.output[name])
+
+    phase("totals")
+    with refused("second commits 'return_value' of .*first, a committer whose updates leave 'totals'"):
+        phase("return_value")
+
+
 def test_two_phases_are_refused() -> None:
     with dag(), refused("two commit phases"), block() as tx:
         a = counted("a", tx.batch)
