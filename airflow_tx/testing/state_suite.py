@@ -326,6 +326,8 @@ class StateSuite(ValueSuite):
         first.write(new, rows({"a": 1}))
         with pytest.raises(FenceOutranked):
             second.write(old, rows({"a": 1}))
+        second.write(new, [])
+        assert (totals(first), totals(second)) == ({"a": 1}, {})
         grants.final(new, first, second)
         following = grants(2)
         for state in (first, second):

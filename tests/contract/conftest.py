@@ -25,18 +25,38 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 _ON_A_SERVER = ("TestSqlStateOnPostgres", "TestSqlStateOnMariaDB")
+_ON_DELTA = "TestDeltaState"
+# A commit of Delta takes a second: of its tests, these are not `long`.
+_ON_DELTA_ALWAYS = (
+    "test_raising_the_fence_undoes_what_an_outranked_attempt_wrote",
+    "test_a_transactional_replay_skips_what_is_in_already",
+    "test_what_a_key_has_is_what_is_read",
+    "test_a_key_that_is_none_of_this_state_is_named",
+    "test_what_was_rolled_back_is_not_found",
+    "test_a_state_without_keys_is_asked_with_an_empty_key",
+    "test_a_value_is_null_again_after_its_first_transaction_is_undone[balance]",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On database servers every aggregator is tried with one type; those of all types are `long`.
+    """On database servers every aggregator is tried with one type; those of all types are `long`, and are not tried on
+    Delta at all.
 
     Each case is a dozen commits, and how a type is stored is tried by the other tests and on SQLite.
     """
+    items[:] = [item for item in items if _class(item) != _ON_DELTA or _is_first(item)]
     for item in items:
-        case = getattr(item, "callspec", None)
-        name = case.params.get("case") if case is not None else None
-        if isinstance(name, str) and _class(item) in _ON_A_SERVER and name not in _FIRST_OF_EACH:
+        if (_class(item) in _ON_A_SERVER and not _is_first(item)) or (
+            _class(item) == _ON_DELTA and item.name not in _ON_DELTA_ALWAYS
+        ):
             item.add_marker(pytest.mark.long)
+
+
+def _is_first(item: pytest.Item) -> bool:
+    """Whether a test of a case is of the first type of its aggregator; also if it is of none."""
+    case = getattr(item, "callspec", None)
+    name = case.params.get("case") if case is not None else None
+    return not isinstance(name, str) or name in _FIRST_OF_EACH
 
 
 def _class(item: pytest.Item) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,11 +16,11 @@ from airflow_tx.failpoints import FailpointError
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import Aggregator, Count, First, Last, Max, Min, Sum
 from airflow_tx.state.api import FenceRow
-from airflow_tx.state.backing.delta import CONF, DeltaState
+from airflow_tx.state.backing.delta import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.jars import delta_jars, skipped_without_jars
 from airflow_tx.testing.state_suite import Grants, rows, totals
+from tests.integration.delta_session import delta_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,30 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """One small session with Delta Lake for all tests here."""
-    from pyspark.sql import SparkSession
-
-    with skipped_without_jars():
-        jars = delta_jars()
-    settings = {
-        **CONF,
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
-    # A UDF of a test needs this Python.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-    # It tells of its end when the streams of the test run are closed already.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    yield from delta_session()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.backing.delta_rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
+from airflow_tx.state.query import asked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,14 +154,48 @@ class DeltaState:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._table.look().row
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The current values, one dict a key, or the appended rows with their `tx_txid`; during a commit also those of
-        a transaction that is not yet marked."""
+        a transaction that is not yet marked.
+
+        :param limit: at most so many: any, for a table has no order.
+        """
         held = self._table.look()
         if held.definition is None:
             return []
         rows = self._rows(held)
-        return [rows.read(row) for row in sorted(self._table.rows(rows.types), key=rows.order)]
+        return [rows.read(row) for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)]
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One query for all keys,
+        after a look at the columns.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column, or the state appends rows.
+        """
+        if self.mode == "append":
+            remedy = "Read the table, or let another state keep values per key."
+            raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
+        held, result = self._table.look(), list[dict[str, Any] | None]([None] * len(keys))
+        rows = self._rows(held)
+        assert isinstance(rows, KeyedRows)
+        whole = asked(self.columns, keys, None if held.definition is None else rows.key_types)
+        if not whole:
+            return result
+        names = [self.columns.key_bytes(key, rows.key_types).decode() for _, key in whole]
+        found = {row["tx_key"]: rows.values(row) for row in self._table.rows_of_keys(rows.types, dict.fromkeys(names))}
+        for (number, _), name in zip(whole, names, strict=True):
+            result[number] = dict(found[name]) if name in found else None
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column, in append mode of each column; None before the first update."""
+        held = self._table.look()
+        if held.definition is None:
+            return None
+        rows = self._rows(held)
+        types = rows.row_types if isinstance(rows, AppendedRows) else rows.key_types
+        return None if types is None else dict(types)
 
     def history(self) -> list[dict[str, Any]]:
         """The commits of this state, the newest first: `version` and `timestamp` of the table, `txid`, `attempt`,

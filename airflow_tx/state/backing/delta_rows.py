@@ -118,6 +118,10 @@ class KeyedRows:
         """A stored row as the user knows it."""
         return self.columns.completed({name: row[name] for name in (*self.columns.keys, *self.columns.values)})
 
+    def values(self, row: Change) -> dict[str, Any]:
+        """The value columns of a stored row."""
+        return self.columns.completed({name: row[name] for name in self.columns.values})
+
     def order(self, row: Change) -> Any:
         """Rows are sorted by it."""
         return tuple(row[name] for name in self.columns.keys)

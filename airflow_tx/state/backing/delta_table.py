@@ -98,13 +98,16 @@ class DeltaTable:
             raise self._failure(error) from None
         return self._held(json.loads(found[0][0])) if found else Held(exists=True)
 
-    def rows(self, types: Mapping[str, str], where: str = "TRUE") -> list[Change]:
+    def rows(self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None) -> list[Change]:
         """Stored rows, whole.
 
         :param where: a condition of ours.
+        :param limit: at most so many.
         """
+        most = "" if limit is None else f" LIMIT {int(limit)}"
         try:
-            found = self._spark.sql(f"SELECT * FROM {self._named} t WHERE tx_row = '{VALUE}' AND {where}").toArrow()
+            query = f"SELECT * FROM {self._named} t WHERE tx_row = '{VALUE}' AND {where}{most}"
+            found = self._spark.sql(query).toArrow()
         except self._errors as error:
             raise self._failure(error) from None
         return from_arrow(found.select([name for name in found.column_names if name in types]), types)

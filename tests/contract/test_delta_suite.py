@@ -1,0 +1,28 @@
+"""The state suite on Delta Lake. Each commit takes Spark a second, so most of it is `long`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_tx.state.backing.delta import DeltaState
+from airflow_tx.testing.state_suite import MakeState, StateSuite
+from tests.contract.opening import opening
+from tests.integration.delta_session import delta_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from delta_session()
+
+
+class TestDeltaState(StateSuite):
+    @pytest.fixture
+    def make_state(self, spark: SparkSession, tmp_path: Path) -> MakeState:
+        return opening(lambda name, **given: DeltaState(str(tmp_path / name), spark=spark, **given))
