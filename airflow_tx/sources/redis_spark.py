@@ -1,7 +1,8 @@
 """Messages from Redis as a DataFrame.
 
 A batch of one part is read where it is asked for: a job of Python workers would take longer, executors need no way to
-Redis, and what is wrong with a message is told at once. A larger one is read by executors, each task one part.
+Redis, and what is wrong with a message is told at once. A larger one is read by executors, each task one part; but not
+on a Spark Connect server, which writes plans to its log, with the functions in them and the password in those.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_
 
     struct = spark.createDataFrame([], _ddl(parts[0], schema)).schema
     columns = to_arrow_schema(struct)
-    if sum(part.log.count(part.messages) for part in parts) <= at_once:
+    small = sum(part.log.count(part.messages) for part in parts) <= at_once
+    if small or type(spark).__module__.startswith("pyspark.sql.connect"):
         import pyarrow as pa
 
         batches = chain.from_iterable(_batches(part, columns) for part in parts)
@@ -45,7 +47,7 @@ def _ddl(part: Part, schema: str | None) -> str:
 
 
 def _reader(parts: list[Part], columns: pa.Schema) -> Any:
-    """What an executor does: connections travel in it, by Spark's own channel, and nowhere else."""
+    """What an executor does: connections travel in it, by Spark's own channel."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -22,7 +22,8 @@ if ARGV[3] ~= '0' then found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], ARG
 local info, said = redis.call('XINFO', 'STREAM', KEYS[1]), {}
 for i = 1, #info, 2 do said[info[i]] = info[i + 1] end
 local first, final = said['first-entry'], said['last-entry']
-return {#found, #found > 0 and found[#found][1] or '', said['length'], said['last-generated-id'],
+local here = #redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])
+return {here, #found, #found > 0 and found[#found][1] or '', said['length'], said['last-generated-id'],
     first and first[1] or '', final and final[1] or '', said['entries-added'] or -1, said['max-deleted-entry-id'] or ''}
 """
 
@@ -124,7 +125,8 @@ class StreamPlace:
 class Said:
     """What the server says of a stream, and of the entries behind a place.
 
-    :param found: how many entries were found there.
+    :param here: whether the entry at the place is there.
+    :param found: how many entries were found behind it.
     :param to: id of the last of them.
     :param length: how many entries the stream has.
     :param last: the greatest id that was ever given.
@@ -134,6 +136,7 @@ class Said:
     :param deleted: the greatest id that was ever deleted.
     """
 
+    here: bool
     found: int
     to: str
     length: int
@@ -259,8 +262,7 @@ class StreamMessages(MessageLog):
             return None
         return self._gap(at, said.added - at.read - said.length, said, f"before {said.first}" if said.first else "")
 
-    @staticmethod
-    def _doubtful(at: StreamPlace, said: Said) -> bool:
+    def _doubtful(self, at: StreamPlace, said: Said) -> bool:
         """Whether only counting tells if entries behind a place are missing."""
         if at.read is None or said.added is None:
             return False
@@ -268,7 +270,9 @@ class StreamMessages(MessageLog):
         deleted = order(said.deleted) > max(order(at.after), order(at.deleted))
         # The counter says that there are entries, and there are none; or the other way round.
         ended = said.final is None or order(said.final) <= order(at.after)
-        return deleted or (said.added <= at.read) != ended
+        # Entries before it are there and it is not: it was deleted, or the server forgot it.
+        forgotten = not said.here and not self._all_after(at, said)
+        return deleted or forgotten or (said.added <= at.read) != ended
 
     def _miscounted(self, at: StreamPlace, said: Said, taken: int, to: str) -> Gone | None:
         """Whether entries are missing among those behind a place, once the last of them is counted."""
@@ -297,9 +301,9 @@ class StreamMessages(MessageLog):
                 return None
             self.checked(self.key, error)
             raise
-        found, end, length, last, first, final, added, deleted = (_plain(part) for part in reply)
+        here, found, end, length, last, first, final, added, deleted = (_plain(part) for part in reply)
         counted = None if added == -1 else added
-        return Said(found, end, length, last, first or None, final or None, counted, deleted or FIRST)
+        return Said(bool(here), found, end, length, last, first or None, final or None, counted, deleted or FIRST)
 
     def _place(self, place: Json) -> StreamPlace:
         try:

@@ -1,0 +1,445 @@
+"""Redis as a source, on a server that is stopped, killed, set back and emptied, and that holds the wrong things."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, FailedBatch, PartitionUnavailable, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch
+from airflow_tx.sources.redis_list import RedisListSource
+from airflow_tx.sources.redis_source import RedisSource
+from airflow_tx.sources.redis_stream import RedisStreamSource
+from airflow_tx.testing.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.source_suite import plain
+
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalRedis]:
+    """A server that keeps what was saved, and forgets the rest when it is killed."""
+    with LocalRedis(persistence="rdb") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def connections(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"conn_type": "redis", "host": "127.0.0.1", "port": server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_TWEETS", json.dumps({**where, "password": PASSWORD}))
+    monkeypatch.setenv("AIRFLOW_CONN_GUESSED", json.dumps({**where, "password": "g0ssip"}))
+
+
+def rows_of(source: RedisSource, metadata: Any) -> list[Any]:
+    """The rows of a batch; the connections that it took are given back."""
+    try:
+        rows: Any = source.emit_batch(ATTEMPT, plain(metadata))
+        return list(rows)
+    finally:
+        source.close()
+
+
+class Numbered:
+    """The book's messages, and the source that reads them."""
+
+    partition_format = "tweets:{}"
+
+    def __init__(self, server: LocalRedis) -> None:
+        self.server, self.key = server, f"k{uuid.uuid4().hex[:8]}:"
+        self.partition = self.partition_format.format(self.key)
+        self.begin()
+
+    def begin(self) -> None:
+        self.server.client().set(f"{self.key}NEXT_WRITE", 1)
+
+    def write(self, *messages: str) -> None:
+        client = self.server.client()
+        for message in messages:
+            number = int(client.get(f"{self.key}NEXT_WRITE"))
+            client.mset({f"{self.key}{number}": message, f"{self.key}NEXT_WRITE": number + 1})
+
+    def source(self, **arguments: Any) -> RedisSource:
+        return RedisListSource("tweets", prefix=self.key, **arguments)
+
+    def decide(self, position: Any = None, **arguments: Any) -> Batch | None:
+        source = self.source(**arguments)
+        try:
+            return source.decide(ATTEMPT, plain(position))
+        finally:
+            source.close()
+
+    def batch(self, position: Any = None, **arguments: Any) -> Batch:
+        batch = self.decide(position, **arguments)
+        assert batch is not None
+        return batch
+
+    def texts(self, batch: Batch) -> list[str]:
+        return [self.text(row["message"]) for row in rows_of(self.source(), batch.rows)]
+
+    def text(self, message: Any) -> str:
+        return str(message)
+
+    def accepted(self, position: Any) -> Any:
+        """The position behind what is lost, as the ledger goes on once a person has accepted it."""
+        source = self.source()
+        (loss,) = source.losses(plain(position))
+        source.close()
+        assert (loss.partition, loss.place) == (self.partition, plain(position)[self.partition])
+        with pytest.raises(SourceError) as refusal:
+            self.decide(position)
+        assert loss.what in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+        return {self.partition: loss.goes_on}
+
+
+class Listed(Numbered):
+    def begin(self) -> None:
+        pass
+
+    def write(self, *messages: str) -> None:
+        self.server.client().rpush(self.key, *messages)
+
+    def source(self, **arguments: Any) -> RedisSource:
+        return RedisListSource("tweets", lists=self.key, **arguments)
+
+
+class Streamed(Listed):
+    def write(self, *messages: str) -> None:
+        for message in messages:
+            self.server.client().xadd(self.key, {"text": message})
+
+    def source(self, **arguments: Any) -> RedisSource:
+        return RedisStreamSource("tweets", self.key, **arguments)
+
+    def text(self, message: Any) -> str:
+        return str(message["text"])
+
+
+@pytest.fixture(params=[Numbered, Listed, Streamed])
+def log(request: pytest.FixtureRequest, server: LocalRedis) -> Numbered:
+    """Messages of each form in turn."""
+    made: Numbered = request.param(server)
+    return made
+
+
+# --- servers that stop, start and forget
+
+
+def test_a_server_that_is_away_is_named_and_everything_goes_on_exactly_once_it_is_back(log: Numbered) -> None:
+    log.write("a", "b")
+    log.server.save()
+    first = log.batch()
+    log.server.kill()
+    for kind in ("transactional", "opaque"):
+        with pytest.raises(PartitionUnavailable, match=r"connection tweets: .*refused"):
+            rows_of(log.source(kind=kind), first.rows)
+    with pytest.raises(SourceError, match=f"partition {log.partition} cannot be reached"):
+        log.decide(first.position)
+    assert log.decide(first.position, kind="opaque") is None
+    assert log.source().backlog(first.position) is None
+    assert not log.source().losses(first.position)
+    log.server.start()
+    log.write("c")
+    assert log.texts(first) == ["a", "b"]
+    assert log.texts(log.batch(first.position)) == ["c"]
+
+
+def test_a_server_that_forgot_what_was_taken_is_refused_until_a_person_accepts(log: Numbered) -> None:
+    log.write("a", "b")
+    log.server.save()
+    log.write("c", "d")
+    batch = log.batch()
+    assert log.texts(batch) == ["a", "b", "c", "d"]
+    log.server.restart()
+    with pytest.raises(SourceError, match="gone"):
+        log.texts(batch)
+    place = log.accepted(batch.position)
+    log.write("e", "f")
+    after = log.batch(place)
+    assert log.texts(after) == ["e", "f"]
+    # The same place again would lead back to what was accepted, and messages would be taken twice.
+    assert after.position != batch.position
+    assert log.decide(after.position) is None
+
+
+def test_a_server_that_forgot_and_was_written_to_again_is_noticed(log: Numbered) -> None:
+    log.write("a", "b")
+    log.server.save()
+    log.write("c", "d")
+    batch = log.batch()
+    log.server.restart()
+    log.write("e", "f", "g")
+    with pytest.raises(SourceError, match="gone"):
+        log.texts(batch)
+    place = log.accepted(batch.position)
+    if isinstance(log, Streamed):  # ids are times: none is given anew
+        assert log.texts(log.batch(place)) == ["e", "f", "g"]
+    else:
+        assert log.texts(log.batch(place)) == ["g"]
+
+
+def test_an_opaque_source_that_has_nothing_else_refuses_what_is_gone_too(log: Numbered) -> None:
+    log.write("a")
+    log.server.save()
+    log.write("b", "c")
+    batch = log.batch(kind="opaque")
+    log.server.restart()
+    with pytest.raises(SourceError, match=r"messages that come next are gone: .*accept-loss"):
+        log.decide(batch.position, kind="opaque")
+
+
+def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
+    server: LocalRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, other = Numbered(server), Numbered(server)
+    source = RedisListSource("tweets", prefix=[first.key, other.key], kind="opaque")
+    for each in (first, other):
+        each.write("a", "b")
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    server.client().set(f"{first.key}NEXT_WRITE", 2)
+    other.write("c")
+    after = source.decide(ATTEMPT, plain(batch.position))
+    assert after is not None
+    assert set(plain(after.rows)) == {other.partition}
+    assert "would give 2 anew" in caplog.text
+    (loss,) = source.losses(plain(batch.position))
+    assert loss.partition == first.partition
+    source.close()
+
+
+# --- messages that come next and are not there
+
+
+def test_messages_before_a_missing_one_are_taken_and_then_it_is_named(server: LocalRedis) -> None:
+    log = Numbered(server)
+    log.write(*"abcdefg")
+    server.client().delete(f"{log.key}3", f"{log.key}4", f"{log.key}6")
+    first = log.batch()
+    assert (log.texts(first), first.count) == (["a", "b"], 2)
+    with pytest.raises(SourceError, match="messages 3 to 4 .* are not in database 0"):
+        log.decide(first.position)
+    second = log.batch(log.accepted(first.position))
+    assert log.texts(second) == ["e"]
+    assert log.texts(log.batch(log.accepted(second.position))) == ["g"]
+
+
+def test_messages_of_a_decided_batch_that_are_gone_are_named(server: LocalRedis) -> None:
+    log = Numbered(server)
+    log.write(*"abcdefg")
+    batch = log.batch()
+    server.client().delete(f"{log.key}2", f"{log.key}4", f"{log.key}5")
+    with pytest.raises(SourceError, match=r"messages 2, 4 to 5 of 1 to 7 are gone .*airflow tx skip"):
+        log.texts(batch)
+
+
+def test_the_first_message_may_be_said_by_the_cursor(server: LocalRedis) -> None:
+    log = Numbered(server)
+    log.write("a", "b", "c")
+    server.client().delete(f"{log.key}1")
+    with pytest.raises(SourceError, match="let NEXT_READ be the number of the first message"):
+        log.decide()
+    server.client().set(f"{log.key}NEXT_READ", 2)
+    first = log.batch(move_cursor=True)
+    assert log.texts(first) == ["b", "c"]
+    log.write("d")
+    log.batch(first.position, move_cursor=True)
+    assert server.client().get(f"{log.key}NEXT_READ") == b"4"
+    log.source(move_cursor=True).losses({log.partition: {"next": 2}})
+    assert server.client().get(f"{log.key}NEXT_READ") == b"4"
+
+
+@pytest.mark.parametrize(("trimmed", "gone"), [(2, 0), (4, 2), (6, 4)])
+def test_a_stream_that_is_trimmed_before_it_is_read_is_noticed(server: LocalRedis, trimmed: int, gone: int) -> None:
+    log = Streamed(server)
+    log.write("a", "b")
+    batch = log.batch()
+    log.write(*"cdef")
+    server.client().xtrim(log.key, maxlen=6 - trimmed, approximate=False)
+    position = batch.position
+    if gone:
+        with pytest.raises(SourceError, match=f"{gone} entries after .* are gone: trimmed or deleted"):
+            log.decide(position)
+        position = log.accepted(position)
+    rest = log.decide(position)
+    assert (log.texts(rest) if rest else []) == list("cdef")[gone:]
+
+
+@pytest.mark.parametrize("which", [2, 3, 5])
+def test_an_entry_that_is_deleted_before_it_is_read_is_noticed(server: LocalRedis, which: int) -> None:
+    log = Streamed(server)
+    log.write("a", "b")
+    batch = log.batch()
+    log.write(*"cdef")
+    ids = [id_ for id_, _ in server.client().xrange(log.key)]
+    server.client().xdel(log.key, ids[which])
+    with pytest.raises(SourceError, match="1 entries after .* are gone"):
+        log.decide(batch.position, max_rows_per_batch=1)
+    rest = log.batch(log.accepted(batch.position))
+    assert log.texts(rest) == [text for number, text in enumerate("abcdef") if number >= 2 and number != which]
+    assert log.decide(rest.position) is None
+
+
+def test_an_entry_that_is_deleted_after_it_was_read_is_no_loss(server: LocalRedis) -> None:
+    log = Streamed(server)
+    log.write("a", "b", "c")
+    batch = log.batch(max_rows_per_batch=2)
+    server.client().xdel(log.key, server.client().xrange(log.key)[1][0])
+    rest = log.batch(batch.position)
+    assert log.texts(rest) == ["c"]
+    log.write("d")
+    assert log.texts(log.batch(rest.position)) == ["d"]
+
+
+def test_a_stream_whose_entries_were_deleted_before_the_first_batch_is_read_from_what_there_is(
+    server: LocalRedis,
+) -> None:
+    log = Streamed(server)
+    log.write(*"abcdef")
+    ids = [id_ for id_, _ in server.client().xrange(log.key)]
+    server.client().xdel(log.key, ids[0], ids[3])
+    first = log.batch(max_rows_per_batch=2)
+    rest = log.batch(first.position)
+    assert (log.texts(first), log.texts(rest)) == (["b", "c"], ["e", "f"])
+    assert log.decide(rest.position) is None
+
+
+def test_a_stream_that_is_gone_is_a_loss_and_goes_on_from_its_beginning(server: LocalRedis) -> None:
+    log = Streamed(server)
+    log.write("a", "b")
+    batch = log.batch()
+    server.client().delete(log.key)
+    place = log.accepted(batch.position)
+    with pytest.raises(SourceError, match="there is no stream"):
+        log.decide(place)
+    log.write("c")
+    assert log.texts(log.batch(place)) == ["c"]
+
+
+# --- how much at once
+
+
+def test_a_batch_keeps_within_its_limit_over_all_partitions_and_says_why(server: LocalRedis) -> None:
+    logs = [Numbered(server) for _ in range(3)]
+    logs[0].write(*"ab")
+    logs[1].write(*("c" * 20))
+    logs[2].write(*("d" * 20))
+    source = RedisListSource("tweets", prefix=[each.key for each in logs], max_rows_per_batch=12)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    assert (batch.count, batch.why) == (12, "12 of 42 rows: max_rows_per_batch=12")
+    assert sorted(rows["quantity"] for rows in plain(batch.rows).values()) == [2, 5, 5]
+    assert (source.backlog(None), source.backlog(plain(batch.position))) == (42, 30)
+    small = RedisListSource("tweets", prefix=logs[1].key, max_bytes_per_batch=4).decide(ATTEMPT, None)
+    assert small is not None
+    assert (small.count, small.why) == (4, "4 of 20 rows: max_bytes_per_batch=4, 1 bytes a row")
+    source.close()
+
+
+def test_a_large_stream_is_cut_without_reading_its_entries_twice(server: LocalRedis) -> None:
+    log = Streamed(server)
+    pipeline: Any = server.client().pipeline(transaction=False)
+    for number in range(25_000):
+        pipeline.xadd(log.key, {"text": str(number)})
+    pipeline.execute()
+    first = log.batch(max_rows_per_batch=22_000)
+    rest = log.batch(first.position)
+    assert (first.count, rest.count) == (22_000, 3_000)
+    assert log.texts(first) + log.texts(rest) == list(map(str, range(25_000)))
+    source = log.source(max_bytes_per_batch=4_500)
+    small = source.decide(ATTEMPT, None)
+    assert small is not None
+    assert small.count == 762  # of 5.9 bytes, by the first 100
+    source.close()
+
+
+# --- what cannot be used
+
+
+def test_a_key_of_another_type_is_named(log: Numbered) -> None:
+    log.write("a")
+    batch = log.batch()
+    key = f"{log.key}NEXT_WRITE" if type(log) is Numbered else log.key
+    log.server.client().delete(key)
+    log.server.client().hset(key, "a", 1)
+    told = rf"key '{key}' in database 0 of connection tweets is not .*WRONGTYPE"
+    for position, kind in ((None, "transactional"), (batch.position, "opaque")):
+        with pytest.raises(SourceError, match=told):
+            log.decide(position, kind=kind)
+
+
+def test_a_message_of_another_type_is_named(server: LocalRedis) -> None:
+    log = Numbered(server)
+    log.write("a", "b", "c")
+    batch = log.batch()
+    server.client().delete(f"{log.key}2")
+    server.client().hset(f"{log.key}2", "a", 1)
+    with pytest.raises(SourceError, match=rf"message 2 \(key {log.key}2\) in database 0 .* is a hash, not a text"):
+        log.texts(batch)
+
+
+def test_a_key_that_is_missing_is_named(server: LocalRedis) -> None:
+    for source, told in (
+        (RedisListSource("tweets", prefix="nobody:"), "there is no key nobody:NEXT_WRITE in database 0"),
+        (RedisListSource("tweets", lists="nobody"), "there is no list nobody in database 0"),
+        (RedisStreamSource("tweets", "nobody"), "there is no stream nobody in database 0"),
+    ):
+        with pytest.raises(SourceError, match=told):
+            source.decide(ATTEMPT, None)
+        assert source.backlog(None) is None
+
+
+def test_a_cursor_that_is_no_number_is_named(server: LocalRedis) -> None:
+    log = Numbered(server)
+    server.client().set(f"{log.key}NEXT_WRITE", "soon")
+    with pytest.raises(SourceError, match=rf"key {log.key}NEXT_WRITE .* holds b'soon', which is no number"):
+        log.decide()
+
+
+def test_a_wrong_password_is_told_and_never_shown() -> None:
+    for kind in ("transactional", "opaque"):
+        with pytest.raises(
+            ConfigError, match="Redis connection = 'guessed' cannot be used. The server says"
+        ) as refusal:
+            RedisListSource("guessed", kind=kind).decide(ATTEMPT, None)
+        shown = f"{refusal.value!r} {refusal.value.fields} {refusal.getrepr(showlocals=False)}"
+        assert "g0ssip" not in shown
+
+
+def test_a_message_that_cannot_be_read_fails_the_batch_and_is_named(server: LocalRedis) -> None:
+    log = Numbered(server)
+    log.write('{"n": 1}', "{", '"x"')
+    server.client().set(f"{log.key}4", b"\xff")
+    server.client().set(f"{log.key}NEXT_WRITE", 5)
+    told = {2: "it is no JSON", 3: "it is a JSON str, not an object", 4: "it is not UTF-8"}
+    for number, why in told.items():
+        batch = log.batch({log.partition: {"next": number}})
+        named = (
+            rf"message {number} \(key {log.key}{number}\) in database 0 of connection tweets, .* cannot be read: {why}"
+        )
+        with pytest.raises(FailedBatch, match=named):
+            rows_of(RedisListSource("tweets", prefix=log.key, schema="n INT"), batch.rows)
+
+
+def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
+    log.write("a")
+    for place in ("a.csv", 7, {"file": "a.csv"}, {"next": None, "after": 3}):
+        with pytest.raises(SourceError, match="The topology had another source before"):
+            log.decide({log.partition: place})
+    with pytest.raises(SourceError, match="has no partitions"):
+        log.decide([1])
+
+
+def test_a_partition_that_is_no_longer_given_stops_the_source(log: Numbered) -> None:
+    log.write("a")
+    batch = log.batch()
+    other: Any = {"tweets:other": plain(batch.rows)[log.partition]}
+    with pytest.raises(SourceError, match="partition tweets:other is in the batch, and is none of"):
+        rows_of(log.source(), other)
+    with pytest.raises(SourceError, match="partition tweets:other took part before and is gone"):
+        log.decide({"tweets:other": plain(batch.position)[log.partition]})

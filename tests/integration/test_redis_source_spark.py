@@ -1,0 +1,177 @@
+"""Messages from Redis in a real Spark: read where they are asked for, or by executors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.operators.connect import SparkConnectBatchOperator
+from airflow_tx.operators.process import SparkBatchOperator
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources import redis_source
+from airflow_tx.sources.redis_list import RedisListSource
+from airflow_tx.sources.redis_source import RedisSource
+from airflow_tx.sources.redis_stream import RedisStreamSource
+from airflow_tx.spark.failed import Failure
+from airflow_tx.staging import read_output
+from airflow_tx.testing.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.integration.spark_runs import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPT = TransactionAttempt(1, 1)
+MESSAGES = 45
+APP = """
+from airflow_tx.sources import redis_source
+from airflow_tx.spark import batch_app
+
+@batch_app
+def main(spark, batch):
+    redis_source.PART = 20  # so that executors read
+    batch.emit("people", batch.read().select("partition", "number", "message.*"))
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalSparkConnect]:
+    with LocalSparkConnect() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[LocalRedis]:
+    """Two databases of numbered messages, and a stream."""
+    with LocalRedis() as running:
+        for database in (0, 1):
+            client = running.client(database)
+            for number in range(1, MESSAGES + 1):
+                client.set(str(number), json.dumps({"user": f"@{database}", "n": number}))
+                client.xadd("events", {"n": str(number)})
+            client.set("NEXT_WRITE", MESSAGES + 1)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis: LocalRedis, server: LocalSparkConnect) -> None:
+    for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        if name in os.environ:  # SparkBatchOperator adds to them
+            monkeypatch.setenv(name, os.environ[name])
+    monkeypatch.setenv("AIRFLOW_TX_CONN_TWEETS", "")  # so that what it hands over is taken back
+    found = {
+        "tweets": {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": PASSWORD},
+        "spark_default": {"conn_type": "spark", "host": "local[1]"},
+    }
+    for conn_id, connection in found.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+
+def people() -> RedisListSource:
+    return RedisListSource("tweets", databases=[0, 1], schema="user STRING, n INT")
+
+
+@pytest.fixture(scope="module")
+def classic() -> Iterator[SparkSession]:
+    """A session in this process."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
+    # It tells of its end when the streams of the test run are closed already.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
+@pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
+def test_rows_are_the_same_in_spark_whoever_reads_them(
+    classic: SparkSession, source: RedisSource, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_source, "PART", part)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    plain: Any = source.emit_batch(ATTEMPT, batch.rows)
+    frame: Any = source.emit_batch(ATTEMPT, batch.rows, classic)
+    found = sorted((row.asDict(True) for row in frame.collect()), key=str)
+    assert found == sorted(map(dict, plain), key=str)
+    assert len(found) == 2 * MESSAGES
+    source.close()
+
+
+@pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
+def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
+    classic: SparkSession, redis: LocalRedis, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_source, "PART", part)
+    source = people()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    before = redis.client(1).getset("17", '{"user": "@1", "n": "many"}')
+
+    def collect() -> None:
+        frame: Any = source.emit_batch(ATTEMPT, batch.rows, classic)
+        frame.collect()
+
+    with pytest.raises(Exception, match="many") as error:  # Spark's own, or ours
+        collect()
+    redis.client(1).set("17", before)
+    failure = Failure.of(error.value)
+    told = r"message 17 \(key 17\) in database 1 of connection tweets, .* does not fit the schema .*'many'"
+    assert failure.on_purpose
+    assert re.match(told, failure.message)
+    source.close()
+
+
+def test_messages_that_are_gone_are_named_before_a_job_is_started(
+    classic: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_source, "PART", 20)
+    source = people()
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    before = redis.client(0).getdel("33")
+    with pytest.raises(SourceError, match="messages 33 of 1 to 45 are gone"):
+        source.emit_batch(ATTEMPT, batch.rows, classic)
+    redis.client(0).set("33", before)
+    source.close()
+
+
+@pytest.mark.parametrize("operator", [SparkConnectBatchOperator, SparkBatchOperator])
+def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
+    tmp_path: Path,
+    server: LocalSparkConnect,
+    operator: Any,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
+    (tmp_path / "app.py").write_text(APP)
+    topology = Topology(people(), tmp_path, str(tmp_path / "dag.py"))
+    ti = topology.begin("r1").execute(operator(task_id="count", application="app.py"))
+    rows = list(read_output(topology.spec.staging(), ti.pushed["people"]))
+    assert sorted((row["partition"], row["number"], row["user"], row["n"]) for row in rows) == [
+        (f"tweets/{database}", number, f"@{database}", number)
+        for database in (0, 1)
+        for number in range(1, MESSAGES + 1)
+    ]
+    secret = re.compile(re.escape(PASSWORD.encode()))
+    assert not secret.search("".join(capfd.readouterr()).encode())
+    # A server writes the plan of what was not released when its session ended, with all that is in it.
+    found = [path for path in [*tmp_path.rglob("*"), server.log] if path.is_file() and secret.search(path.read_bytes())]
+    assert found == []
