@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 SUPPORTED = ("postgresql", "mysql", "mariadb")
 FETCHED = 10_000
+DRIVERS = {
+    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
+}
+"""The class that Spark is told to load, and where it is."""
 _UTC = "SET time_zone = '+00:00'"
 # Of a connection's extras those that JDBC calls the same, or otherwise.
 _POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
@@ -42,6 +47,19 @@ class JdbcRows:
 
         :raises SourceError: they are not those that were decided, or Spark cannot read them.
         """
+        try:
+            return self._frame(spark)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the state of the database; rows that Spark has not read by then cannot be read any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
         database = self._shard.database
         with database.failures():
             self._held = database.hold()
@@ -51,7 +69,7 @@ class JdbcRows:
                 raise self._shard.changed(self._rows, found)
             in_session, dialect = self._snapshot(self._held), self._held.dialect
         if database.kind != "postgresql":
-            self.close()
+            self.close()  # it has no state that others could read
         predicates = [_predicate(table, each, dialect) for each in self._rows.ranges]
         options = {**_properties(database.url), "sessionInitStatement": in_session}
         # What the database compares otherwise than Spark, such as texts, stays with Spark.
@@ -64,12 +82,6 @@ class JdbcRows:
             raise self._unreadable(error) from None
         return frame.select(*(f"`{column.replace('`', '``')}`" for column in table.columns))
 
-    def close(self) -> None:
-        """Give up the state of the database; rows that Spark has not read by then cannot be read any more."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.close()
-
     def _snapshot(self, held: Connection) -> str:
         if self._shard.database.kind != "postgresql":
             return _UTC
@@ -79,8 +91,9 @@ class JdbcRows:
     def _unreadable(self, error: Exception) -> SourceError:
         told = self._shard.database.scrubbed(str(error))
         if "No suitable driver" in told or "ClassNotFoundException" in told:
-            remedy = "Give Spark the JDBC driver: packages='org.postgresql:postgresql:42.7.7', or its jar."
-            return self._shard.teller.refused(f"Spark has no JDBC driver for {self._shard.database.kind}", remedy)
+            name, package = DRIVERS[_family(self._shard.database.url)]
+            remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
+            return self._shard.teller.refused(f"Spark does not find the JDBC driver {name}", remedy)
         remedy = "Correct the connection, so that Spark reaches the database as this task does."
         return self._shard.teller.refused(f"Spark cannot read it: {told[:300]}", remedy)
 
@@ -95,19 +108,25 @@ def _text(statement: str) -> str:
     return statement.replace("%%", "%")
 
 
+def _family(url: URL) -> str:
+    return "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
+
+
 def _address(url: URL) -> str:
     """What Spark connects to; user and password are options, which it does not show."""
     host = url.host or "127.0.0.1"
     where = f"[{host}]" if ":" in host else host
-    if url.get_backend_name() == "postgresql":
+    if _family(url) == "postgresql":
         return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
     return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
 
 
 def _properties(url: URL) -> dict[str, str]:
-    found = {"user": url.username or "", "password": str(url.password or "")}
+    driver, _ = DRIVERS[_family(url)]
+    # Named, because a driver that comes with the application is not found by its address.
+    found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
-    if url.get_backend_name() == "postgresql":
+    if _family(url) == "postgresql":
         return {**found, "ApplicationName": READER, **{name: query[name] for name in _POSTGRES if name in query}}
     return {**found, **_mysql_tls(query)}
 

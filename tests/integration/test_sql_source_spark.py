@@ -1,0 +1,197 @@
+"""The rows of a SQL table read by a real Spark over JDBC: exactly those of the batch, in parallel ranges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch
+from airflow_tx.sources.sql import SqlSource
+from airflow_tx.sources.sql_shards import PartitionedSqlSource
+from airflow_tx.testing import mariadb, postgres
+from airflow_tx.testing.airflow import connection
+from airflow_tx.testing.jars import fetch_jars, skipped_without_jars
+from airflow_tx.testing.mariadb import LocalMariaDB
+from airflow_tx.testing.postgres import LocalPostgres
+from airflow_tx.testing.server import SqlServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPT = TransactionAttempt(1, 1)
+NAMES = ["50% off", "it's", "back\\slash", "é ☃", 'a "quoted" ?', "plain"]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    """One small session with the drivers; its zone is not that of any server."""
+    from pyspark.sql import SparkSession
+
+    with skipped_without_jars():
+        jars = fetch_jars("org.postgresql", "postgresql", "42.7.7")
+        jars += fetch_jars("com.mysql", "mysql-connector-j", "9.3.0")
+    builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(map(str, jars)))
+    builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "Asia/Tokyo")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+    # It tells of its end when the streams of the test run are closed already.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as running:
+        yield running
+
+
+def connect(server: SqlServer, database: str, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+    """The connection `shop`."""
+    known: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "schema": database}
+    if isinstance(server, LocalPostgres):
+        text, url = (
+            connection("postgres", login=postgres.USER, password=postgres.PASSWORD, **known),
+            server.url(database),
+        )
+    else:
+        assert isinstance(server, LocalMariaDB)
+        text, url = connection("mysql", login=mariadb.USER, password=mariadb.PASSWORD, **known), server.url(database)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", text)
+    return sa.create_engine(url, poolclass=sa.pool.NullPool)
+
+
+def fill(engine: sa.Engine, rows: int) -> None:
+    """Two tables of odd names and values."""
+    table = sa.Table(
+        "Orders %",
+        sa.MetaData(),
+        sa.Column("at", sa.DateTime(), nullable=False),
+        sa.Column("na me%", sa.String(20), nullable=False),
+        sa.Column("n", sa.Integer),
+        sa.Column("price", sa.Numeric(12, 2)),
+        sa.PrimaryKeyConstraint("at", "na me%"),
+    )
+    table.create(engine)
+    start = sa.literal("2026-01-01 23:59:59")
+    with engine.begin() as connected:
+        for number in range(rows):
+            at = connected.execute(sa.select(sa.cast(start, sa.DateTime()))).scalar_one()
+            values = {"at": at.replace(minute=number // 4), "na me%": f"{NAMES[number % 6]} {number:03}"}
+            connected.execute(table.insert().values(**values, n=number, price=Decimal(number) / 4))
+
+
+def plain(rows: Any) -> list[dict[str, Any]]:
+    return sorted((row if isinstance(row, dict) else row.asDict() for row in rows), key=lambda row: row["n"])
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[sa.Engine]:
+    if request.param == "postgres":
+        server = request.getfixturevalue("server")
+        yield connect(server, server.new_database(), monkeypatch)
+        return
+    with LocalMariaDB() as running:
+        yield connect(running, running.new_database(), monkeypatch)
+
+
+def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSession, engine: sa.Engine) -> None:
+    fill(engine, 50)
+    options: dict[str, Any] = {"order_by": ["at", "na me%"], "max_rows_per_batch": 21, "rows_per_read": 5}
+    source = SqlSource("shop", "Orders %", **options)
+    found, counts, place = [], [], None
+    while (batch := source.initialize_transaction(1, place)) is not None:
+        frame: Any = source.emit_batch(ATTEMPT, batch.rows, session)
+        rows = plain(frame.collect())
+        without: Any = source.emit_batch(ATTEMPT, batch.rows)
+        assert rows == plain(without)
+        # What the user's application filters is filtered by Spark, as Spark compares texts.
+        assert frame.where("`na me%` LIKE 'IT%'").count() == 0
+        counts.append((len(rows), frame.rdd.getNumPartitions()))
+        found, place = found + rows, batch.position
+        source.close()
+    assert counts == [(21, 5), (21, 5), (8, 2)]
+    assert sorted(row["n"] for row in found) == list(range(50))
+    assert {row["n"]: row["price"] for row in found}[5] == Decimal("1.25")
+
+
+@pytest.fixture
+def orders(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+    engine = connect(server, server.new_database(), monkeypatch)
+    with engine.begin() as connected:
+        connected.exec_driver_sql("CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
+        connected.exec_driver_sql("INSERT INTO orders (amount) SELECT n FROM generate_series(1, 20) n")
+    return engine
+
+
+def taken(source: SqlSource | PartitionedSqlSource) -> Batch:
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    return batch
+
+
+def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
+    session: SparkSession, orders: sa.Engine
+) -> None:
+    source = SqlSource("shop", "orders", columns=["amount"], rows_per_read=6)
+    batch = taken(source)
+    frame: Any = source.emit_batch(ATTEMPT, batch.rows, session)
+    with orders.begin() as connected:
+        connected.exec_driver_sql("DELETE FROM orders WHERE id IN (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)")
+    assert sorted(row["amount"] for row in frame.collect()) == list(range(1, 21))
+    assert frame.columns == ["amount"]
+    assert frame.count() == 20
+    source.close()
+    with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
+        source.emit_batch(ATTEMPT, batch.rows, session)
+    source.close()
+
+
+def test_the_sessions_of_spark_hold_no_batch_back(session: SparkSession, orders: sa.Engine) -> None:
+    with orders.begin() as connected:
+        connected.exec_driver_sql("CREATE TABLE given (id INTEGER PRIMARY KEY)")
+        connected.exec_driver_sql("INSERT INTO given SELECT n FROM generate_series(1, 4) n")
+    source = SqlSource("shop", "given", patience=0, max_rows_per_batch=2)
+    first = taken(source)
+    source.emit_batch(ATTEMPT, first.rows, session)  # in a transaction that is open until `close`
+    assert source.initialize_transaction(2, first.position) is not None
+    source.close()
+
+
+def test_the_tables_of_a_partitioned_source_are_one_frame(session: SparkSession, orders: sa.Engine) -> None:
+    with orders.begin() as connected:
+        connected.exec_driver_sql("CREATE TABLE more (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
+        connected.exec_driver_sql("INSERT INTO more (amount) VALUES (100)")
+    source = PartitionedSqlSource("shop", ["orders", "more"])
+    frame: Any = source.emit_batch(ATTEMPT, taken(source).rows, session)
+    assert sorted(row["amount"] for row in frame.collect()) == [*range(1, 21), 100]
+    source.close()
+
+
+def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_password(
+    session: SparkSession, orders: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SqlSource("shop", "orders")
+    batch = taken(source)
+    # Python's driver understands it, Java's does not.
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SHOP", _with(orders, {"sslmode": "disable", "options": "-c no.such=x -c role=nobody"})
+    )
+    with pytest.raises(SourceError) as error:
+        source.emit_batch(ATTEMPT, batch.rows, session)
+    assert "\n" not in str(error.value)
+    assert postgres.PASSWORD not in str(error.value)
+
+
+def _with(engine: sa.Engine, extra: dict[str, str]) -> str:
+    url = engine.url
+    known = {"host": url.host, "port": url.port, "login": url.username, "password": url.password}
+    return connection("postgres", **known, schema=url.database, extra=extra)
