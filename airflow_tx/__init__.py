@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.data_interval import DataIntervalSource
     from airflow_tx.sources.files import FileSource
     from airflow_tx.sources.folders import PartitionedFileSource
+    from airflow_tx.sources.kafka import KafkaSource
     from airflow_tx.sources.memory import MemorySource
     from airflow_tx.sources.partitioned import OpaquePartitionedTransactionalSource, PartitionedTransactionalSource
     from airflow_tx.sources.redis_list import RedisListSource
@@ -36,6 +37,7 @@ _PUBLIC = {
     "DataIntervalSource": "airflow_tx.sources.data_interval",
     "FailedBatch": "airflow_tx.errors",
     "FileSource": "airflow_tx.sources.files",
+    "KafkaSource": "airflow_tx.sources.kafka",
     "MemorySource": "airflow_tx.sources.memory",
     "OpaquePartitionedTransactionalSource": "airflow_tx.sources.partitioned",
     "PartitionedFileSource": "airflow_tx.sources.folders",
@@ -64,6 +66,7 @@ __all__ = [
     "DataIntervalSource",
     "FailedBatch",
     "FileSource",
+    "KafkaSource",
     "MemorySource",
     "OpaquePartitionedTransactionalSource",
     "PartitionedFileSource",

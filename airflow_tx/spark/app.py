@@ -60,6 +60,12 @@ class BatchApp:
                 task=where.task.task_id,
             )
             return batch.finish(self.name)
+        except Exception as error:
+            known = batch.cause(error)
+            _report(where, known or error)
+            if known is not None:
+                raise known from error
+            raise
         except BaseException as error:
             _report(where, error)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
@@ -121,6 +121,10 @@ class Batch:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
         return write_manifest(self._where, self._outputs, consumed_rows=self.consumed_rows)
+
+    def cause(self, error: Exception) -> TxError | None:
+        """What an error of the application comes from, if that is known from the source it read."""
+        return None if self._source is None else self._source.cause(self.attempt, error)
 
     def close(self) -> None:
         """Give back what the source holds."""

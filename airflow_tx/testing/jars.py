@@ -18,7 +18,7 @@ _IVY = """<ivy-module version="2.0">
   <info organisation="airflow_tx" module="jars"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="{org}" name="{name}" rev="{version}" conf="default->default"/>
+    <dependency org="{org}" name="{name}" rev="{version}" conf="default->default" transitive="{transitive}"/>
     {exclude}
   </dependencies>
 </ivy-module>
@@ -58,6 +58,22 @@ def delta_jars() -> list[Path]:
     return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)
 
 
+def kafka_connector_jars() -> list[Path]:
+    """Spark's own connector to Kafka, for the Spark that is installed.
+
+    :raises JarsUnavailable: they are not here and cannot be fetched.
+    """
+    import pyspark
+
+    scala = next(iter(pyspark_jars("spark-core_*.jar"))).name.removeprefix("spark-core_").split("-")[0]
+    connector = fetch_jars("org.apache.spark", f"spark-sql-kafka-0-10_{scala}", pyspark.__version__, alone=True)
+    # The connector wants that of its own release, which not every registry has; it has not changed since.
+    tokens = fetch_jars("org.apache.spark", f"spark-token-provider-kafka-0-10_{scala}", "4.0.0", alone=True)
+    pool = fetch_jars("org.apache.commons", "commons-pool2", "2.13.1", alone=True)
+    clients = fetch_jars("org.apache.kafka", "kafka-clients", "3.9.2", alone=True)
+    return [*connector, *tokens, *pool, *clients]
+
+
 @contextlib.contextmanager
 def skipped_without_jars() -> Iterator[None]:
     """Skip the test whose jars are not here and cannot be fetched; under CI let it fail."""
@@ -71,10 +87,13 @@ def skipped_without_jars() -> Iterator[None]:
         pytest.skip(str(error))
 
 
-def fetch_jars(org: str, name: str, version: str, *, all_of_it: bool = False, timeout: float = 180) -> list[Path]:
+def fetch_jars(
+    org: str, name: str, version: str, *, all_of_it: bool = False, alone: bool = False, timeout: float = 180
+) -> list[Path]:
     """A jar and those of its dependencies that are of the same organisation: Spark has the others.
 
     :param all_of_it: with all of its dependencies, to run without Spark.
+    :param alone: without any of them.
     :param timeout: seconds that fetching may take.
     :raises JarsUnavailable: they are not here and cannot be fetched.
     """
@@ -83,14 +102,15 @@ def fetch_jars(org: str, name: str, version: str, *, all_of_it: bool = False, ti
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            _fetch(f"{org}:{name}:{version}", _module(org, name, version, all_of_it), folder, timeout)
+            _fetch(f"{org}:{name}:{version}", _module(org, name, version, all_of_it, alone), folder, timeout)
     return sorted(folder.glob("*.jar"))
 
 
-def _module(org: str, name: str, version: str, all_of_it: bool) -> str:
+def _module(org: str, name: str, version: str, all_of_it: bool, alone: bool) -> str:
     own = org.replace(".", r"\.")
     exclude = "" if all_of_it else f'<exclude org="^(?!{own}$).*$" matcher="regexp"/>'
-    return _IVY.format(org=org, name=name, version=version, exclude=exclude)
+    transitive = str(not alone).lower()
+    return _IVY.format(org=org, name=name, version=version, exclude=exclude, transitive=transitive)
 
 
 def _fetch(coordinate: str, module: str, folder: Path, timeout: float) -> None:
