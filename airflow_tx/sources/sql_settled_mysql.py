@@ -1,7 +1,7 @@
 """Up to which row a table of MySQL or MariaDB is settled.
 
 A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an id. A
-read lock on the table is granted once all of these are over; under it the last committed id is looked up.
+lock on the table is granted once all of these are over; under it the last committed id is looked up.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ _LOCKED = (1205, 3572)
 
 
 class MySqlSettling(Settling):
-    """Holds a read lock on the table for the time of one look at its index.
+    """Holds a lock on the table for the time of one look at its index.
 
-    Writers that come while it is asked for wait, so it is asked for one second at a time, with a pause as long.
+    A read lock disturbs nobody, and is never granted where transactions that write overlap all the time: new ones go
+    before it. So a write lock is asked for after it, behind which new statements on the table wait: for one second at
+    most, with pauses that grow.
     """
 
     first_pause: ClassVar[float] = 1.0
-    longest_pause: ClassVar[float] = 1.0
+    longest_pause: ClassVar[float] = 8.0
 
     def end(self, after: Key | None) -> Key | None:
         """See `Settling.end`.
@@ -53,19 +55,23 @@ class MySqlSettling(Settling):
         return None if found is None else int(found) - 1
 
     def _locked(self) -> bool:
-        name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
         waits_for = "transactions that have written to it are open (SELECT * FROM information_schema.innodb_trx)"
         pauses = self.pauses(waits_for)
-        while True:
-            try:
-                self.connection.exec_driver_sql(f"LOCK TABLES {name} READ")
-            except sa.exc.DBAPIError as error:
-                if not error.orig or error.orig.args[0] not in _LOCKED:
-                    raise
-            else:
-                return True
+        while not (self._granted("READ") or self._granted("WRITE")):
             if next(pauses, self) is self:
                 return False
+        return True
+
+    def _granted(self, lock: str) -> bool:
+        """Ask for a lock for as long as the session waits for one: a second."""
+        name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
+        try:
+            self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
+        except sa.exc.DBAPIError as error:
+            if error.orig is None or error.orig.args[0] not in _LOCKED:
+                raise
+            return False
+        return True
 
     def _check_server(self) -> None:
         read_only, step = self.connection.exec_driver_sql("SELECT @@global.read_only, @@auto_increment_increment").one()

@@ -107,7 +107,8 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSess
     fill(engine, 50)
     options: dict[str, Any] = {"order_by": ["at", "na me%"], "max_rows_per_batch": 21, "rows_per_read": 5}
     source = SqlSource("shop", "Orders %", **options)
-    found, counts, place = [], [], None
+    found: list[dict[str, Any]] = []
+    counts, place = [], None
     while (batch := source.initialize_transaction(1, place)) is not None:
         frame: Any = source.emit_batch(ATTEMPT, batch.rows, session)
         rows = plain(frame.collect())

@@ -1,0 +1,153 @@
+"""A source of a table of MariaDB: writers that commit out of order, servers that cannot tell, truncated tables."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.sql import SqlSource
+from airflow_tx.testing.airflow import connection
+from airflow_tx.testing.mariadb import PASSWORD, USER, LocalMariaDB
+
+ATTEMPT = TransactionAttempt(1, 1)
+INSERT = "INSERT INTO orders (amount) VALUES (1)"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalMariaDB]:
+    with LocalMariaDB() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(server: LocalMariaDB, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+    """A database with the table `orders`, which is the connection `shop`."""
+    database = server.new_database()
+    known = {"host": "127.0.0.1", "port": server.port, "login": USER, "password": PASSWORD, "schema": database}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("mysql", **known))
+    made = sa.create_engine(server.url(database), poolclass=sa.pool.NullPool)
+    run(made, "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount INTEGER)")
+    return made
+
+
+def run(engine: sa.Engine, *statements: str) -> None:
+    with engine.begin() as connected:
+        for statement in statements:
+            connected.exec_driver_sql(statement)
+
+
+def rest(source: SqlSource, position: Any = None) -> list[int]:
+    """The ids of all batches from a position on."""
+    found: list[int] = []
+    while (batch := source.initialize_transaction(1, position)) is not None:
+        position = batch.position
+        rows: Any = source.emit_batch(ATTEMPT, batch.rows)
+        found += [row["id"] for row in rows]
+    return found
+
+
+def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_out_of_order(engine: sa.Engine) -> None:
+    source = SqlSource("shop", "orders")
+    assert source.initialize_transaction(1, None) is None  # all is imported
+    end, lock, committed = time.monotonic() + 5, threading.Lock(), list[int]()
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        with engine.connect() as connected:
+            while time.monotonic() < end:
+                number = connected.execute(sa.text(INSERT)).lastrowid
+                time.sleep(chance.choice([0, 0.002, 0.02, 0.1]))
+                if chance.random() < 0.2:
+                    connected.rollback()
+                    continue
+                connected.commit()
+                with lock:
+                    committed.append(number)
+
+    taken: list[int] = []
+    position, batches = None, 0
+    with ThreadPoolExecutor(8) as pool:
+        working = [pool.submit(work, seed) for seed in range(8)]
+        while not all(each.done() for each in working):
+            batch = source.initialize_transaction(1, position)
+            if batch is not None:
+                position, batches = batch.position, batches + 1
+                rows: Any = source.emit_batch(ATTEMPT, batch.rows)
+                taken += [row["id"] for row in rows]
+        for each in working:
+            each.result()
+    taken += rest(source, position)
+    assert taken == sorted(committed)
+    assert committed != sorted(committed)
+    assert batches > 1
+
+
+def test_other_writers_go_on_while_a_transaction_holds_a_batch_back(
+    engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(engine, INSERT)
+    source = SqlSource("shop", "orders", patience=3)
+    with ThreadPoolExecutor(1) as pool, engine.begin() as early, caplog.at_level(logging.WARNING):
+        early.exec_driver_sql(INSERT)
+        deciding = pool.submit(source.initialize_transaction, 1, None)
+        written = 0
+        while not deciding.done():
+            run(engine, INSERT)
+            written += 1
+        assert deciding.result() is None
+    assert "takes no new row of table orders: transactions that have written to it are open" in caplog.text
+    assert written > 1
+    assert rest(source) == list(range(1, written + 3))
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("read_only = 1", "its server is read-only, as a replica is"),
+        ("auto_increment_increment = 2", "auto_increment_increment is 2: several servers hand out ids"),
+    ],
+)
+def test_a_server_that_does_not_know_all_writers_is_refused(engine: sa.Engine, setting: str, told: str) -> None:
+    run(engine, INSERT)
+    name = setting.split()[0]
+    try:
+        run(engine, f"SET GLOBAL {setting}")
+        with pytest.raises(SourceError, match=told):
+            SqlSource("shop", "orders").initialize_transaction(1, None)
+    finally:
+        run(engine, f"SET GLOBAL {name} = DEFAULT")
+
+
+def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
+    run(engine, INSERT, INSERT)
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    run(engine, "TRUNCATE orders")
+    with pytest.raises(
+        SourceError, match="table orders begins anew: rows up to 2 were taken, and the last id is 0 now"
+    ):
+        source.initialize_transaction(2, batch.position)
+    assert "at" not in str(batch.position)
+
+
+def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None:
+    for kind in ("DATETIME(6)", "TIMESTAMP(6)"):
+        table = f"seen_{kind[0]}"
+        run(
+            engine,
+            f"CREATE TABLE {table} (at {kind} NOT NULL, id INTEGER AUTO_INCREMENT PRIMARY KEY, INDEX (at, id))",
+            f"INSERT INTO {table} (at) VALUES (NOW(6) - INTERVAL 90 SECOND), (NOW(6) - INTERVAL 60 SECOND), (NOW(6))",
+        )
+        source = SqlSource("shop", table, order_by=["at", "id"], settle=30, max_rows_per_batch=1)
+        assert rest(source) == [1, 2]

@@ -1,0 +1,163 @@
+"""Arguments of the sources of SQL tables, places and ranges as JSON, and what needs no server: SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.sql import SqlSource
+from airflow_tx.sources.sql_places import CHECKED_ROWS, Position, Range, Rows
+from airflow_tx.sources.sql_shards import PartitionedSqlSource
+from airflow_tx.testing.airflow import connection
+
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"conn_id": ""}, "conn_id of SqlSource = '' cannot be used"),
+        ({"table": " "}, "table of SqlSource = ' ' cannot be used"),
+        ({"order_by": []}, "order_by of SqlSource = [] cannot be used"),
+        ({"order_by": ["a", "b", "c"]}, "order_by of SqlSource"),
+        ({"order_by": ["id", "id"]}, "order_by of SqlSource"),
+        ({"columns": "id"}, "columns of SqlSource = 'id' cannot be used"),
+        ({"columns": []}, "columns of SqlSource"),
+        ({"settle": -1}, "settle of SqlSource = -1 cannot be used. Give seconds, 0 or more."),
+        ({"patience": float("inf")}, "patience of SqlSource = inf cannot be used"),
+        ({"rows_per_read": 0}, "rows_per_read of SqlSource = 0 cannot be used"),
+        ({"max_rows_per_batch": 0}, "max_rows_per_batch of SqlSource = 0 cannot be used"),
+        ({"kind": "both"}, "kind of SqlSource = 'both' cannot be used"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        SqlSource(**{"conn_id": "shop", "table": "orders", **arguments})
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], "", [1]])
+def test_a_partitioned_source_needs_names_each_once(names: Any) -> None:
+    with pytest.raises(ConfigError, match="conn_ids of PartitionedSqlSource"):
+        PartitionedSqlSource(names, "orders")
+    with pytest.raises(ConfigError, match="tables of PartitionedSqlSource"):
+        PartitionedSqlSource("shop", names)
+
+
+def test_a_source_says_which_connections_it_needs_and_partitions_have_both_names() -> None:
+    assert SqlSource("shop", "orders").connections() == {"shop": "postgres"}
+    source = PartitionedSqlSource(["a", "b"], ["x", "s.y"])
+    assert source.connections() == {"a": "postgres", "b": "postgres"}
+    assert source.partitions() == ["a.x", "a.s.y", "b.x", "b.s.y"]
+
+
+def test_importing_it_loads_no_library_of_databases() -> None:
+    check = "import sys, airflow_tx; airflow_tx.SqlSource, airflow_tx.PartitionedSqlSource; "
+    check += "sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+KEYS: list[tuple[Any, ...]] = [
+    (2**63 - 1,),
+    ("01J5Z", ),
+    (datetime(2026, 1, 1, 12, 30, 0, 1), "a'b"),
+    (datetime(2026, 1, 1, tzinfo=timezone.utc), 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_places_and_rows_are_the_same_after_the_ledger(key: tuple[Any, ...]) -> None:
+    position = Position(key, None, 3, 1)
+    assert Position.from_json(json.loads(json.dumps(position.to_json())), len(key)) == position
+    rows = Rows(None, (key, key), (2, 1))
+    assert Rows.from_json(json.loads(json.dumps(rows.to_json())), len(key)) == rows
+    assert (rows.count, rows.whole) == (3, Range(None, key))
+    assert rows.ranges == [Range(None, key), Range(key, key)]
+
+
+def test_a_time_is_the_same_whatever_zone_the_session_has() -> None:
+    at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+    assert Position((at, 1)).to_json()["last"] == [{"at": "2026-01-01T00:00:00.000000+00:00"}, 1]
+
+
+def test_the_rows_that_are_counted_again_are_at_least_the_last_batch_and_not_many() -> None:
+    first = Position().after((10,), 10)
+    assert first == Position((10,), None, 10)
+    assert first.after((20,), 5) == Position((20,), None, 15)
+    assert first.after((30,), CHECKED_ROWS) == Position((30,), (10,), CHECKED_ROWS)
+
+
+class Books:
+    """An SQLite database that is the connection `books`."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        monkeypatch.setenv("AIRFLOW_CONN_BOOKS", connection("sqlite", host=str(path)))
+
+    def run(self, script: str) -> None:
+        with sqlite3.connect(self.path) as opened:
+            opened.executescript(script)
+
+
+@pytest.fixture
+def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Books:
+    return Books(tmp_path / "books.db", monkeypatch)
+
+
+def rows(source: SqlSource, position: Any = None) -> list[Any]:
+    batch = source.initialize_transaction(1, position)
+    found: Any = [] if batch is None else source.emit_batch(ATTEMPT, batch.rows)
+    return list(found)
+
+
+def test_a_database_that_is_not_there_is_not_made(books: Books) -> None:
+    with pytest.raises(SourceError, match="the database of connection books cannot be reached: unable to open"):
+        rows(SqlSource("books", "sold"))
+    assert not books.path.exists()
+
+
+def test_a_connection_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"SqlSource\(conn_id\) = 'nobody' cannot be used"):
+        rows(SqlSource("nobody", "sold"))
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_times_of_sqlite_are_texts_that_lie_in_the_past(books: Books, mode: str) -> None:
+    books.run(
+        f"""PRAGMA journal_mode = {mode};
+        CREATE TABLE sold (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL, title TEXT);
+        INSERT INTO sold VALUES (2, '2026-01-01 10:00:00', 'b'), (1, '2026-01-01T10:00:01Z', 'a');
+        INSERT INTO sold VALUES (3, datetime('now', '+1 hour'), 'c');"""
+    )
+    source = SqlSource("books", "sold", order_by=["at", "id"], columns=["title"])
+    assert rows(source) == [{"title": "b"}, {"title": "a"}]
+
+
+@pytest.mark.parametrize(("kind", "told"), [("", "the last id is 1 now"), ("AUTOINCREMENT", "")])
+def test_ids_that_sqlite_gives_again_stop_the_source(books: Books, kind: str, told: str) -> None:
+    books.run(f"CREATE TABLE sold (id INTEGER PRIMARY KEY {kind}, n INT); INSERT INTO sold (n) VALUES (1), (2)")
+    source = SqlSource("books", "sold")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    books.run("DELETE FROM sold WHERE id = 2")
+    if told:
+        with pytest.raises(SourceError, match=told):
+            rows(source, batch.position)
+        return
+    books.run("INSERT INTO sold (n) VALUES (3)")
+    assert rows(source, batch.position) == [{"id": 3, "n": 3}]
+
+
+def test_a_value_without_an_order_is_named(books: Books) -> None:
+    books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
+    with pytest.raises(SourceError, match=r"table sold: 1\.5, of type float, has no place in an order of rows"):
+        rows(SqlSource("books", "sold"))
