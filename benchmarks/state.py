@@ -1,8 +1,9 @@
 """Keys per second of one large commit, against a plain bulk upsert of the same rows that guarantees nothing.
 
-A SqlState that pushes its aggregators down, and one that reads, combines in Python and writes back, as it does for
-aggregators that SQL cannot express. SQLite as it is, PostgreSQL and MariaDB forcing their logs to the disk. New keys,
-then the same keys again.
+A SqlState that pushes its aggregators down; one that reads, combines in Python and writes back, as it does for
+aggregators that SQL cannot express; and opaque values that are got and put one key at a time, as by a state without
+bulk calls, in one database transaction (a tenth of the keys). SQLite as it is, PostgreSQL and MariaDB forcing their
+logs to the disk. New keys, then the same keys again.
 Usage: script/bench state [keys]
 """
 
@@ -96,10 +97,9 @@ def plain_postgres(url: str, table: str) -> Commit:
     """psycopg2's execute_values of an upsert, a thousand rows a statement."""
 
     def commit(txid: int, rows: Rows) -> None:
-        import psycopg2  # type: ignore[import-untyped]
         from psycopg2.extras import execute_values  # type: ignore[import-untyped]
 
-        connection = psycopg2.connect(url.replace("+psycopg2", ""))
+        connection = connected_postgres(url)
         with connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} (key TEXT PRIMARY KEY, n BIGINT, total BIGINT)")
             execute_values(
@@ -118,13 +118,7 @@ def plain_mariadb(url: str, table: str) -> Commit:
     """PyMySQL's executemany of an upsert, which sends a megabyte of rows a statement."""
 
     def commit(txid: int, rows: Rows) -> None:
-        import pymysql  # type: ignore[import-untyped]
-        from sqlalchemy.engine import make_url
-
-        place = make_url(url)
-        connection = pymysql.connect(
-            host=place.host, port=place.port, user=place.username, password=place.password, database=place.database
-        )
+        connection = connected_mariadb(url)
         with connection, connection.cursor() as cursor:
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {table} (`key` VARCHAR(255) COLLATE utf8mb4_bin PRIMARY KEY, n BIGINT, "
@@ -140,22 +134,75 @@ def plain_mariadb(url: str, table: str) -> Commit:
     return commit
 
 
+def one_by_one(connect: Callable[[], Any], table: str, *, key: str, upsert: str, mark: str = "%s") -> Commit:
+    """A SELECT and an upsert for each key, through the driver: value, value before, txid.
+
+    :param key: the type of the key column.
+    :param upsert: what comes after the VALUES.
+    :param mark: of a parameter.
+    """
+    columns = "name, txid, n, prev_n, total, prev_total"
+    get = f"SELECT txid, n, prev_n, total, prev_total FROM {table} WHERE name = {mark}"
+    put = f"INSERT INTO {table} ({columns}) VALUES ({', '.join([mark] * 6)}) {upsert}"
+
+    def commit(txid: int, rows: Rows) -> None:
+        connection = connect()
+        cursor = connection.cursor()
+        types = f"name {key} PRIMARY KEY, txid BIGINT, n BIGINT, prev_n BIGINT, total BIGINT, prev_total BIGINT"
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({types})")
+        for row in rows:
+            cursor.execute(get, (row["key"],))
+            stored, n, prev_n, total, prev_total = cursor.fetchone() or (0, 0, 0, 0, 0)
+            base_n, base_total = (prev_n, prev_total) if stored == txid else (n, total)
+            cursor.execute(put, (row["key"], txid, base_n + row["n"], base_n, base_total + row["total"], base_total))
+        connection.commit()
+        connection.close()
+
+    return commit
+
+
+_UPDATED = ("txid", "n", "prev_n", "total", "prev_total")
+ON_CONFLICT = "ON CONFLICT (name) DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in _UPDATED)
+ON_DUPLICATE = "ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in _UPDATED)
+
+
+def connected_mariadb(url: str) -> Any:
+    """PyMySQL on the address of a URL."""
+    import pymysql  # type: ignore[import-untyped]
+    from sqlalchemy.engine import make_url
+
+    place = make_url(url)
+    return pymysql.connect(
+        host=place.host, port=place.port, user=place.username, password=place.password, database=place.database
+    )
+
+
+def connected_postgres(url: str) -> Any:
+    """psycopg2 on the address of a URL."""
+    import psycopg2  # type: ignore[import-untyped]
+
+    return psycopg2.connect(url.replace("+psycopg2", ""))
+
+
 def compare(name: str, make: Sequence[tuple[str, Callable[[str], Commit]]], rows: Rows) -> None:
     """Measure the ways in turn, and print."""
     seconds: dict[tuple[str, str], list[float]] = {}
     for number in range(REPEATS):
         for way, made in make:
             commit = made(f"{way}{number}")
+            chosen = rows[: len(rows) // 10] if way == "single" else rows
             for txid, keys in ((1, "new keys"), (2, "known keys")):
                 started = time.perf_counter()
-                commit(txid, rows)
-                seconds.setdefault((keys, way), []).append(time.perf_counter() - started)
+                commit(txid, chosen)
+                seconds.setdefault((keys, way), []).append((time.perf_counter() - started) / len(chosen))
     for keys in ("new keys", "known keys"):
-        plain, pushed, put = (statistics.median(seconds[keys, way]) for way in ("plain", "pushed", "put"))
-        speeds = [f"{len(rows) / each:8,.0f}/s" for each in (plain, pushed, put)]
+        ways = ("plain", "pushed", "put", "single")
+        plain, pushed, put, single = (statistics.median(seconds[keys, way]) for way in ways)
+        speeds = [f"{1 / each:8,.0f}/s" for each in (plain, pushed, put, single)]
         print(
             f"  {name:10} {keys:10}  plain {speeds[0]}   pushed down {speeds[1]} ({pushed / plain:.2f} times as long)"
             f"   get + put {speeds[2]} ({put / plain:.2f} of plain, {put / pushed:.2f} of pushed down)"
+            f"   one key at a time {speeds[3]} ({single / pushed:.1f} of pushed down)"
         )
 
 
@@ -175,6 +222,12 @@ def main() -> None:
                 ("plain", lambda table: plain_sqlite(path, table)),
                 ("pushed", lambda table: pushed_down(f"sqlite:///{path}", table)),
                 ("put", lambda table: got_and_put(f"sqlite:///{path}", table)),
+                (
+                    "single",
+                    lambda table: one_by_one(
+                        lambda: sqlite3.connect(path), table, key="TEXT", upsert=ON_CONFLICT, mark="?"
+                    ),
+                ),
             ],
             rows,
         )
@@ -186,6 +239,10 @@ def main() -> None:
                 ("plain", lambda table: plain_postgres(url, table)),
                 ("pushed", lambda table: pushed_down(url, table)),
                 ("put", lambda table: got_and_put(url, table)),
+                (
+                    "single",
+                    lambda table: one_by_one(lambda: connected_postgres(url), table, key="TEXT", upsert=ON_CONFLICT),
+                ),
             ],
             rows,
         )
@@ -197,6 +254,12 @@ def main() -> None:
                 ("plain", lambda table: plain_mariadb(other, table)),
                 ("pushed", lambda table: pushed_down(other, table)),
                 ("put", lambda table: got_and_put(other, table)),
+                (
+                    "single",
+                    lambda table: one_by_one(
+                        lambda: connected_mariadb(other), table, key="VARCHAR(255)", upsert=ON_DUPLICATE
+                    ),
+                ),
             ],
             rows,
         )

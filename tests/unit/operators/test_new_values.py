@@ -14,12 +14,14 @@ from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.operators import writing
 from airflow_tx.operators.commit import CommitOperator, tell_new_values
+from airflow_tx.operators.lifecycle import Processing
 from airflow_tx.operators.phasing import PhaseTurn, PhaseWrite
 from airflow_tx.operators.reading import inputs_of, rows_of_output
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import partition_persist, persistent_aggregate
 from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.spark.new_values import KEYS_AT_ONCE
+from airflow_tx.staging import TaskTry
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
 from tests.unit.operators.bench import FakeTi
 from tests.unit.operators.test_commit import Run, make  # noqa: F401 - a fixture
@@ -198,6 +200,16 @@ def test_names_and_states_that_cannot_be_are_refused_when_the_dag_is_parsed(stat
     twice = [persistent_aggregate(SOURCE, state=state, new_values="words")] * 2
     with pytest.raises(ConfigError, match="need two names"):
         CommitOperator(task_id="commit", updates=twice)
+
+
+def test_the_output_of_a_task_after_the_block_is_kept_too(make: Any) -> None:  # noqa: F811
+    run = make("r1", [])
+    run.begin()
+    inside, after = (
+        Processing(run.spec, run.payload, TaskTry(task, -1, "try"), anchored=False).staging.root
+        for task in ("count", "report")
+    )
+    assert after == f"{inside}/@kept"
 
 
 def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
