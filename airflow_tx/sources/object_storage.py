@@ -34,7 +34,7 @@ class Objects(Storage):
         self.conn_id = conn_id
         self.scheme = path_glob.partition("://")[0]
         scheme = _SPARK_SCHEMES.get(self.scheme, self.scheme)
-        self.spark_folder = (spark_folder or f"{scheme}://{self.folder.partition('://')[2]}").rstrip("/")
+        self.spark_folder = (spark_folder or f"{scheme}://{literal(self.folder.partition('://')[2])}").rstrip("/")
 
     @property
     def conn_type(self) -> str:

@@ -15,6 +15,7 @@ from airflow_tx.compat import RunInfo
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.files import FileSource
 from airflow_tx.sources.folders import PartitionedFileSource
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.testing.source_suite import Row, SourceSuite
@@ -59,6 +60,19 @@ def rows_of(source: Source, metadata: Any, spark: Any) -> list[Row]:
 
 def rows_without_spark(source: Source, metadata: Any) -> list[Row]:
     return sorted(cast("Iterable[Any]", source.emit_batch(ATTEMPT, metadata)), key=str)
+
+
+@pytest.mark.parametrize("folder", ["in", "a b{c}"])
+def test_files_of_an_object_storage_are_the_same_in_spark(session: SparkSession, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    for name, n in (("a.csv", 1), ("b [1].csv", 2), ("b 1.csv", 3)):
+        (tmp_path / folder / name).write_text(f"n\n{n}\n{n * 10}\n")
+    source = FileSource(f"file://{tmp_path}/{folder}/*.csv", files_per_batch=3, options={"fs.s3a.endpoint": "unused"})
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    found = rows_of(source, batch.rows, session)
+    assert found == rows_without_spark(source, batch.rows)
+    assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
 @pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
