@@ -1,0 +1,303 @@
+"""KafkaSource on a real Kafka: brokers that stop, topics that grow, rows that are gone, transactions, bad input."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_tx.errors import ConfigError, FailedBatch, SourceError
+from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch
+from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.jars import skipped_without_jars
+from airflow_tx.testing.kafka import LocalKafka
+from airflow_tx.testing.server import free_ports
+
+PASSWORD = "sesame-opens"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalKafka]:
+    with skipped_without_jars(), LocalKafka(sasl_password=PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def connection(server: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, **server.client_config())
+
+
+@pytest.fixture
+def topic(server: LocalKafka) -> str:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    server.create_topic(name, 2)
+    return name
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
+    told = {"conn_type": "kafka", "extra": json.dumps({name.replace("_", "."): text for name, text in extra.items()})}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(told))
+
+
+@dataclass
+class Ledger:
+    """Where a topic stands, transaction after transaction."""
+
+    topic: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Any] | None = None
+    txid: int = 1
+
+    @property
+    def source(self) -> KafkaSource:
+        return KafkaSource(**{"topic": self.topic, "timeout": 5, **self.arguments})
+
+    def decide(self) -> Batch | None:
+        return self.source.decide(TransactionAttempt(self.txid, 1), self.places)
+
+    def take(self) -> dict[str, Any]:
+        """The offsets of the next batch, by partition number."""
+        batch = self.decide()
+        if batch is None:
+            return {}
+        self.places = {**(self.places or {}), **cast("dict[str, Any]", batch.position)}
+        self.txid += 1
+        return by_number(batch)
+
+    def accept(self, losses: Iterable[Loss]) -> None:
+        """As `airflow tx accept-loss` does."""
+        assert self.places is not None
+        for loss in losses:
+            assert self.places[loss.partition] == loss.place
+            self.places[loss.partition] = loss.goes_on
+
+    def values(self, batch: Batch) -> list[Any]:
+        rows = cast("Iterable[Any]", self.source.emit_batch(TransactionAttempt(1, 1), batch.rows))
+        return sorted(row["value"] for row in rows)
+
+
+def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
+    rows = cast("dict[str, Any]", batch.rows)
+    return {name.rpartition("-")[2]: (each["from"], each["to"]) for name, each in rows.items()}
+
+
+def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, ["a", "b"], 0)
+    strict = Ledger(topic, {"timeout": 1})
+    loose = Ledger(topic, {"timeout": 1, "kind": "opaque"})
+    assert strict.take() == loose.take() == {"0": (0, 2), "1": (0, 0)}
+    server.kill()
+    try:
+        with pytest.raises(SourceError, match="cannot be reached: .*Connection refused.* the task tries again"):
+            strict.decide()
+        assert loose.decide() is None
+        assert strict.source.backlog(strict.places) is None
+        with pytest.raises(SourceError, match="cannot be reached"):
+            Ledger(topic, {"timeout": 1, "kind": "opaque"}).decide()
+    finally:
+        server.start()
+    server.produce(topic, ["c"], 1)
+    strict.arguments = loose.arguments = {}
+    assert strict.take() == {"1": (0, 1)}
+    loose.arguments = {"kind": "opaque"}
+    assert loose.take() == {"1": (0, 1)}
+
+
+def test_a_topic_that_grows_is_read_whole(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, ["a"], 0)
+    ledger = Ledger(topic, {"starting": "latest"})
+    assert ledger.take() == {"0": (1, 1), "1": (0, 0)}
+    server.add_partitions(topic, 4)
+    server.produce(topic, ["b", "c"], 3)
+    assert ledger.take() == {"3": (0, 2)}
+    server.produce(topic, ["d"], 2)
+    assert ledger.take() == {"2": (0, 1)}
+    assert ledger.take() == {}
+
+
+def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, [f"row {n}" for n in range(10)], 0)
+    ledger = Ledger(
+        topic, places={f"{topic}-{number}": {"topic_id": None, "offset": n} for number, n in ((0, 4), (1, 0))}
+    )
+    assert ledger.source.losses(ledger.places) == []
+    before = Ledger(topic, {"max_rows_per_batch": 4})
+    first = before.decide()
+    assert first is not None
+    server.delete_records(topic, 0, 7)
+
+    for kind in ("transactional", "opaque"):
+        ledger.arguments = {"kind": kind}
+        with pytest.raises(SourceError, match=rf"{topic}-0: offsets 4 to 6, the first one left is 7.* accept-loss"):
+            ledger.decide()
+    (loss,) = ledger.source.losses(ledger.places)
+    ledger.accept([loss])
+    assert ledger.source.losses(ledger.places) == []
+    assert ledger.take() == {"0": (7, 10)}
+    with pytest.raises(SourceError, match="rows of transaction 1 are gone: .*offsets 0 to 3, it has 7 to 9.*tx skip"):
+        before.values(first)
+
+
+def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, ["a", "b", "c"], 0)
+    server.produce(topic, ["x"], 1)
+    ledger = Ledger(topic)
+    first = ledger.decide()
+    assert first is not None
+    ledger.take()
+    server.delete_topic(topic)
+    with pytest.raises(SourceError, match=f"topic {topic} does not exist"):
+        ledger.decide()
+    server.create_topic(topic, 1)
+    # As many rows: by the offsets alone nobody could tell.
+    server.produce(topic, ["d", "e", "f"], 0)
+
+    with pytest.raises(SourceError, match="all from offset 3 on of topic .*, which was deleted.* accept-loss"):
+        ledger.decide()
+    with pytest.raises(SourceError, match="rows of transaction 1 are gone"):
+        ledger.values(first)
+    losses = ledger.source.losses(ledger.places)
+    assert [loss.partition for loss in losses] == [f"{topic}-0", f"{topic}-1"]
+    ledger.accept(losses)
+    again = ledger.decide()
+    assert again is not None
+    assert ledger.values(again) == [b"d", b"e", b"f"]
+    ledger.take()
+    assert ledger.take() == {}
+
+
+def test_what_a_new_partition_lost_before_it_was_seen_is_told(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, ["a"], 0)
+    ledger = Ledger(topic)
+    ledger.take()
+    server.add_partitions(topic, 3)
+    server.produce(topic, ["b", "c", "d"], 2)
+    server.delete_records(topic, 2, 2)
+    assert ledger.take() == {"2": (0, 0)}
+    with pytest.raises(SourceError, match="offsets 0 to 1, the first one left is 2"):
+        ledger.decide()
+    ledger.accept(ledger.source.losses(ledger.places))
+    assert ledger.take() == {"2": (2, 3)}
+
+
+def test_only_what_is_committed_in_kafka_is_read(server: LocalKafka, topic: str) -> None:
+    producer = Producer({**server.client_config(), "log_level": 0, "transactional.id": topic})
+    producer.init_transactions(30)
+
+    def write(*values: str) -> None:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        producer.flush(30)
+
+    ledger = Ledger(topic)
+    write("a", "b")
+    assert ledger.decide() is None  # the transaction is open
+    producer.commit_transaction(30)
+    write("lost", "gone")
+    producer.abort_transaction(30)
+    write("c")
+    producer.commit_transaction(30)
+    write("open")
+    # The markers are written after the answer to a commit.
+    eventually(lambda: ledger.source.backlog(None) == 8, 30, "the transactions are over")
+    batch = ledger.decide()
+    assert batch is not None
+    assert ledger.values(batch) == [b"a", b"b", b"c"]
+    assert batch.count == 8  # three of them markers
+    ledger.take()
+    producer.abort_transaction(30)
+    eventually(lambda: ledger.source.backlog(ledger.places) == 2, 30, "the last one is over")
+    nothing = ledger.decide()
+    assert nothing is not None
+    assert ledger.values(nothing) == []
+    ledger.take()
+    assert ledger.take() == {}
+    # A batch may end between the rows of a transaction, or at its marker.
+    few = Ledger(topic, {"max_rows_per_batch": 1})
+    found = []
+    while (batch := few.decide()) is not None:
+        found += few.values(batch)
+        few.take()
+    assert found == [b"a", b"b", b"c"]
+
+
+def test_a_batch_has_no_more_than_its_limits_say_and_tells_why(server: LocalKafka, topic: str) -> None:
+    server.produce(topic, ["x" * 100] * 50, 0)
+    server.produce(topic, ["x" * 100] * 4, 1)
+    assert Ledger(topic, {"max_rows_per_batch": 20}).take() == {"0": (0, 16), "1": (0, 4)}
+    limited = Ledger(topic, {"max_bytes_per_batch": 1000}).decide()
+    assert limited is not None
+    assert (limited.count, limited.why) == (10, "10 of 54 rows: max_bytes_per_batch=1000, 100 bytes a row")
+    whole = Ledger(topic, {"target_seconds": 5})
+    batch = whole.decide()
+    assert batch is not None
+    assert (batch.count, batch.why) == (54, "all 54 rows that there were")
+    assert whole.source.backlog(None) == 54
+    whole.take()
+    assert whole.source.backlog(whole.places) == 0
+
+
+def test_two_topics_are_one_source(server: LocalKafka, topic: str) -> None:
+    other = f"{topic}-1"  # as the partition of the first one is called
+    server.create_topic(other)
+    server.produce(topic, ["a"], 1)
+    server.produce(other, ["b"])
+    ledger = Ledger(f"{topic},{other}")
+    batch = ledger.decide()
+    assert batch is not None
+    assert set(cast("dict[str, Any]", batch.rows)) == {f"{topic}-0", f"{topic}-1", f"{other}-0"}
+    assert ledger.values(batch) == [b"a", b"b"]
+
+
+def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_its_batch(
+    server: LocalKafka, topic: str
+) -> None:
+    server.produce(topic, ['{"user": "ann", "amount": 1.5, "more": 1}', '{"user": 7}', ("key", None)], 0)
+    ledger = Ledger(topic, {"value_schema": "user STRING, amount DOUBLE"})
+    batch = ledger.decide()
+    assert batch is not None
+    rows = cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.rows))
+    assert [row["value"] for row in rows] == [{"user": "ann", "amount": 1.5}, {"user": "7", "amount": None}, None]
+    ledger.take()
+    server.produce(topic, ['{"user": "bob", "amount": "much"}'], 0)
+    wrong = ledger.decide()
+    assert wrong is not None
+    with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset 3.*airflow tx skip TOPOLOGY 2 "):
+        list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.rows)))
+
+
+def test_a_wrong_password_is_told_at_once_and_never_printed(
+    server: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, **{**server.client_config(), "sasl.password": "open-sesame"})
+    source = KafkaSource(topic=topic, kind="opaque", timeout=30)
+    with pytest.raises(SourceError, match="refuses: .*Authentication failed.*of connection kafka_default") as refusal:
+        source.decide(TransactionAttempt(1, 1), None)
+    assert "open-sesame" not in str(refusal.value) + "".join(capfd.readouterr()) + repr(source.__dict__)
+
+
+def test_bad_input_is_one_clear_line(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = {f"{topic}-0": {"topic_id": None, "offset": 9}}
+    with pytest.raises(SourceError, match=r"offset 9 was reached, and the partition now ends at 0"):
+        Ledger(topic, places=begun).decide()
+    with pytest.raises(SourceError, match="topic no-such-topic does not exist"):
+        Ledger("no-such-topic").decide()
+    with pytest.raises(SourceError, match="has no offsets of Kafka"):
+        Ledger(topic, places={"0": 5}).decide()
+    (nobody,) = free_ports(1)
+    connect(monkeypatch, bootstrap_servers=f"127.0.0.1:{nobody}")
+    with pytest.raises(SourceError, match="Kafka of connection kafka_default cannot be reached: .*refused") as refusal:
+        Ledger(topic, {"timeout": 0.5}).decide()
+    assert "\n" not in str(refusal.value)
+    connect(monkeypatch)
+    with pytest.raises(ConfigError, match="Give the brokers"):
+        Ledger(topic).decide()

@@ -1,0 +1,127 @@
+"""Rows of Kafka on a real Spark Connect server, read by Spark's own connector."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from confluent_kafka import Producer
+
+from airflow_tx.operators.connect import SparkConnectBatchOperator
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.spark.connect import session
+from airflow_tx.staging import read_output
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
+from airflow_tx.testing.kafka import LocalKafka
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.integration.spark_runs import Topology
+
+PASSWORD = 'sesame-"opens"'
+ATTEMPT = TransactionAttempt(1, 1)
+APP = """
+from pyspark.sql import functions as F
+from airflow_tx.spark import batch_app
+
+@batch_app
+def main(spark, batch):
+    rows = batch.read()
+    batch.emit("counts", rows.groupBy("value.user").agg(F.count("*").alias("events")))
+"""
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[LocalKafka]:
+    with skipped_without_jars(), LocalKafka(sasl_password=PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[LocalSparkConnect]:
+    with skipped_without_jars():
+        jars = kafka_connector_jars()
+    with LocalSparkConnect(conf={"spark.jars": ",".join(map(str, jars))}) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(kafka: LocalKafka) -> str:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    kafka.create_topic(name, 3)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def connections(kafka: LocalKafka, spark: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = json.dumps(kafka.client_config())
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "key": row["key"] and bytes(row["key"]), "timestamp": row["timestamp"].timestamp()}
+
+
+def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
+    kafka: LocalKafka, spark: LocalSparkConnect, topic: str
+) -> None:
+    producer = Producer({**kafka.client_config(), "log_level": 0, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 3):
+        producer.begin_transaction()
+        for n in range(20):
+            producer.produce(topic, f"{number} {n}", f"key {n}", n % 2, headers=[("n", bytes([n]))])
+        assert producer.flush(30) == 0  # what is not sent yet, an abort would not send
+        end(30)
+    # The markers are written after the answer to a commit.
+    eventually(lambda: KafkaSource(topic=topic).backlog(None) == 6 * (20 + 2), 30, "all transactions are over")
+    with session(spark.url, tag="test", server="the test's") as found:
+        places, rows = None, list[dict[str, Any]]()
+        for limit in (70, 10_000):
+            source = KafkaSource(topic=topic, max_rows_per_batch=limit, options={"minPartitions": "4"})
+            batch = source.decide(ATTEMPT, places)
+            assert batch is not None
+            places = batch.position
+            frame: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+            those = sorted(
+                (plain(row.asDict(True)) for row in frame.collect()), key=lambda row: (row["partition"], row["offset"])
+            )
+            without_spark: Any = source.emit_batch(ATTEMPT, batch.rows)
+            assert those == [plain(row) for row in without_spark]
+            rows += those
+        assert sorted(row["value"] for row in rows) == sorted(
+            f"{number} {n}".encode() for number in (0, 2, 4) for n in range(20)
+        )
+        batch = KafkaSource(topic=topic, starting="latest").decide(ATTEMPT, None)
+        assert batch is not None
+        empty: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+        assert empty.schema == frame.schema
+        assert empty.collect() == []
+
+
+def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_batch(
+    kafka: LocalKafka, spark: LocalSparkConnect, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    kafka.produce(topic, ['{"user": "ann"}', '{"user": "ann"}', '{"user": "bob"}'], 0)
+    source = KafkaSource(topic=topic, value_schema="user STRING")
+    topology = Topology(source, tmp_path, str(tmp_path / "dag.py"))
+    operator = SparkConnectBatchOperator(task_id="count", application="app.py")
+    ti = topology.begin("r1").execute(operator)
+    found = {row["user"]: row["events"] for row in read_output(topology.spec.staging(), ti.pushed["counts"])}
+    assert found == {"ann": 2, "bob": 1}
+
+    kafka.produce(topic, ['{"user": "ann"}', "no json"], 1)
+    with pytest.raises(AirflowFailException, match=f"topic {topic}, partition 1, offset 1. Correct .* TOPOLOGY 2 "):
+        topology.begin("r2").execute(operator)
+    log = "".join(file.read_text(errors="replace") for file in spark.folder.rglob("*.log"))
+    assert log
+    assert "opens" not in log
