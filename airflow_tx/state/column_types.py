@@ -165,6 +165,7 @@ def _all_text(values: Sequence[str]) -> bool:
     return "\x00" not in joined and _encodable(joined)
 
 
+_NONE = type(None)
 # The type whose values need no conversion, and what has to hold for all of them at once.
 _AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
     "bigint": (int, _in_range),
@@ -184,8 +185,9 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
     if kind in _AS_IS:
         # A look at the whole column costs a tenth of a look at each value, and nearly always suffices.
         plain, holds = _AS_IS[kind]
-        present = [value for value in values if value is not None]
-        if not present or (set(map(type, present)) == {plain} and holds(present)):
+        found = set(map(type, values))
+        present = [value for value in values if value is not None] if _NONE in found else values
+        if not present or (found - {_NONE} == {plain} and holds(present)):
             return values
     fit = CONVERT[kind]
     return [None if value is None else fit(value) for value in values]
@@ -294,7 +296,8 @@ def size_of(kind: str, value: Any) -> int:
 def largest(kind: str, values: Sequence[Any]) -> int:
     """No value of the column is larger; a quick look that may be too high, by four times at most for text."""
     if kind == "text":
-        return 4 * max((len(value) for value in values if value is not None), default=0)
+        present = [value for value in values if value is not None] if None in values else values
+        return 4 * max(map(len, present), default=0)
     if kind in ("bytes", "json", "numeric"):
         return max((size_of(kind, value) for value in values), default=0)
     return _FIXED

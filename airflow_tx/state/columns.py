@@ -115,7 +115,9 @@ class Columns:
             columns = self._columns(portion, kinds, start)
             if self.keys:
                 self._check_key_sizes(portion, kinds, columns, start)
-                self._check_once(portion, list(zip(*columns[: len(self.keys)], strict=True)), seen, start)
+                # Of one column, the values are as good as tuples of one.
+                own = columns[0] if len(self.keys) == 1 else list(zip(*columns[: len(self.keys)], strict=True))
+                self._check_once(portion, own, seen, start)
             elif start or len(portion) > 1:
                 raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
             yield columns
@@ -146,12 +148,16 @@ class Columns:
 
     def _columns(self, portion: Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
         names = (*self.keys, *self.values)
-        if set(map(len, portion)) != {len(names)} or not all(map(set(names).issubset, portion)):
+        try:
+            given = [list(map(itemgetter(name), portion)) for name in names]
+        except KeyError:
+            given = []
+        # As many fields as columns, and each column among them: there is no other.
+        if not given or set(map(len, portion)) != {len(names)}:
             for number, row in enumerate(portion, start):
                 self._check_names(row, number)
         columns: list[Sequence[Any]] = []
-        for name, kind in zip(names, kinds, strict=True):
-            values = list(map(itemgetter(name), portion))
+        for name, kind, values in zip(names, kinds, given, strict=True):
             try:
                 values = list(self._converted(name, kind, values))
             except _REFUSALS:
@@ -200,9 +206,10 @@ class Columns:
                 problem = f"its key has {size} bytes, more than {MAX_KEY_BYTES}"
                 raise self._refusal(start + number, row, problem, "Use a shorter key, such as a hash of it.")
 
-    def _check_once(self, portion: Rows, keys: list[Row], seen: set[Row], start: int) -> None:
-        if len(set(keys)) == len(keys) and seen.isdisjoint(keys):
-            seen.update(keys)
+    def _check_once(self, portion: Rows, keys: Sequence[Any], seen: set[Any], start: int) -> None:
+        fresh = set(keys)
+        if len(fresh) == len(keys) and seen.isdisjoint(fresh):
+            seen |= fresh
             return
         for number, key in enumerate(keys):
             if key in seen:
