@@ -5,6 +5,7 @@ Source: trident-state seed (persistentAggregate with a ReducerAggregator).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -60,7 +61,8 @@ class Reduced:
         :param stored: None: a key that is new starts from `init()`.
         :raises ValueError: the reducer failed, saying for which row.
         """
-        value = self.reducer.init() if stored is None else stored
+        # The reducer may change it, and a state may keep it as the value before.
+        value = self.reducer.init() if stored is None else copy.deepcopy(stored)
         for row in rows:
             try:
                 value = self.reducer.reduce(value, row)

@@ -10,6 +10,7 @@ import pytest
 from airflow_tx.errors import StateError
 from airflow_tx.state import Avg, Count, MemoryState
 from airflow_tx.state.grouping import combined, combined_at_once, combined_runs
+from airflow_tx.state.reducers import Reduced
 from airflow_tx.testing.state_suite import Grants
 from airflow_tx.testing.state_values import Balance, LastTwo
 
@@ -79,3 +80,9 @@ def test_a_delta_that_is_no_list_of_rows_is_refused(rows: Any) -> None:
     users = MemoryState("users", keys=["user"], values={"balance": Balance()})
     with pytest.raises(StateError, match=r"row 0 .*a reducer takes"):
         Grants().commit_rows(1, users, [{"user": "a", "balance": rows}])
+
+
+def test_a_reducer_may_change_a_value_in_place_without_changing_what_was_stored() -> None:
+    stored = [1, 2]
+    assert Reduced(LastTwo()).combine(stored, [{"step": 3}]) == [2, 3]
+    assert stored == [1, 2]
