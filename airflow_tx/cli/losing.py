@@ -13,7 +13,7 @@ from airflow_tx.protocol.records import digest
 from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.accepting import Loss
+    from airflow_tx.protocol.loss import Loss
     from airflow_tx.sources.api import Source
 
 

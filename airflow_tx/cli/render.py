@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.protocol.pace import size_told
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.standing import TransactionView

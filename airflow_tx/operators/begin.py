@@ -15,7 +15,6 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import Refused
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec
-from airflow_tx.protocol.pace import size_told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -84,6 +83,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         return self.execute(context)
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
+        from airflow_tx.protocol.pace import size_told
+
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"

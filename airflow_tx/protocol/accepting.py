@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_tx.errors import LossRefused
 from airflow_tx.protocol.audit import Audit, note
+from airflow_tx.protocol.loss import WHOLE, Loss
 from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -16,24 +17,6 @@ from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
 ACCEPT_LOSS = "accept-loss"
-WHOLE = ""
-"""The partition of a source that has none."""
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Rows that come next at a place of a source, and that it can no longer give.
-
-    :param partition: "" for a source without partitions.
-    :param place: the position, of the partition, that they would follow.
-    :param goes_on: the place from which it can give rows again.
-    :param what: which rows they are, in words.
-    """
-
-    partition: str
-    place: Any
-    goes_on: Any
-    what: str
 
 
 @dataclass(frozen=True)

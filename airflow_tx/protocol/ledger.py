@@ -19,12 +19,12 @@ from airflow_tx.protocol import (
     skipping,
     yielding,
 )
-from airflow_tx.protocol.accepting import Loss
 from airflow_tx.protocol.api import Clock, Ids, Store
 from airflow_tx.protocol.asking import BeginRequest, Proposal
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest, CommitRequest
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import Instance, TaskTry

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from airflow_tx.compat import RunInfo
     from airflow_tx.errors import TxError
-    from airflow_tx.protocol.accepting import Loss
     from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.protocol.loss import Loss
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

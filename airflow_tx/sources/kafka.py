@@ -18,7 +18,7 @@ from airflow_tx.sources.kafka_places import Look, Range, available, begins, chos
 from airflow_tx.sources.kafka_topics import OTHER_SOURCE, KafkaTopics
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.accepting import Loss
+    from airflow_tx.protocol.loss import Loss
 
 _MANY = 20
 

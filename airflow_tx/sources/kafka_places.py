@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.loss import Loss
 
 EARLIEST, LATEST = "earliest", "latest"
 

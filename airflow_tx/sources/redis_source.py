@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.redis import parameters_of_connection
 from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
-from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kinds import source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
-from statistics import fmean
 from typing import TypeAlias
 
 from airflow_tx.errors import ConfigError
@@ -47,10 +46,11 @@ class Limit:
         """
         if self.bytes is None or not sizes:
             return self
-        fitting = max(int(self.bytes // max(fmean(sizes), 1)), 1)
+        each = sum(sizes) / len(sizes)
+        fitting = max(int(self.bytes // max(each, 1)), 1)
         if self.rows is not None and self.rows <= fitting:
             return self
-        return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {fmean(sizes):.0f} bytes a row")
+        return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {each:.0f} bytes a row")
 
     def told(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
         """Why a batch has the rows that it has, in words.

@@ -19,7 +19,7 @@ from airflow_tx.sources.sql_spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.protocol.accepting import Loss
+    from airflow_tx.protocol.loss import Loss
     from airflow_tx.sources.sql_jdbc import JdbcRows
     from airflow_tx.sources.sql_shard import Shard
 

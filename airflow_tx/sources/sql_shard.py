@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import SourceError
-from airflow_tx.protocol.accepting import WHOLE, Loss
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.sql_database import Database, Teller
 from airflow_tx.sources.sql_places import Key, Position, Range, Rows, shown
@@ -130,7 +130,7 @@ class Shard:
     def _lost(self, settling: Settling, position: Position, kept: int) -> Loss | None:
         if position.last is None:
             return None
-        before, partition = position.to_json(), self.teller.partition or WHOLE
+        before, partition = position.to_json(), self.teller.partition or ""
         drawn = settling.set_back(position.last)
         if drawn is not None:
             again = Position(restarts=position.restarts + 1)

@@ -17,7 +17,7 @@ from airflow_tx.sources.sql_spec import checked_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.protocol.accepting import Loss
+    from airflow_tx.protocol.loss import Loss
     from airflow_tx.sources.sql_shard import Look, Shard
 
 _Self = TypeVar("_Self", bound="PartitionedSqlSource")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
-from airflow_tx.protocol.accepting import Loss, going_on_at
+from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.asking import BeginRequest, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.records import (
     FORMAT,

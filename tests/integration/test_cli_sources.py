@@ -29,7 +29,7 @@ import json, time
 from pathlib import Path
 
 from airflow_tx.errors import SourceError
-from airflow_tx.protocol.accepting import Loss
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Batch, SourceKind, TransactionalSource
 
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_tx.errors import ConfigError, FailedBatch, SourceError
-from airflow_tx.protocol.accepting import Loss
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.kafka import KafkaSource
 from airflow_tx.testing.eventually import eventually
