@@ -1,0 +1,83 @@
+"""In a real Airflow: the book's Twitter analytics over four databases, while tweets are written and Redis is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.local.examples.twitter_tweets import TweetWriter, guarded
+from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.airflow.stack import RawLedger, environment
+
+ROOT = Path(__file__).parents[2]
+DAG, DATABASES = "twitter_partitioned", [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[tuple[LocalRedis, LocalRedis]]:
+    """The tweets, and the counts."""
+    with LocalRedis(persistence="aof") as tweets, LocalRedis(persistence="aof") as counts:
+        yield tweets, counts
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalZooKeeper(tmp_path_factory.mktemp("zookeeper"), fsync=False) as zookeeper:
+        yield zookeeper.hosts
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, redis: tuple[LocalRedis, LocalRedis], hosts: str
+) -> Iterator[LocalAirflow]:
+    """An Airflow that knows the Twitter DAGs; all but their coordinators are paused."""
+    folder = tmp_path_factory.mktemp("twitter")
+    for name in ("dags/twitter.py", "spark_apps/twitter.py"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text((ROOT / name).read_text())
+    with LocalSparkConnect(master="local[1]") as spark:
+        env = {
+            **environment(folder, hosts),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "AIRFLOW_CONN_SPARK_CONNECT_DEFAULT": connection("spark_connect", host="127.0.0.1", port=spark.port),
+        }
+        for conn_id, server in zip(("REDIS_TWEETS", "REDIS_COUNTS"), redis, strict=True):
+            env[f"AIRFLOW_CONN_{conn_id}"] = connection("redis", host="127.0.0.1", port=server.port, password=PASSWORD)
+        with LocalAirflow(folder / "home", folder / "dags", env) as running:
+            yield running
+
+
+def test_four_databases_are_counted_exactly_although_both_servers_are_killed(
+    airflow: LocalAirflow, redis: tuple[LocalRedis, LocalRedis], hosts: str
+) -> None:
+    tweets, counts = redis
+    writer = TweetWriter(tweets, DATABASES)
+    writer.write(20)
+    eventually(lambda: airflow.call("GET", f"dags/{DAG}"), 90, "the DAG is known", interval=0.3)
+    airflow.pause(DAG, False)
+    ledger = RawLedger(hosts, DAG)
+    writer.go_on(5, every=0.5)
+    try:
+        eventually(lambda: ledger.allocated >= 2, 120, "two transactions are under way")
+        tweets.restart()
+        counts.restart()
+        eventually(lambda: len(ledger.history()) >= 3, 120, "three transactions are committed")
+    finally:
+        writer.stop()
+    expected = writer.counts(DATABASES)
+    eventually(
+        lambda: guarded(counts, "partitioned") == expected,
+        120,
+        "all tweets are counted",
+        explain=lambda: f"{expected}\n{guarded(counts, 'partitioned')}",
+    )
+    assert [entry.txid for entry in ledger.history()] == list(range(1, len(ledger.history()) + 1))
+    assert counts.client().hget("{partitioned}:fence", "LAST_COMMIT") == str(len(ledger.history())).encode()
+    for path in airflow.home.rglob("*.log"):
+        assert PASSWORD not in path.read_text(errors="replace"), path

@@ -1,0 +1,82 @@
+"""Arguments of the sources of Redis, and what their partitions are called; no server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx import RedisListSource, RedisStreamSource
+from airflow_tx.errors import ConfigError
+from airflow_tx.sources.api import SourceKind, rebuild
+from airflow_tx.sources.redis_log import spelled
+
+
+@pytest.mark.parametrize(
+    ("source", "shown", "partitions"),
+    [
+        (RedisListSource(), "RedisListSource('redis_default')", ["redis_default"]),
+        (
+            RedisListSource("tweets", databases=[0, 3], max_rows_per_batch=50, move_cursor=True),
+            "RedisListSource('tweets', databases=[0, 3], move_cursor=True, max_rows_per_batch=50)",
+            ["tweets/0", "tweets/3"],
+        ),
+        (
+            RedisListSource(["a", "b"], lists=["x", "y"], kind="opaque", schema="n INT"),
+            "RedisListSource(['a', 'b'], lists=['x', 'y'], schema='n INT', kind='opaque')",
+            ["a:x", "a:y", "b:x", "b:y"],
+        ),
+        (
+            RedisStreamSource("events", "orders", databases=[7], target_seconds=5),
+            "RedisStreamSource('events', databases=[7], streams=['orders'], target_seconds=5)",
+            ["events/7:orders"],
+        ),
+    ],
+)
+def test_every_connection_database_and_key_is_a_partition(
+    source: RedisListSource | RedisStreamSource, shown: str, partitions: list[str]
+) -> None:
+    assert (repr(source), source.partitions()) == (shown, partitions)
+    again = rebuild(*json.loads(json.dumps(source.serialize())))
+    assert (repr(again), again.kind, again.serialize()) == (shown, source.kind, source.serialize())
+
+
+def test_it_names_the_connections_that_a_driver_is_handed() -> None:
+    assert RedisListSource(["a", "b"], databases=[0, 1]).connections() == {"a": "redis", "b": "redis"}
+    assert RedisStreamSource("a", "s", kind="opaque").kind is SourceKind.OPAQUE
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: RedisListSource(""), r"conn_id of RedisListSource = '' .*Name an Airflow connection"),
+        (
+            lambda: RedisListSource(databases=cast("Any", ["0"])),
+            r"databases of RedisListSource = \['0'\] .*numbers of databases",
+        ),
+        (lambda: RedisListSource(databases=[-1]), r"databases of RedisListSource = \[-1\]"),
+        (lambda: RedisListSource(databases=[1, 1]), r"partitions of RedisListSource .*once"),
+        (lambda: RedisListSource(kind="exact"), r"kind of RedisListSource = 'exact'"),
+        (lambda: RedisListSource(max_rows_per_batch=0), r"max_rows_per_batch of RedisListSource = 0"),
+        (lambda: RedisListSource(lists="x", prefix="t:"), r"lists of RedisListSource = 'x' .*neither a prefix"),
+        (lambda: RedisStreamSource("a"), r"streams of RedisStreamSource = \(\) .*Name a stream"),
+        (lambda: RedisStreamSource("a", ["s", ""]), r"streams of RedisStreamSource"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(make: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refusal:
+        make()
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_connection_that_is_missing_or_of_another_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_TX_CONN_TWEETS", json.dumps({"conn_type": "http"}))
+    with pytest.raises(ConfigError, match="'tweets', conn_type = 'http' .*RedisListSource needs a connection of type"):
+        RedisListSource("tweets").backlog(None)
+
+
+def test_numbers_are_spelled_as_ranges() -> None:
+    assert spelled([3]) == "3"
+    assert spelled([1, 2, 3, 7, 9, 10]) == "1 to 3, 7, 9 to 10"
+    assert spelled(range(0, 100, 2)).endswith("16, 18 ...")
