@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.compat import RunInfo
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.data_interval import DataIntervalSource
 from airflow_tx.sources.files import FileSource
@@ -219,6 +221,37 @@ def _of_the_docs(name: str) -> ModuleType:
 
 
 _of_the_docs("shop_logs")
+_NUMBERS = _of_the_docs("numbers_source")
+
+
+class TestNumbersOfTheDocs(SourceSuite):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.file = tmp_path / "numbers"
+        self.first, self.end = 0, 0
+
+    def make(self) -> Source:
+        source: Source = _NUMBERS.Numbers(str(self.file), max_rows_per_batch=10)
+        return source.sized(())
+
+    def add(self) -> list[Row]:
+        before, self.end = self.end, self.end + 25
+        self.file.write_text(f"{self.first} {self.end}")
+        return [{"id": number} for number in range(before, self.end)]
+
+    def lose_rows(self) -> None:
+        self.first = 3
+        self.file.write_text(f"{self.first} {self.end}")
+
+    def test_it_names_what_it_has_lost(self) -> None:
+        self.add()
+        self.lose_rows()
+        (loss,) = self.make().losses(1)
+        assert (loss.place, loss.goes_on, loss.what) == (1, 3, "numbers 1 to 2")
+        with pytest.raises(SourceError, match="airflow tx accept-loss TOPOLOGY --why TEXT"):
+            self.make().decide(TransactionAttempt(2, 1), 1)
+
+
 _TESTS = _of_the_docs("test_shop_logs")
 TestShopLogs: Any = _TESTS.TestShopLogs
 TestOpaqueShopLogs: Any = _TESTS.TestOpaqueShopLogs
