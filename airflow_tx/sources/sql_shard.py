@@ -200,5 +200,5 @@ class Shard:
 
 _ACCEPT = (
     "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
-    "airflow tx repair TOPOLOGY --accept-loss"
+    "airflow tx accept-loss TOPOLOGY --why TEXT"
 )
