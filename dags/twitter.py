@@ -30,7 +30,12 @@ from airflow_tx.state.backing.redis import RedisState
 from airflow_tx.state.backing.redis_guard import RedisGuard
 
 MAX_TRANSACTION_SIZE = 300
-FIRST, PARTITIONS = [0], [1, 2, 3, 4]
+OPTIONS: dict[str, Any] = {
+    "schedule": None,
+    "max_active_runs": 8,
+    "is_paused_upon_creation": True,
+    "tags": ["transactions", "example"],
+}
 
 
 class Counted:
@@ -59,18 +64,18 @@ def split() -> SparkConnectBatchOperator:
     return SparkConnectBatchOperator(task_id="split_and_join", application="spark_apps/twitter.py")
 
 
-with DAG("twitter", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
-    with Transaction(source=tweets(FIRST), max_pending=3):
+with DAG("twitter", **OPTIONS):
+    with Transaction(source=tweets([0]), max_pending=3):
         guard = RedisGuard("redis_counts", prefix="twitter", commands=Counted("twitter"))
         CommitOperator(task_id="commit", updates=[partition_persist(split().output["counts"], state=guard)])
 
-with DAG("twitter_partitioned", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
-    with Transaction(source=tweets(PARTITIONS), max_pending=3):
+with DAG("twitter_partitioned", **OPTIONS):
+    with Transaction(source=tweets([1, 2, 3, 4]), max_pending=3):
         guard = RedisGuard("redis_counts", prefix="partitioned", commands=Counted("partitioned"))
         CommitOperator(task_id="commit", updates=[partition_persist(split().output["counts"], state=guard)])
 
-with DAG("twitter_opaque", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
-    with Transaction(source=tweets(PARTITIONS, kind="opaque"), max_pending=3):
+with DAG("twitter_opaque", **OPTIONS):
+    with Transaction(source=tweets([5, 6, 7, 8], kind="opaque"), max_pending=3):
         counts = RedisState("redis_counts", prefix="opaque", keys=["hash", "field"], values={"n": Sum()}, kind="opaque")
         CommitOperator(task_id="commit", updates=[persistent_aggregate(split().output["counts"], state=counts)])
 

@@ -107,7 +107,9 @@ class MessageLog(ABC):
 
     def gone(self, what: str) -> SourceError:
         """The refusal of a batch whose messages cannot be had."""
-        remedy = "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID"
+        remedy = (
+            "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID --why TEXT"
+        )
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, place: Json) -> SourceError:

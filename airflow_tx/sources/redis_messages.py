@@ -28,7 +28,7 @@ class Part:
         database = self.log.database
         return FailedBatch(
             f"{self.log.named(place)} in {database.where}, partition {database.partition}, cannot be read: {why}. "
-            "Correct it and clear the run, or: airflow tx skip TOPOLOGY TXID"
+            "Correct it and clear the run, or: airflow tx skip TOPOLOGY TXID --why TEXT"
         )
 
 

@@ -308,8 +308,8 @@ class RedisSource(PartitionedTransactionalSource):
 
 
 _ACCEPT = (
-    "Bring them back, or let the source go on without them: airflow tx accept-loss TOPOLOGY. Before the first batch, "
-    "let NEXT_READ be the number of the first message there is."
+    "Bring them back, or let the source go on without them: airflow tx accept-loss TOPOLOGY --why TEXT. Before the "
+    "first batch, let NEXT_READ be the number of the first message there is."
 )
 
 

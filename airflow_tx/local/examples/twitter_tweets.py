@@ -56,9 +56,9 @@ class TweetWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def counts(self, databases: Iterable[int]) -> Counts:
-        """What is to be counted in everything that was written into these."""
-        return counted(tweet for database in databases for tweet in list(self.written[database]))
+    def counts(self) -> Counts:
+        """What is to be counted in everything that was written."""
+        return counted(tweet for tweets in self.written.values() for tweet in list(tweets))
 
     def _work(self, count: int, every: float) -> None:
         while not self._stop.wait(every):
