@@ -81,7 +81,7 @@ class TestSqlSource(SourceSuite):
 
     @pytest.fixture(autouse=True)
     def place(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shop = shop
+        self.data = shop
         shop.make("orders")
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", shop.connection)
 
@@ -94,10 +94,10 @@ class TestSqlSource(SourceSuite):
         return SqlSource("shop", "orders", kind=self.kind, max_rows_per_batch=3, rows_per_read=2)
 
     def add(self) -> list[Row]:
-        return self.shop.append("orders", 8)
+        return self.data.append("orders", 8)
 
     def lose_rows(self) -> None:
-        self.shop.run("DELETE FROM orders WHERE id = 2")
+        self.data.run("DELETE FROM orders WHERE id = 2")
 
 
 class TestSqlSourceOnMariaDB(TestSqlSource):
