@@ -14,27 +14,20 @@ property of the session whose name Spark redacts.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import pickle
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
-from airflow_tx.failpoints import failpoint
-from airflow_tx.spark.new_values import stage_keys
+from airflow_tx.spark.chunks import KEY, veiled
 from airflow_tx.staging.output import Output, StagedFile
 from airflow_tx.state.api import FencedState, Grant
-from airflow_tx.state.grouping import combined_runs
-from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -44,7 +37,6 @@ if TYPE_CHECKING:
 
 # What a pipe holds without anybody reading: the most that Linux gives to everybody.
 _PIPE = 2**20
-_KEY = "spark.airflow_tx.secret"
 # Where a row lies, for writers that need an order.
 _FILE, _INDEX = "airflow_tx_file", "airflow_tx_index"
 _SETTINGS = {
@@ -120,14 +112,14 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
-    for name, value in {**_SETTINGS, _KEY: key.hex()}.items():
+    for name, value in {**_SETTINGS, KEY: key.hex()}.items():
         spark.conf.set(name, value)
-    veiled = _veiled(sealed, key)
+    hidden = veiled(sealed, key)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from airflow_tx.spark.persist import write_chunk
+        from airflow_tx.spark.chunks import write_chunk
 
-        yield write_chunk(veiled, batches)
+        yield write_chunk(hidden, batches)
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
@@ -164,86 +156,6 @@ def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
         with suppress(KeyError, TypeError):
             return kind(**fields)
     return StateError(state=fields.get("state", "?"), problem=f"{name}: {dict(fields)}", remedy="")
-
-
-# --- in an executor -----------------------------------------------------------------------------------------------
-
-
-def write_chunk(veiled: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
-    import pyarrow as pa
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None, "only a task of Spark has a partition"
-    state, grant, schema, place = pickle.loads(_veiled(veiled, bytes.fromhex(task.getLocalProperty(_KEY) or "")))
-    chunk = task.partitionId()
-    rows = _Taken(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))))
-    told: dict[str, Any] = {"chunk": chunk, "keys": 0}
-    where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
-    try:
-        keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
-        for first in keyed:
-            failpoint("spark.before_chunk", **where)
-            told["keys"] = state.write(grant, chain([first], keyed), chunk=chunk, complete=False)
-            failpoint("spark.after_chunk", **where)
-        if place is not None and keyed.found:
-            # A task that Spark runs twice stages twice; the one whose answer counts names its file.
-            staged = stage_keys(place, state, keyed.found, f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet")
-            told["part"] = asdict(staged)
-    except TxError as error:
-        reason = type(error).__name__
-        print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
-        told.update(error=type(error).__name__, fields=error.fields)
-    text = json.dumps({**told, "rows": rows.count}, default=str)
-    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
-
-
-def _veiled(data: bytes, key: bytes) -> bytes:
-    """The data under a key that is used once; twice is once again the data."""
-    stream = hashlib.shake_256(key).digest(len(data))
-    return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
-
-
-class _Taken:
-    """Counts the rows that go by."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self._rows, self.count = rows, 0
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        row = next(self._rows)
-        self.count += 1
-        return row
-
-
-class _Keys:
-    """Remembers the keys that go by, if a state is given."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]], state: Any) -> None:
-        self._rows, self._names = rows, state.columns.keys if state is not None else None
-        self.found: list[tuple[Any, ...]] = []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        row = next(self._rows)
-        if self._names is not None:
-            self.found.append(tuple(row[name] for name in self._names))
-        return row
-
-
-def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
-    import pyarrow as pa
-
-    for batch in batches:
-        arrays = [batch.column(field.name).cast(field.type) for field in schema]
-        yield from pa.RecordBatch.from_arrays(arrays, schema=schema).to_pylist()
 
 
 # --- between a committer and a driver on its machine --------------------------------------------------------------

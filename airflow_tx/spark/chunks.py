@@ -1,0 +1,102 @@
+"""What an executor does: it writes one partition of an update as one chunk of the grant, and says how that went."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import TxError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.spark.new_values import stage_keys
+from airflow_tx.state.grouping import combined_runs
+from airflow_tx.state.reducers import has_reducers
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+# The property of the session that holds the key of what executors are told; Spark redacts it by its name.
+KEY = "spark.airflow_tx.secret"
+
+
+def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None, "only a task of Spark has a partition"
+    state, grant, schema, place = pickle.loads(veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or "")))
+    chunk = task.partitionId()
+    rows = _Taken(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))))
+    told: dict[str, Any] = {"chunk": chunk, "keys": 0}
+    where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
+    try:
+        keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
+        for first in keyed:
+            failpoint("spark.before_chunk", **where)
+            told["keys"] = state.write(grant, chain([first], keyed), chunk=chunk, complete=False)
+            failpoint("spark.after_chunk", **where)
+        if place is not None and keyed.found:
+            # A task that Spark runs twice stages twice; the one whose answer counts names its file.
+            staged = stage_keys(place, state, keyed.found, f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet")
+            told["part"] = asdict(staged)
+    except TxError as error:
+        reason = type(error).__name__
+        print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
+        told.update(error=type(error).__name__, fields=error.fields)
+    text = json.dumps({**told, "rows": rows.count}, default=str)
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
+
+
+def veiled(data: bytes, key: bytes) -> bytes:
+    """The data under a key that is used once; twice is once again the data."""
+    stream = hashlib.shake_256(key).digest(len(data))
+    return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
+
+
+class _Taken:
+    """Counts the rows that go by."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        row = next(self._rows)
+        self.count += 1
+        return row
+
+
+class _Keys:
+    """Remembers the keys that go by, if a state is given."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]], state: Any) -> None:
+        self._rows, self._names = rows, state.columns.keys if state is not None else None
+        self.found: list[tuple[Any, ...]] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        row = next(self._rows)
+        if self._names is not None:
+            self.found.append(tuple(row[name] for name in self._names))
+        return row
+
+
+def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
+    """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
+    import pyarrow as pa
+
+    for batch in batches:
+        arrays = [batch.column(field.name).cast(field.type) for field in schema]
+        yield from pa.RecordBatch.from_arrays(arrays, schema=schema).to_pylist()
