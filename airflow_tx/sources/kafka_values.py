@@ -9,7 +9,6 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from airflow_tx.errors import FailedBatch
-from airflow_tx.sources.records import parse_schema
 
 MISFIT = "The value of a message does not fit value_schema"
 
@@ -31,6 +30,8 @@ class Values:
     """
 
     def __init__(self, schema: str) -> None:
+        from airflow_tx.sources.records import parse_schema
+
         self._columns = parse_schema(schema)
 
     def read(self, value: bytes | None) -> dict[str, Any] | None:

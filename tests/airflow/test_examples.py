@@ -18,6 +18,7 @@ from airflow_tx.local.example import Example
 from airflow_tx.local.examples import EXAMPLES
 from airflow_tx.local.ledger import opened
 from airflow_tx.protocol.api import Store
+from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
 from airflow_tx.testing.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
 
@@ -60,7 +61,9 @@ def driven(stack: Stack) -> Iterator[Mapping[str, Future[Example]]]:
     # The applications lie beside the folder of the DAGs, as in this repository.
     shutil.copytree(ROOT / "spark_apps", stack.folder / "spark_apps", dirs_exist_ok=True)
     files = [stack.airflow_dags / name for example in examples.values() for name in example.files]
-    with LocalSparkConnect(master="local[1]") as spark, opened(stack.zookeeper.hosts) as store:
+    with skipped_without_jars():
+        conf = {"spark.jars": ",".join(map(str, kafka_connector_jars()))}
+    with LocalSparkConnect(master="local[1]", conf=conf) as spark, opened(stack.zookeeper.hosts) as store:
         connect = {"connection_id": "spark_connect_default", "conn_type": "spark_connect"}
         stack.airflow.call("POST", "connections", json={**connect, "host": "127.0.0.1", "port": spark.port})
         for file in files:

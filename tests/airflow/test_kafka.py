@@ -1,0 +1,95 @@
+"""In a real Airflow: from Kafka through Spark into PostgreSQL, while the broker stops and the topic grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
+from airflow_tx.testing.kafka import LocalKafka
+from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.spark_connect import LocalSparkConnect
+from tests.airflow.stack import Stack
+
+DAG = "kafka_pipeline"
+SECRET = "sesame-opens"
+FIRST, MORE = 1200, 800
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[LocalKafka]:
+    with skipped_without_jars(), LocalKafka(sasl_password=SECRET) as running:
+        running.create_topic("events", 2)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[LocalSparkConnect]:
+    with skipped_without_jars():
+        jars = kafka_connector_jars()
+    with LocalSparkConnect(master="local[1]", conf={"spark.jars": ",".join(map(str, jars))}) as running:
+        yield running
+
+
+def produce(kafka: LocalKafka, numbers: range, partitions: range) -> None:
+    for partition in partitions:
+        own = numbers[partition - partitions.start :: len(partitions)]
+        kafka.produce("events", [(f"key {number % 7}", str(number)) for number in own], partition)
+
+
+def connect(stack: Stack, conn_id: str, **told: Any) -> None:
+    stack.airflow.call("POST", "connections", json={"connection_id": conn_id, **told})
+
+
+def expected(numbers: range) -> dict[str, tuple[int, int]]:
+    groups = {f"key {rest}": [number for number in numbers if number % 7 == rest] for rest in range(7)}
+    return {key: (len(each), sum(each)) for key, each in groups.items()}
+
+
+@pytest.mark.timeout(400)
+def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
+    stack: Stack, kafka: LocalKafka, postgres: LocalPostgres, spark: LocalSparkConnect
+) -> None:
+    airflow = stack.airflow
+    database = {"port": postgres.port, "login": USER, "password": PASSWORD, "schema": "postgres"}
+    connect(stack, "kafka_events", conn_type="kafka", extra=json.dumps(kafka.client_config()))
+    connect(stack, "kafka_spark", conn_type="spark_connect", host="127.0.0.1", port=spark.port)
+    connect(stack, "kafka_totals", conn_type="postgres", host="127.0.0.1", **database)
+    produce(kafka, range(FIRST), range(2))
+    airflow.wait_dag(DAG)
+    runs = [f"r{number}" for number in range(1, 7)]
+    for run_id in runs[:4]:
+        airflow.trigger(DAG, run_id)
+    airflow.wait_task(DAG, "r1", "begin", "success")
+
+    kafka.stop()
+    kafka.start()
+    kafka.add_partitions("events", 4)
+    produce(kafka, range(FIRST, FIRST + MORE), range(2, 4))
+    for run_id in runs[4:]:
+        airflow.trigger(DAG, run_id)
+    for run_id in runs:
+        # A task whose tries did not outlast the broker is cleared, as a person would.
+        if airflow.wait_run(DAG, run_id, state=None)["state"] != "success":
+            airflow.clear_run(DAG, run_id, only_failed=True)
+            airflow.wait_run(DAG, run_id)
+
+    with sa.create_engine(postgres.url(), poolclass=sa.pool.NullPool).connect() as connected:
+        rows = connected.execute(sa.text("SELECT key, events, total FROM kafka_totals")).all()
+    assert {key: (events, int(total)) for key, events, total in rows} == expected(range(FIRST + MORE))
+    history = stack.ledger(DAG).history()
+    assert [entry.txid for entry in history] == list(range(1, len(history) + 1))
+    assert max(entry.began for entry in history[:3]) < history[0].ended  # they were pipelined
+    for run_id in runs:
+        for task_id in airflow.states(DAG, run_id):
+            assert SECRET not in airflow.whole_log(DAG, run_id, task_id)
