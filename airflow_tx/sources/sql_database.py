@@ -129,7 +129,8 @@ class Database:
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
-            return sa.create_engine(url, poolclass=NullPool, hide_parameters=True)
+            # A connection that is closed is over; a rollback before would only log that a server is away.
+            return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None)
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(self.kind, self.kind)
             raise ConfigError(

@@ -149,6 +149,7 @@ def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
         connected.exec_driver_sql("DELETE FROM orders WHERE id IN (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)")
     assert sorted(row["amount"] for row in frame.collect()) == list(range(1, 21))
     assert frame.columns == ["amount"]
+    assert postgres.PASSWORD not in frame._jdf.queryExecution().toString()
     assert frame.count() == 20
     source.close()
     with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
