@@ -110,7 +110,10 @@ class KafkaTopics(PartitionedTransactionalSource):
         try:
             return kafka_spark.read(spark, self._address(), offsets, self.options, self.value_schema)
         except Exception as error:
-            raise self.cause(attempt, error) or error from error
+            known = self.cause(attempt, error)
+            if known is None:
+                raise
+            raise known from error
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
@@ -125,8 +128,8 @@ class KafkaTopics(PartitionedTransactionalSource):
         if kafka_spark.lacks_connector(error):
             remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_spark.CONNECTOR}"), or spark.jars.'
             return self._refused("Spark has no connector to Kafka", remedy)
-        if gone := kafka_spark.gone_in(error):
-            return self._gone_rows(attempt, self._address().hide(gone))
+        if kafka_spark.lost_rows(error):
+            return self._gone_rows(attempt, "they were deleted while Spark read them")
         return None
 
     def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, Range]) -> Iterator[Mapping[str, Any]]:

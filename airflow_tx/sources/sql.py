@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.loss import Loss
-    from airflow_tx.sources.sql_jdbc import JdbcRows
-    from airflow_tx.sources.sql_shard import Shard
+    from airflow_tx.sources.database.jdbc import JdbcRows
+    from airflow_tx.sources.database.shard import Shard
 
 _Self = TypeVar("_Self", bound="SqlRows")
 
@@ -92,8 +92,8 @@ class SqlRows(Source):
 
     def shard(self, conn_id: str, table: str, partition: str | None = None) -> Shard:
         """One of its tables, for one question."""
-        from airflow_tx.sources.sql_database import Teller
-        from airflow_tx.sources.sql_shard import Shard
+        from airflow_tx.sources.database.access import Teller
+        from airflow_tx.sources.database.shard import Shard
 
         return Shard(conn_id, table, self.spec, Teller(repr(self), conn_id, partition), what=type(self).__name__)
 
@@ -104,7 +104,7 @@ class SqlRows(Source):
 
         :raises SourceError: they are not there any more.
         """
-        from airflow_tx.sources.sql_jdbc import SUPPORTED, JdbcRows
+        from airflow_tx.sources.database.jdbc import SUPPORTED, JdbcRows
 
         if spark is None or shard.database.kind not in SUPPORTED:
             return shard.rows(metadata)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.loss import Loss
-    from airflow_tx.sources.sql_shard import Look, Shard
+    from airflow_tx.sources.database.shard import Look, Shard
 
 _Self = TypeVar("_Self", bound="PartitionedSqlSource")
 

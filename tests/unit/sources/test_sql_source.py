@@ -14,8 +14,8 @@ import pytest
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.database.places import CHECKED_ROWS, Position, Range, Rows
 from airflow_tx.sources.sql import SqlSource
-from airflow_tx.sources.sql_places import CHECKED_ROWS, Position, Range, Rows
 from airflow_tx.sources.sql_shards import PartitionedSqlSource
 from airflow_tx.testing.airflow import connection
 

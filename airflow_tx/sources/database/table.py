@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.sources.sql_database import Teller
-from airflow_tx.sources.sql_places import Key, Range, key_json
+from airflow_tx.sources.database.access import Teller
+from airflow_tx.sources.database.places import Key, Range, key_json
 from airflow_tx.sources.sql_spec import SqlSpec
 
 Comparison = Callable[[Any, Any], Any]

@@ -13,9 +13,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_tx.sources.sql_database import READER
-from airflow_tx.sources.sql_places import Key, shown
-from airflow_tx.sources.sql_settled import Settling, log, told
+from airflow_tx.sources.database.access import READER
+from airflow_tx.sources.database.places import Key, shown
+from airflow_tx.sources.database.settled import Settling, log, told
 
 _SEQUENCE = """
 SELECT s.seqrelid AS id, s.seqrelid::regclass::text AS name, s.seqcache AS cached, s.seqincrement AS step,

@@ -9,10 +9,10 @@ from urllib.parse import quote
 from sqlalchemy.engine import URL, Connection, Dialect
 
 from airflow_tx.errors import SourceError
-from airflow_tx.sources.sql_database import READER
-from airflow_tx.sources.sql_places import Range, Rows
-from airflow_tx.sources.sql_shard import Shard
-from airflow_tx.sources.sql_table import Table
+from airflow_tx.sources.database.access import READER
+from airflow_tx.sources.database.places import Range, Rows
+from airflow_tx.sources.database.shard import Shard
+from airflow_tx.sources.database.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

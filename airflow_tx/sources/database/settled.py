@@ -15,9 +15,9 @@ from typing import ClassVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.sources.sql_database import Teller
-from airflow_tx.sources.sql_places import Key
-from airflow_tx.sources.sql_table import Table
+from airflow_tx.sources.database.access import Teller
+from airflow_tx.sources.database.places import Key
+from airflow_tx.sources.database.table import Table
 
 log = logging.getLogger(__name__)
 

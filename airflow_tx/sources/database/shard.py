@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.sql_database import Database, Teller
-from airflow_tx.sources.sql_places import Key, Position, Range, Rows, shown
-from airflow_tx.sources.sql_settled import Settling, SqliteSettling
-from airflow_tx.sources.sql_settled_mysql import MySqlSettling
-from airflow_tx.sources.sql_settled_postgres import PostgresSettling
+from airflow_tx.sources.database.access import Database, Teller
+from airflow_tx.sources.database.places import Key, Position, Range, Rows, shown
+from airflow_tx.sources.database.settled import Settling, SqliteSettling
+from airflow_tx.sources.database.settled_mysql import MySqlSettling
+from airflow_tx.sources.database.settled_postgres import PostgresSettling
+from airflow_tx.sources.database.table import Table
 from airflow_tx.sources.sql_spec import SqlSpec
-from airflow_tx.sources.sql_table import Table
 
 MOST_RANGES = 1_000
 """A batch has at most so many ranges: they are its metadata."""

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
-from airflow_tx.sources.sql_places import Key
-from airflow_tx.sources.sql_settled import Settling
+from airflow_tx.sources.database.places import Key
+from airflow_tx.sources.database.settled import Settling
 
 _LOCKED = (1205, 3572)
 
