@@ -125,3 +125,18 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
     log = "".join(file.read_text(errors="replace") for file in spark.folder.rglob("*.log"))
     assert log
     assert "opens" not in log
+
+
+def test_rows_that_are_deleted_while_spark_reads_them_are_told_as_such(
+    kafka: LocalKafka, spark: LocalSparkConnect, topic: str
+) -> None:
+    kafka.produce(topic, ["a", "b", "c"], 0)
+    source = KafkaSource(topic=topic)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    with session(spark.url, tag="test", server="the test's") as found:
+        frame: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+        kafka.delete_records(topic, 0, 2)
+        with pytest.raises(Exception, match="lost") as lost:
+            frame.collect()
+    assert "rows of transaction 1 are gone" in str(source.cause(ATTEMPT, lost.value))
