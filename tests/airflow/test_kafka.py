@@ -17,7 +17,7 @@ from tests.airflow.stack import Stack
 
 DAG = "kafka_pipeline"
 SECRET = "sesame-opens"
-FIRST, MORE = 1200, 800
+FIRST, MORE = 900, 500
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     connect(stack, "kafka_totals", conn_type="postgres", host="127.0.0.1", **database)
     produce(kafka, range(FIRST), range(2))
     airflow.wait_dag(DAG)
-    runs = [f"r{number}" for number in range(1, 7)]
-    for run_id in runs[:4]:
+    runs = [f"r{number}" for number in range(1, 6)]
+    for run_id in runs[:3]:
         airflow.trigger(DAG, run_id)
     airflow.wait_task(DAG, "r1", "begin", "success")
 
@@ -76,7 +76,7 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     kafka.start()
     kafka.add_partitions("events", 4)
     produce(kafka, range(FIRST, FIRST + MORE), range(2, 4))
-    for run_id in runs[4:]:
+    for run_id in runs[3:]:
         airflow.trigger(DAG, run_id)
     for run_id in runs:
         # A task whose tries did not outlast the broker is cleared, as a person would.
@@ -89,7 +89,7 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     assert {key: (events, int(total)) for key, events, total in rows} == expected(range(FIRST + MORE))
     history = stack.ledger(DAG).history()
     assert [entry.txid for entry in history] == list(range(1, len(history) + 1))
-    assert max(entry.began for entry in history[:3]) < history[0].ended  # they were pipelined
-    for run_id in runs:
-        for task_id in airflow.states(DAG, run_id):
-            assert SECRET not in airflow.whole_log(DAG, run_id, task_id)
+    assert history[1].began < history[0].ended  # they were pipelined
+    logs = [path.read_text(errors="replace") for path in airflow.home.rglob("*.log") if DAG in str(path)]
+    assert logs
+    assert not [text for text in logs if SECRET in text]
