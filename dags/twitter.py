@@ -30,12 +30,7 @@ from airflow_tx.state.backing.redis import RedisState
 from airflow_tx.state.backing.redis_guard import RedisGuard
 
 MAX_TRANSACTION_SIZE = 300
-OPTIONS: dict[str, Any] = {
-    "schedule": None,
-    "max_active_runs": 8,
-    "is_paused_upon_creation": True,
-    "tags": ["transactions", "example"],
-}
+OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["transactions", "example"]}
 
 
 class Counted:

@@ -84,10 +84,9 @@ class Twitter(Example):
         """Write tweets until the server was killed and three more transactions are committed; then until all are."""
         name, writer = part.topology, self._writers[part.topology]
         writer.write(40)
-        writer.go_on(8, every=0.5)
+        writer.go_on(2, every=0.5)
         try:
-            eventually(lambda: self._airflow.call("GET", f"dags/{name}"), _TIMEOUT, f"{name} is known", interval=0.5)
-            self._airflow.pause(name, False)
+            self._airflow.wait_dag(name)
             self.say(f"{name} counts, and tweets are written into {len(part.databases)} database(s) all the time")
             self._kill(part)
             enough = len(self._history(name)) + 3
