@@ -26,7 +26,7 @@ class Asked:
 
     def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
         """Look up and stage the values of keys that were written."""
-        self.parts.append(stage_keys(self.place, state, keys, f"part-{chunk:05}.parquet"))
+        self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Stage what an updater emitted."""
@@ -57,6 +57,11 @@ class NewValues:
         place = Place.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
         self._asked[name] = Asked(place)
         return self._asked[name]
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody asks for some."""
+        return bool(self._asked)
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Make all of them visible; references by name."""

@@ -66,6 +66,18 @@ class PhasePart(Commit):
         rows = self._read(update)
         return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
 
+    def _left(self, grant: Grant, staged: NewValues) -> dict[str, dict[str, Any]]:
+        """Make the new values visible; references by name.
+
+        All tries of a committer write under the one grant of the phase. One thought dead may have looked them up when
+        a later transaction had changed them, so they count only if nobody can have: the grant still holds afterwards.
+
+        :raises Outranked: it does not.
+        """
+        if staged.any and not self.ledger.holds(grant.token):
+            raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
+        return staged.finish()
+
     def _read(self, update: Update) -> Rows:
         task, name = update.input.operator.task_id, update.input.key
         if task not in self.phase.inside:
@@ -142,7 +154,7 @@ class PhaseTurn(PhasePart):
             for update in self.of(task):
                 keys = self._put(grant, update, staged)
                 self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
-            staged.finish()
+            self._left(grant, staged)
         return done
 
     def _inputs_inside(self, task: str) -> set[str]:
@@ -180,7 +192,7 @@ class PhaseWrite(PhasePart):
                 failpoint("commit.before_write", state=update.state.name, **self._where)
                 keys = self._put(grant, update, staged)
                 self.log.info("State %s: %s keys", update.state.name, keys)
-            self.new_values = staged.finish()
+            self.new_values = self._left(grant, staged)
         except (LedgerBehind, FenceOutranked) as error:
             raise self._explained(grant, error) from None
 

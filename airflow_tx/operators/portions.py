@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
 from airflow_tx.state.grouping import combined, combined_at_once
 from airflow_tx.state.reducers import has_reducers
 
@@ -89,4 +90,4 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
 
     with pa.ipc.open_stream(str(path)) as stream:
         for batch in stream:
-            yield from batch.to_pylist()
+            yield from from_arrow(batch, types_of(batch.schema))

@@ -85,7 +85,8 @@ class StagedRows:
         file = next(file for file in self.output.files if file.rows)
         with self.where.files.open(f"{self._ref['path']}/{file.name}") as opened:
             found = pq.ParquetFile(opened).schema_arrow
-        return pa.schema([pa.field(name, found.field(name).type) for name in self.columns])
+        # With their notes: a column of new values may have a type that Arrow has not.
+        return pa.schema([found.field(name) for name in self.columns])
 
 
 def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:

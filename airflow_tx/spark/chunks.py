@@ -6,7 +6,6 @@ import hashlib
 import json
 import pickle
 import sys
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.new_values import stage_keys
+from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
 from airflow_tx.state.grouping import combined_runs
 from airflow_tx.state.reducers import has_reducers
 
@@ -45,8 +45,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             failpoint("spark.after_chunk", **where)
         if place is not None and keyed.found:
             # A task that Spark runs twice stages twice; the one whose answer counts names its file.
-            staged = stage_keys(place, state, keyed.found, f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet")
-            told["part"] = asdict(staged)
+            told["part"] = asdict(stage_keys(place, state, keyed.found, chunk=chunk))
     except TxError as error:
         reason = type(error).__name__
         print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
@@ -99,4 +98,4 @@ def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict
 
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
-        yield from pa.RecordBatch.from_arrays(arrays, schema=schema).to_pylist()
+        yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema), types_of(schema))

@@ -7,6 +7,7 @@ Source: trident-state seed (newValuesStream).
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,10 +63,11 @@ class Place:
         return check_name(self.where, self.name)
 
 
-def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]], file: str) -> Output:
+def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int) -> Output:
     """Ask a state for the values of keys, and write them with their keys as one file.
 
     :param keys: those of one writer, in the order of the key columns.
+    :param chunk: of the writer.
     :raises StateError: one of them is not there, although it was written.
     """
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -90,7 +92,7 @@ def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]
                     raise StateError(state=state.name, problem=problem, remedy="Look who else deletes there.")
                 rows.append({**dict(zip(names, key, strict=True)), **values})
             writer.write_table(to_arrow(rows, types))
-    return _put(place, file, sink.getvalue().to_pybytes(), len(keys), tuple(types))
+    return _put(place, _part(chunk), sink.getvalue().to_pybytes(), len(keys), tuple(types))
 
 
 def stage_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Output:
@@ -100,7 +102,7 @@ def stage_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Output:
     """
     from airflow_tx.staging import write_rows
 
-    return write_rows(place.where, place.name, rows)
+    return write_rows(place.where, place.name, rows, file=_part(0))
 
 
 def joined(parts: Iterable[Output]) -> Output:
@@ -149,6 +151,11 @@ def newest(area: StagingArea, topology: str, txid: int, task_id: str) -> dict[st
 def _rank(name: str) -> tuple[int, ...]:
     found = _GRANT.fullmatch(name)
     return tuple(map(int, found.groups())) if found else ()
+
+
+def _part(chunk: int) -> str:
+    # Two tries of a task may write under one grant: the one whose manifest counts names its own files.
+    return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
 
 def _put(place: Place, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:

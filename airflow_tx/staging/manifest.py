@@ -38,10 +38,13 @@ def scan_output(where: TryDir, name: str) -> Output:
     return Output(tuple(files), tuple(columns))
 
 
-def write_rows(where: TryDir, name: str, rows: Sequence[Mapping[str, Any]] | pa.Table) -> Output:
+def write_rows(
+    where: TryDir, name: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, file: str = "part-0.parquet"
+) -> Output:
     """Write a small output of a Python task: one Parquet file.
 
     :param rows: dicts with the same keys, or a pyarrow table.
+    :param file: its name, if several may write this output.
     :raises StagingError: if the name cannot be used, or the rows have no common type.
     """
     import pyarrow as pa
@@ -56,7 +59,6 @@ def write_rows(where: TryDir, name: str, rows: Sequence[Mapping[str, Any]] | pa.
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     content = sink.getvalue().to_pybytes()
-    file = "part-0.parquet"
     where.files.write(f"{folder}/{file}", content)
     return Output((StagedFile(file, len(content), table.num_rows),), tuple(table.column_names))
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.errors import ConfigError, Outranked, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.operators import writing
+from airflow_tx.operators import new_values, writing
 from airflow_tx.operators.commit import CommitOperator, tell_new_values
 from airflow_tx.operators.lifecycle import Processing
 from airflow_tx.operators.phasing import PhaseTurn, PhaseWrite
@@ -219,51 +219,115 @@ def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
         inputs_of(run.spec, {"words": None}, run.payload.transaction)
 
 
-def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_again(make: Any) -> None:  # noqa: F811
-    from airflow_tx.operators.acked import returned
+class Phase:
+    """Committers `b` and `d`, of which `d` takes what `b` leaves."""
 
-    words = MemoryState("words", keys=["word"], values={"count": Count()})
-    largest = MemoryState("largest", keys=["word"], values={"count": Max()})
-    of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
-    left: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
-    of_d = persistent_aggregate(left, state=largest)
-    updates = {"b": (of_b,), "d": (of_d,)}
-    phase = PhaseSpec(acquire="acquire", mark="mark", committers=("b", "d"), inside=("b", "d"))
-    run = make("r1", [of_b, of_d], phase=phase, inside=("count", "acquire", "b", "d", "mark"))
-    run.begin()
-    processing = run.start()
-    rows = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
-    processing.ack(returned(rows, multiple=False))
-    xcoms, states = run.committer.xcoms, run.committer.states
-    xcoms["count", "return_value", -1], states["count"] = rows, "success"
-    dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=updates[name]), fileloc="")
+    def __init__(self, made: Any, of_b: Any, of_d: Any, rows: list[dict[str, Any]]) -> None:
+        from airflow_tx.operators.acked import returned
 
-    def part(kind: Any, task: str, own: Any) -> Any:
-        ti = FakeTi(task, "r1", xcoms=xcoms, states=states)
+        self.updates = {"b": (of_b,), "d": (of_d,)}
+        phase = PhaseSpec(acquire="acquire", mark="mark", committers=("b", "d"), inside=("b", "d"))
+        self.run = made("r1", [of_b, of_d], phase=phase, inside=("count", "acquire", "b", "d", "mark"))
+        self.run.begin()
+        processing = self.run.start()
+        processing.ack(returned(rows, multiple=False))
+        self.xcoms, self.states = self.run.committer.xcoms, self.run.committer.states
+        self.xcoms["count", "return_value", -1], self.states["count"] = rows, "success"
+
+    def part(self, kind: Any, task: str, own: Any) -> Any:
+        """What a try of a task of the phase does."""
+        ti = FakeTi(task, "r1", xcoms=self.xcoms, states=self.states)
+        dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=self.updates[name]), fileloc="")
         ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
+        run = self.run
         return kind(run.spec, run.payload, own, run.spec.ledger(run.spec.memory), ti, run.log)
 
-    def acquire() -> Any:
-        turn = part(PhaseTurn, "acquire", (of_b, of_d))
-        assert commit_in_turn(turn, run.spec.memory, patience=0) is None
+    def acquire(self) -> Any:
+        """Take the turn; the grant."""
+        turn = self.part(PhaseTurn, "acquire", (*self.updates["b"], *self.updates["d"]))
+        assert commit_in_turn(turn, self.run.spec.memory, patience=0) is None
         return turn.grant
 
-    def write(task: str, grant: Any) -> dict[str, Any]:
-        committer = part(PhaseWrite, task, updates[task])
+    def write(self, task: str, grant: Any) -> dict[str, Any]:
+        """Run a committer; references to the new values that it leaves."""
+        committer = self.part(PhaseWrite, task, self.updates[task])
         committer.write(grant)
-        states[task] = "success"
+        self.states[task] = "success"
         found: dict[str, Any] = committer.new_values
         return found
 
-    first = acquire()
-    refs = write("b", first)
-    write("d", first)
+
+LEFT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
+
+
+def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_again(make: Any) -> None:  # noqa: F811
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    largest = MemoryState("largest", keys=["word"], values={"count": Max()})
+    of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
+    rows = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
+    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), rows)
+    first = phase.acquire()
+    refs = phase.write("b", first)
+    phase.write("d", first)
     # `d` is cleared alone: the turn is taken again, and what `b` had written is written anew.
-    states["d"] = None
-    second = acquire()
+    phase.states["d"] = None
+    second = phase.acquire()
     assert largest.read() == []
-    write("d", second)
+    phase.write("d", second)
     assert [(row["word"], row["count"]) for row in largest.read()] == [("dog", 1), ("man", 3)]
-    assert sorted(row["count"] for row in read(run, refs["counts"])) == [1, 3]
-    tries = run.spec.staging().kept.files.list("numbers/1/1/b@-1")
+    assert sorted(row["count"] for row in read(phase.run, refs["counts"])) == [1, 3]
+    tries = phase.run.spec.staging().kept.files.list("numbers/1/1/b@-1")
     assert sorted(tries) == [f"grant-{grant.token.generation}.{grant.token.epoch}" for grant in (first, second)]
+
+
+def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
+    make: Any,  # noqa: F811
+    state: MemoryState,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_b = persistent_aggregate(SOURCE, state=state, new_values="counts")
+    largest = MemoryState("largest", keys=["word"], values={"count": Max()})
+    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3)])
+    grant = phase.acquire()
+    refs, stage = {}, new_values.stage_keys
+
+    def paused(*args: Any, **options: Any) -> Any:
+        """While it slept after its write, another try of the same task did all, and a later one wrote to its key."""
+        monkeypatch.setattr(new_values, "stage_keys", stage)
+        refs.update(phase.write("b", grant))
+        state.write(phase.acquire(), [word("man", 100)])
+        return stage(*args, **options)
+
+    monkeypatch.setattr(new_values, "stage_keys", paused)
+    with pytest.raises(Outranked):
+        phase.write("b", grant)
+    assert read(phase.run, refs["counts"]) == [word("man", 3)]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_another_committer_gets_values_that_arrow_has_no_type_for_as_they_were(
+    make: Any,  # noqa: F811
+    state: MemoryState,
+    monkeypatch: pytest.MonkeyPatch,
+    large: bool,
+) -> None:
+    monkeypatch.setattr(writing, "ROWS_A_WRITE", 1 if large else 100)
+    of_b = persistent_aggregate(SOURCE, state=state, new_values="counts")
+    largest = MemoryState("largest", keys=["word"], values={"exact": Largest()})
+    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3), word("dog", 1, "1.50")])
+    grant = phase.acquire()
+    phase.write("b", grant)
+    phase.write("d", grant)
+    assert largest.read() == [{"word": "dog", "exact": Decimal("1.50")}, {"word": "man", "exact": Decimal("0.1")}]
+
+
+class Largest:
+    """A reducer that compares numbers with numbers."""
+
+    name, type = "largest", "numeric"
+
+    def init(self) -> Decimal:
+        return Decimal(-1)
+
+    def reduce(self, current: Decimal, row: Any) -> Decimal:
+        return max(current, row["exact"])
