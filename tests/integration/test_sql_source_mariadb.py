@@ -141,6 +141,19 @@ def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
     assert "at" not in str(batch.position)
 
 
+def test_an_order_by_another_column_than_that_of_auto_increment_does_not_begin_anew(engine: sa.Engine) -> None:
+    run(engine, "ALTER TABLE orders ADD seq BIGINT NOT NULL UNIQUE", "INSERT INTO orders (seq) VALUES (100), (200)")
+    source = SqlSource("shop", "orders", order_by="seq")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    try:
+        run(engine, "INSERT INTO orders (seq) VALUES (300)", "SET GLOBAL auto_increment_increment = 2")
+        assert source.losses(batch.position) == []
+        assert rest(source, batch.position) == [3]
+    finally:
+        run(engine, "SET GLOBAL auto_increment_increment = DEFAULT")
+
+
 def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None:
     for kind in ("DATETIME(6)", "TIMESTAMP(6)"):
         table = f"seen_{kind[0]}"

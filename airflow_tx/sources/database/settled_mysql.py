@@ -14,6 +14,9 @@ from airflow_tx.sources.database.places import Key
 from airflow_tx.sources.database.settled import Settling
 
 _LOCKED = (1205, 3572)
+_OF_TABLE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+_NEXT = f"SELECT auto_increment FROM information_schema.tables WHERE {_OF_TABLE}"
+_EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND column_name = :column"
 
 
 class MySqlSettling(Settling):
@@ -43,16 +46,22 @@ class MySqlSettling(Settling):
             self.connection.exec_driver_sql("UNLOCK TABLES")
 
     def drawn(self) -> int | None:
-        """The last id that AUTO_INCREMENT gave."""
+        """The last id that AUTO_INCREMENT gave; that of another column says nothing about this order."""
+        if not self._given_by_server():
+            return None
         if self.connection.dialect.is_mariadb is False:  # type: ignore[attr-defined]
             self.connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
-        schema, _, name = self.table.name.rpartition(".")
-        asked = sa.text(
-            "SELECT auto_increment FROM information_schema.tables "
-            "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
-        )
-        found = self.connection.execute(asked, {"schema": schema or None, "name": name}).scalar()
+        found = self.connection.execute(sa.text(_NEXT), self._named()).scalar()
         return None if found is None else int(found) - 1
+
+    def _given_by_server(self) -> bool:
+        """Whether AUTO_INCREMENT is on the column that orders the rows."""
+        asked = {**self._named(), "column": self.table.order[0].name}
+        return "auto_increment" in str(self.connection.execute(sa.text(_EXTRA), asked).scalar()).lower()
+
+    def _named(self) -> dict[str, str | None]:
+        schema, _, name = self.table.name.rpartition(".")
+        return {"schema": schema or None, "name": name}
 
     def _locked(self) -> bool:
         waits_for = "transactions that have written to it are open (SELECT * FROM information_schema.innodb_trx)"
@@ -78,7 +87,7 @@ class MySqlSettling(Settling):
         if str(read_only) not in ("0", "OFF"):
             problem = "its server is read-only, as a replica is, which does not know the running transactions"
             raise self.teller.refused(problem, "Let the connection lead to the primary.")
-        if step > 1 and self.table.order[0].kind == "integer":
+        if step > 1 and self._given_by_server():
             raise self.teller.refused(
                 f"auto_increment_increment is {step}: several servers hand out ids, in no common order",
                 "Order by a time and the id, or let one server hand them out.",
