@@ -20,6 +20,7 @@ from airflow_tx.operators.reading import inputs_of, rows_of_output
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import partition_persist, persistent_aggregate
 from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_AT_ONCE
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
@@ -289,7 +290,7 @@ def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3)])
     grant = phase.acquire()
-    refs, stage = {}, new_values.stage_keys
+    refs, stage = dict[str, Any](), spark_new_values.stage_keys
 
     def paused(*args: Any, **options: Any) -> Any:
         """While it slept after its write, another try of the same task did all, and a later one wrote to its key."""
@@ -330,4 +331,4 @@ class Largest:
         return Decimal(-1)
 
     def reduce(self, current: Decimal, row: Any) -> Decimal:
-        return max(current, row["exact"])
+        return max(current, Decimal(row["exact"]))
