@@ -299,6 +299,25 @@ def test_a_table_that_begins_anew_is_read_from_its_start_once_that_is_accepted(s
     assert again.position != batch.position  # else the loss would be found at this place, too
 
 
+def test_a_table_that_has_grown_past_its_old_rows_is_known_to_begin_anew_by_its_sequence(shop: Shop) -> None:
+    fill = "INSERT INTO orders (amount) SELECT mod(n, 2) FROM generate_series({}) n"
+    shop.run(fill.format("1, 4"))
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    # Neither a new file of the table nor new values of its rows are a new beginning.
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
+        connected.exec_driver_sql("VACUUM FULL orders")
+    shop.run("UPDATE orders SET amount = amount + 1", fill.format("5, 5"))
+    assert source.losses(batch.position) == []
+    shop.run("TRUNCATE orders RESTART IDENTITY", fill.format("2, 7"))
+    assert "begins anew: rows up to 4 were taken, and other rows have the last of these ids now" in refusal(
+        lambda: source.initialize_transaction(2, batch.position)
+    )
+    (loss,) = source.losses(batch.position)
+    assert rest(source, loss.goes_on) == [1, 2, 3, 4, 5, 6]
+
+
 def test_rows_that_changed_places_are_noticed_when_they_are_read(shop: Shop) -> None:
     shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)")
     shop.run("INSERT INTO seen (at) SELECT timestamp '2026-01-01' + n * interval '1 s' FROM generate_series(1, 3) n")

@@ -141,6 +141,18 @@ def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
     assert "at" not in str(batch.position)
 
 
+def test_a_truncated_table_that_has_grown_past_its_old_rows_stops_the_source(engine: sa.Engine) -> None:
+    run(engine, "INSERT INTO orders (amount) VALUES (1), (2)")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    run(engine, "UPDATE orders SET amount = 7 WHERE id = 2")
+    assert source.losses(batch.position) == []
+    run(engine, "TRUNCATE orders", "INSERT INTO orders (amount) VALUES (3), (4), (5)")
+    with pytest.raises(SourceError, match="table orders begins anew: rows up to 2 were taken, and other rows have"):
+        source.initialize_transaction(2, batch.position)
+
+
 def test_an_order_by_another_column_than_that_of_auto_increment_does_not_begin_anew(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD seq BIGINT NOT NULL UNIQUE", "INSERT INTO orders (seq) VALUES (100), (200)")
     source = SqlSource("shop", "orders", order_by="seq")

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+from airflow_tx.sources.database.mark import Mark
+
 Key: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns that it is ordered by, as the database's driver has them."""
 
@@ -35,12 +37,14 @@ class Position:
     :param since: rows after it and up to `last` are counted again, to find such as came too late; None: all are.
     :param rows: how many they were.
     :param restarts: how often the table has begun anew, so that no position ever comes twice.
+    :param mark: by what the last of these rows are known again; None: by nothing, as in positions of older versions.
     """
 
     last: Key | None = None
     since: Key | None = None
     rows: int = 0
     restarts: int = 0
+    mark: Mark | None = None
 
     def after(self, upto: Key, rows: int) -> Position:
         """The position once `rows` more rows, up to the key `upto`, are taken."""
@@ -51,7 +55,8 @@ class Position:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         found: dict[str, Any] = {"last": key_json(self.last), "since": key_json(self.since), "rows": self.rows}
-        return {**found, "restarts": self.restarts} if self.restarts else found
+        found |= {"restarts": self.restarts} if self.restarts else {}
+        return found if self.mark is None else {**found, "mark": self.mark.to_json()}
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> Position:
@@ -64,7 +69,8 @@ class Position:
             return cls()
         try:
             last, since = _key(value["last"], columns), _key(value["since"], columns)
-            return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)))
+            mark = Mark.from_json(value.get("mark"))
+            return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ValueError(f"{str(value)[:80]!r} is not the position of rows in this order") from error
 

@@ -45,6 +45,10 @@ class Settling(ABC):
     def drawn(self) -> int | None:
         """The last id that the database has handed out; None: it hands out none, or does not say."""
 
+    def identity(self) -> str | None:
+        """What is another once the table begins anew, and seldom else; None: nothing that this database would say."""
+        return None
+
     @abstractmethod
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
         """Whether a time lies so many seconds before now, by the database's clock.

@@ -38,6 +38,7 @@ _DRAWN = """
 SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
             THEN pg_sequence_last_value(CAST(:id AS oid)) END
 """
+_FILE = "SELECT pg_relation_filenode(CAST(CAST(:id AS oid) AS regclass))"
 _OF_SEQUENCE = """
 SELECT l.virtualtransaction, l.pid, a.application_name, a.xact_start
 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -95,6 +96,13 @@ class PostgresSettling(Settling):
             return None
         found = self.connection.execute(sa.text(_DRAWN), {"id": self._sequence.id}).scalar()
         return None if found is None else int(found)
+
+    def identity(self) -> str | None:
+        """The file of the sequence: TRUNCATE ... RESTART IDENTITY and ALTER SEQUENCE ... RESTART make a new one."""
+        if self._sequence is None:
+            return None
+        found = self.connection.execute(sa.text(_FILE), {"id": self._sequence.id}).scalar()
+        return None if found is None else str(found)
 
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
         """See `Settling.earlier`."""

@@ -13,6 +13,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.loss import Loss
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.database.access import Database, Teller
+from airflow_tx.sources.database.mark import MARKED_ROWS, Mark
 from airflow_tx.sources.database.places import Key, Position, Range, Rows, shown
 from airflow_tx.sources.database.settled import Settling, SqliteSettling
 from airflow_tx.sources.database.settled_mysql import MySqlSettling
@@ -72,8 +73,7 @@ class Shard:
         """
         position = self.position(place)
         with self.database.connected() as connection:
-            table = self.checked(connection)
-            settling = _SETTLING[self.database.kind](connection, table, self.teller, deadline)
+            settling = self._settling(connection, deadline)
             kept = self._kept(settling, position)
             loss = self._lost(settling, position, kept)
             if loss is not None:
@@ -100,12 +100,13 @@ class Shard:
         most = min(each * MOST_RANGES, each * MOST_RANGES if most is None else most)
         with self.database.connected() as connection:
             cuts = self.checked(connection).cuts(connection, look.range, most=most, each=each)
-        if not cuts:
-            return None
+            if not cuts:
+                return None
+            mark = self._mark(self._settling(connection), Range(look.position.since, cuts[-1][0]))
         numbers = [0, *(number for _, number in cuts)]
         counts = [upto - before for before, upto in pairwise(numbers)]
         rows = Rows(look.position.last, tuple(key for key, _ in cuts), tuple(counts))
-        return rows, look.position.after(rows.ends[-1], rows.count)
+        return rows, replace(look.position.after(rows.ends[-1], rows.count), mark=mark)
 
     def backlog(self, place: Json) -> int:
         """How many rows there are behind a position, settled or not."""
@@ -118,8 +119,27 @@ class Shard:
         """The rows at or before a position that are in no batch, or that the next ones would be taken for."""
         position = self.position(place)
         with self.database.connected() as connection:
-            settling = _SETTLING[self.database.kind](connection, self.checked(connection), self.teller, 0.0)
+            settling = self._settling(connection)
             return self._lost(settling, position, self._kept(settling, position))
+
+    def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
+        return _SETTLING[self.database.kind](connection, self.checked(connection), self.teller, deadline)
+
+    def _mark(self, settling: Settling, taken: Range) -> Mark | None:
+        """By what the last of the rows that were taken are known again; only ids can begin anew."""
+        table = settling.table
+        if [column.kind for column in table.order] != ["integer"]:
+            return None
+        rows = table.last(settling.connection, table.within(taken), most=MARKED_ROWS)
+        return Mark.of(table.order[0].name, rows, settling.identity())
+
+    def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
+        """Whether other rows have the ids of the last ones that were taken."""
+        if mark is None or not mark.rows:
+            return False
+        table, numbers = settling.table, list(mark.rows)
+        rows = table.last(settling.connection, table.keys[0].in_(numbers), most=len(numbers))
+        return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: Position) -> int:
         """How many rows there are now of those that are counted again."""
@@ -131,12 +151,12 @@ class Shard:
         if position.last is None:
             return None
         before, partition = position.to_json(), self.teller.partition or ""
-        drawn = settling.set_back(position.last)
-        if drawn is not None:
+        drawn, key = settling.set_back(position.last), settling.table.order[0].name
+        if drawn is not None or self._is_other(settling, position.mark):
             again = Position(restarts=position.restarts + 1)
-            what = f"table {self.table} begins anew: rows up to {shown(position.last)} were taken, and the last "
-            what += f"{settling.table.order[0].name} is {drawn} now; accepted, it is read from its first row on"
-            return Loss(partition, before, again.to_json(), what)
+            what = f"table {self.table} begins anew: rows up to {shown(position.last)} were taken, and "
+            what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
+            return Loss(partition, before, again.to_json(), f"{what} now; accepted, it is read from its first row on")
         if kept <= position.rows:
             return None
         behind = "" if position.since is None else f" behind {shown(position.since)}"

@@ -57,6 +57,7 @@ class Table:
         self._require(found, spec.order_by)
         self._require(found, spec.columns or ())
         self.columns: Sequence[str] = spec.columns or tuple(found)
+        self.times = {column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)}
         self.order = [self._column(connection, found[column]) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
         self._check_unique(inspector)
@@ -124,6 +125,12 @@ class Table:
         """The statement that reads rows, in their order."""
         wanted = [self.clause.c[name] for name in self.columns]
         return sa.select(*wanted).where(*conditions).order_by(*self.keys).limit(most)
+
+    def last(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int) -> list[dict[str, Any]]:
+        """The last rows that meet all conditions, with their keys."""
+        backwards = [key.desc() for key in self.keys]
+        query = sa.select(*self.clause.c).where(*conditions).order_by(*backwards).limit(most)
+        return [dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)]
 
     # --- checks ---------------------------------------------------------------------------------------------------
 

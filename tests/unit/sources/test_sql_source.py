@@ -157,6 +157,53 @@ def test_ids_that_sqlite_gives_again_stop_the_source(books: Books, kind: str, to
     assert rows(source, batch.position) == [{"id": 3, "n": 3}]
 
 
+SOLD = "CREATE TABLE sold (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, state TEXT DEFAULT 'new');"
+
+
+def sold(books: Books) -> tuple[SqlSource, Any]:
+    """A source that has taken three rows, and where it stands."""
+    books.run(SOLD + "INSERT INTO sold (title) VALUES ('a'), ('b'), ('c')")
+    source = SqlSource("books", "sold")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    return source, json.loads(json.dumps(batch.position))
+
+
+def test_a_table_that_began_anew_and_has_grown_past_its_old_rows_stops_the_source(books: Books) -> None:
+    source, position = sold(books)
+    books.run("DELETE FROM sold; DELETE FROM sqlite_sequence")
+    books.run("INSERT INTO sold (title) VALUES ('d'), ('e'), ('f'), ('g'), ('h')")
+    told = "table sold begins anew: rows up to 3 were taken, and other rows have the last of these ids now"
+    with pytest.raises(SourceError, match=told):
+        rows(source, position)
+    (loss,) = source.losses(position)
+    assert [row["title"] for row in rows(source, loss.goes_on)] == ["d", "e", "f", "g", "h"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE sold SET title = 'x', state = 'sold' WHERE id = 3",
+        "UPDATE sold SET state = 'sold'",
+        "UPDATE sold SET title = 'x', state = 'sold' WHERE id > 1; DELETE FROM sold WHERE id < 3",
+        "ALTER TABLE sold ADD price INT; UPDATE sold SET price = id",
+        "DELETE FROM sold",
+    ],
+)
+def test_taken_rows_that_are_changed_or_deleted_are_no_new_beginning(books: Books, change: str) -> None:
+    source, position = sold(books)
+    books.run(f"{change}; INSERT INTO sold (title) VALUES ('d')")
+    assert source.losses(position) == []
+    assert [row["id"] for row in rows(source, position)] == [4]
+
+
+def test_a_position_without_a_mark_is_read_on(books: Books) -> None:
+    source, position = sold(books)
+    del position["mark"]
+    books.run("INSERT INTO sold (title) VALUES ('d')")
+    assert [row["id"] for row in rows(source, position)] == [4]
+
+
 def test_a_value_without_an_order_is_named(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
     with pytest.raises(SourceError, match=r"table sold: 1\.5, of type float, has no place in an order of rows"):
