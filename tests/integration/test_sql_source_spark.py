@@ -124,6 +124,37 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSess
     assert {row["n"]: row["price"] for row in found}[5] == Decimal("1.25")
 
 
+def test_times_of_mariadb_are_the_same_whatever_zone_the_jvm_has(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zones: Any = session._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    with LocalMariaDB() as running:
+        engine = connect(running, running.new_database(), monkeypatch)
+        with engine.begin() as connected:
+            connected.exec_driver_sql("SET time_zone = '+00:00'")
+            connected.exec_driver_sql(
+                "CREATE TABLE seen (at TIMESTAMP(6) NOT NULL, id INT PRIMARY KEY, wall DATETIME NULL, UNIQUE (at, id))"
+            )
+            connected.exec_driver_sql(
+                "INSERT INTO seen VALUES ('2026-01-01 12:00:00.25', 1, '2026-03-08 02:30:00'), "
+                "('2026-07-01 12:00:00', 2, NULL)"
+            )
+        source = SqlSource("shop", f"{engine.url.database}.seen", order_by=["at", "id"], rows_per_read=1)
+        try:
+            zones.setDefault(zones.getTimeZone("America/New_York"))
+            frame: Any = source.emit_batch(ATTEMPT, taken(source).rows, session)
+            found = frame.selectExpr("id", "unix_micros(at) AS at", "unix_micros(wall) AS wall").collect()
+        finally:
+            zones.setDefault(before)
+            source.close()
+    assert frame.columns == ["at", "id", "wall"]
+    assert sorted((row.id, row.at, row.wall) for row in found) == [
+        (1, 1_767_268_800_250_000, 1_772_937_000_000_000),
+        (2, 1_782_907_200_000_000, None),
+    ]
+
+
 @pytest.fixture
 def orders(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
     engine = connect(server, server.new_database(), monkeypatch)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
+from sqlalchemy.sql.util import ClauseAdapter
 
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.database.access import READER
@@ -70,17 +72,18 @@ class JdbcRows:
             in_session, dialect = self._snapshot(self._held), self._held.dialect
         if database.kind != "postgresql":
             self.close()  # it has no state that others could read
-        predicates = [_predicate(table, each, dialect) for each in self._rows.ranges]
+        form: Plain = Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
+        predicates = [form.predicate(each) for each in self._rows.ranges]
         options = {**_properties(database.url), "sessionInitStatement": in_session}
         # What the database compares otherwise than Spark, such as texts, stays with Spark.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
-        name = _text(dialect.identifier_preparer.format_table(table.clause))
         try:
-            frame = spark.read.jdbc(_address(database.url), name, predicates=predicates, properties=options)
+            read = spark.read.jdbc(_address(database.url), form.name, predicates=predicates, properties=options)
+            frame = read.selectExpr(*form.columns)
             frame.schema  # noqa: B018 - asked for here, so that what is wrong is told here
         except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
             raise self._unreadable(error) from None
-        return frame.select(*(f"`{column.replace('`', '``')}`" for column in table.columns))
+        return frame
 
     def _snapshot(self, held: Connection) -> str:
         if self._shard.database.kind != "postgresql":
@@ -98,14 +101,63 @@ class JdbcRows:
         return self._shard.teller.refused(f"Spark cannot read it: {told[:300]}", remedy)
 
 
-def _predicate(table: Table, rows: Range, dialect: Dialect) -> str:
-    """The condition of a range, as text: Spark takes no parameters."""
-    return _text(str(table.within(rows).compile(dialect=dialect, compile_kwargs={"literal_binds": True})))
+class Plain:
+    """A table as Spark reads it: as it is."""
+
+    def __init__(self, table: Table, dialect: Dialect) -> None:
+        self.table, self.dialect = table, dialect
+
+    @property
+    def name(self) -> str:
+        """From what is selected."""
+        return self.dialect.identifier_preparer.format_table(self.table.clause).replace("%%", "%")
+
+    @property
+    def columns(self) -> list[str]:
+        """Its columns, as expressions of Spark."""
+        return [_quoted(column) for column in self.table.columns]
+
+    def predicate(self, rows: Range) -> str:
+        """The condition of a range, as text: Spark takes no parameters."""
+        return self.text(self.table.within(rows))
+
+    def text(self, statement: sa.ClauseElement) -> str:
+        """A statement for others than the driver of Python, for which every percent sign is doubled."""
+        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"literal_binds": True})
+        return str(compiled).replace("%%", "%")
 
 
-def _text(statement: str) -> str:
-    """A statement for others than the driver of Python, for which every percent sign was doubled."""
-    return statement.replace("%%", "%")
+class InUtc(Plain):
+    """A table of MySQL or MariaDB: its times come as texts in UTC, for the driver reads times in the JVM's own zone."""
+
+    def __init__(self, table: Table, dialect: Dialect) -> None:
+        super().__init__(table, dialect)
+        self._alias = table.clause.alias("tx_rows")
+        self._texts = {column: f"tx_text_{number}" for number, column in enumerate(sorted(table.times))}
+
+    @property
+    def name(self) -> str:
+        """See `Plain.name`; Spark selects only what it needs of it."""
+        times = [sa.cast(self.table.clause.c[name], sa.CHAR).label(text) for name, text in self._texts.items()]
+        return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
+
+    @property
+    def columns(self) -> list[str]:
+        """See `Plain.columns`."""
+        return [self._column(column) for column in self.table.columns]
+
+    def predicate(self, rows: Range) -> str:
+        """See `Plain.predicate`; of the key itself, as an index has it."""
+        return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
+
+    def _column(self, name: str) -> str:
+        if name not in self._texts:
+            return _quoted(name)
+        return f"CAST(concat({self._texts[name]}, '+00:00') AS TIMESTAMP_LTZ) AS {_quoted(name)}"
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
 
 
 def _family(url: URL) -> str:
