@@ -23,6 +23,7 @@ from airflow.sdk import (
 from counting import counted, counting_dag, state
 from daily import FIRST
 
+import airflow_tx
 from airflow_tx import CommitOperator, DataIntervalSource, RunPartitionSource, Transaction, persistent_aggregate
 
 # For the tasks of this file alone: those of others wait on purpose, and would make room. A busy scheduler takes some
@@ -73,5 +74,5 @@ for dag_id, max_pending in (("yielding", 3), ("yielding_in_begin", 1)):
     counting_dag(dag_id, max_pending=max_pending).max_active_runs = max_pending + 1
 
 # An example, as it is for users: its DAG, and the module of its reader beside it.
-sys.path.append(str(Path(__file__).resolve().parents[3] / "dags"))
+sys.path.append(str(Path(airflow_tx.__file__).resolve().parents[1] / "dags"))
 importlib.import_module("daily_orders")
