@@ -14,7 +14,17 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources import kafka_rows
 from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kafka_offsets import KafkaUnreachable
-from airflow_tx.sources.kafka_places import Look, Range, available, begins, chosen, losses, place_of, split_name
+from airflow_tx.sources.kafka_places import (
+    Look,
+    Range,
+    available,
+    begins,
+    chosen,
+    life_of,
+    losses,
+    place_of,
+    split_name,
+)
 from airflow_tx.sources.kafka_topics import OTHER_SOURCE, KafkaTopics
 
 if TYPE_CHECKING:
@@ -91,7 +101,7 @@ class KafkaSource(KafkaTopics):
             return None
         topic_id, own = look.extents[partition].topic_id, taken[partition]
         rows: Json = {"topic_id": topic_id, "from": own.start, "to": own.end}
-        return Batch(rows, place_of(topic_id, own.end), own.count)
+        return Batch(rows, place_of(topic_id, own.end, life_of(prev_metadata)), own.count)
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
         """Why a batch has so many rows, in words."""
@@ -186,4 +196,5 @@ class KafkaSource(KafkaTopics):
 
 
 def _is_place(place: Any) -> bool:
-    return isinstance(place, dict) and isinstance(place.get("offset"), int) and "topic_id" in place
+    counted = isinstance(place, dict) and all(isinstance(place.get(name, 0), int) for name in ("offset", "life"))
+    return counted and "offset" in place and "topic_id" in place

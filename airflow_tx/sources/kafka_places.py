@@ -65,9 +65,18 @@ def split_name(partition: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def place_of(topic_id: str | None, offset: int) -> dict[str, Any]:
-    """A place as the ledger keeps it."""
-    return {"topic_id": topic_id, "offset": offset}
+def place_of(topic_id: str | None, offset: int, life: int = 0) -> dict[str, Any]:
+    """A place as the ledger keeps it.
+
+    :param life: how often the partition was cut or made anew, so that no place comes twice; 0 is left out.
+    """
+    place: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
+    return {**place, "life": life} if life else place
+
+
+def life_of(place: Any) -> int:
+    """How often the partition was cut or made anew before a place; of none, 0."""
+    return int(place.get("life", 0)) if place else 0
 
 
 def begins(look: Look, places: Mapping[str, Any]) -> set[str]:
@@ -123,20 +132,20 @@ def _loss(name: str, place: Mapping[str, Any], look: Look) -> Iterator[Loss]:
     topic, offset, extent = split_name(name)[0], place["offset"], look.extents.get(name)
     if name in look.away or topic not in look.ids:
         return
-    topic_id = look.ids[topic]
+    topic_id, life = look.ids[topic], life_of(place)
     if None not in (topic_id, place["topic_id"]) and topic_id != place["topic_id"]:
         goes_on = extent.first if extent else 0
         what = f"{name}: all from offset {offset} on of topic {place['topic_id']}, which was deleted; "
         what += f"the topic of this name is now {topic_id}, " + (
             f"from offset {goes_on} on" if extent else "without this partition"
         )
-        yield Loss(name, dict(place), place_of(topic_id, goes_on), what)
+        yield Loss(name, dict(place), place_of(topic_id, goes_on, life + 1), what)
     elif extent is None:
         return
     elif offset < extent.first:
         what = f"{name}: offsets {offset} to {extent.first - 1}, the first one left is {extent.first}"
-        yield Loss(name, dict(place), place_of(topic_id, extent.first), what)
+        yield Loss(name, dict(place), place_of(topic_id, extent.first, life), what)
     elif offset > extent.end:
         what = f"{name}: offset {offset} was reached, and the partition now ends at {extent.end}: it was cut, and what "
         what += f"is written again at offsets {extent.end} to {offset - 1} is new"
-        yield Loss(name, dict(place), place_of(topic_id, extent.end), what)
+        yield Loss(name, dict(place), place_of(topic_id, extent.end, life + 1), what)

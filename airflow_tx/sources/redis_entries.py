@@ -121,15 +121,13 @@ class StreamMessages(MessageLog):
     def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
         """See `MessageLog.take`."""
         at: StreamPlace = look.place
-        taken, to, gone = self._walk(client, at, count)
+        taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
             return gone
-        read = None if at.read is None else at.read + taken
-        after = StreamPlace(to, read, at.deleted, at.life)
-        return Batch({"after": at.after, "to": to, "quantity": taken}, after.to_json(), taken)
+        return Batch({"after": at.after, "to": after.after, "quantity": taken}, after.to_json(), taken)
 
-    def _walk(self, client: Any, at: StreamPlace, count: int) -> tuple[int, str, Gone | None]:
-        """Go on by so many entries: how many there were, the id of the last of them, and what is missing."""
+    def _walk(self, client: Any, at: StreamPlace, count: int) -> tuple[int, StreamPlace, Gone | None]:
+        """Go on by so many entries: how many there were, the place behind them, and what is missing."""
         taken, to = 0, at.after
         while taken < count:
             step = min(count - taken, _STEP)
@@ -137,11 +135,13 @@ class StreamMessages(MessageLog):
             if said is None:
                 raise self.database.unavailable(f"the stream {self.key} is gone from {self.database.where}")
             if not taken and (gone := self._judged(at, said)):
-                return 0, to, gone
+                return 0, at, gone
             taken, to = taken + said.found, said.to or to
             if said.found < step or to == said.final:
-                return taken, to, self._miscounted(at, said, taken, to)
-        return taken, to, None
+                # A place of a server that did not count gets its count here: all that was added is before it.
+                read = said.added if at.read is None else at.read + taken
+                return taken, replace(at, after=to, read=read), self._miscounted(at, said, taken, to)
+        return taken, replace(at, after=to, read=None if at.read is None else at.read + taken), None
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
         """See `MessageLog.parts`."""

@@ -309,6 +309,22 @@ def test_a_stream_whose_entries_were_deleted_before_the_first_batch_is_read_from
     assert log.decide(rest.position) is None
 
 
+def test_a_stream_that_was_read_before_its_server_counted_is_guarded_once_a_batch_came_to_its_end(
+    server: LocalRedis,
+) -> None:
+    log = Streamed(server)
+    log.write("a", "b", "c")
+    place: Any = plain(log.batch(max_rows_per_batch=1).position)[log.partition]
+    uncounted = {log.partition: {name: each for name, each in place.items() if name != "read"}}
+    second = log.batch(uncounted, max_rows_per_batch=1)
+    assert "read" not in plain(second.position)[log.partition]
+    third = log.batch(second.position, max_rows_per_batch=1)
+    assert (log.texts(second), log.texts(third)) == (["b"], ["c"])
+    log.write("d", "e")
+    server.client().xtrim(log.key, maxlen=1, approximate=False)
+    assert log.texts(log.batch(log.accepted(third.position))) == ["e"]
+
+
 def test_a_stream_that_is_gone_is_a_loss_and_goes_on_from_its_beginning(server: LocalRedis) -> None:
     log = Streamed(server)
     log.write("a", "b")

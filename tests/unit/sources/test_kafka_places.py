@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.accepting import going_on_at
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.sources.kafka import KafkaSource
 from airflow_tx.sources.kafka_places import Extent, Look, Range, available, chosen, losses, place_of
 from airflow_tx.sources.sizing import Limit
@@ -59,13 +62,13 @@ def test_losses_say_where_it_goes_on() -> None:
     found = losses(seen, places(t_0=4, t_1=5, t_2=3))
     assert [(loss.partition, loss.place["offset"], loss.goes_on) for loss in found] == [
         ("t-0", 4, place_of("id", 7)),
-        ("t-1", 5, place_of("id", 3)),
+        ("t-1", 5, place_of("id", 3, life=1)),
     ]
     anew = Look({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
     found = losses(anew, places(t_0=4, t_1=5))
     assert [(loss.partition, loss.goes_on) for loss in found] == [
-        ("t-0", place_of("new", 2)),
-        ("t-1", place_of("new", 0)),
+        ("t-0", place_of("new", 2, life=1)),
+        ("t-1", place_of("new", 0, life=1)),
     ]
     # Accepted, they are none any more.
     assert losses(anew, {loss.partition: loss.goes_on for loss in found}) == []
@@ -80,6 +83,30 @@ def test_a_kafka_without_topic_ids_is_judged_by_offsets() -> None:
     seen = Look({"t-0": Extent(None, 0, 3)}, ids={"t": None})
     assert losses(seen, places(t_0=3)) == []
     assert len(losses(seen, places(t_0=4))) == 1
+
+
+@pytest.mark.parametrize("ids", [("A", "A", "A"), (None, None, None), ("A", "B", "A")])
+def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
+    ids: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = KafkaSource(topic="t")
+    topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
+    position: Any = {"t-0": place_of(ids[0], 7)}
+    batches = []
+    # Cut to 5, written again up to 7, and cut and written once more.
+    for topic_id in ids[1:]:
+        for end in (5, 6, 7, 7):
+            seen = Look({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
+            monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
+            for loss in losses(seen, going_on_at(topology, position).position):
+                topology.accepted.setdefault(loss.partition, []).append(
+                    {"place": loss.place, "goes_on": loss.goes_on, "what": loss.what}
+                )
+            decided = source.decide(TransactionAttempt(1, 1), going_on_at(topology, position).position)
+            if decided is not None:
+                batches.append((decided.rows["t-0"]["from"], decided.rows["t-0"]["to"]))  # type: ignore[index,call-overload]
+                position = decided.position
+    assert batches == [(5, 6), (6, 7)] * 2
 
 
 def test_a_range_counts_its_offsets() -> None:
