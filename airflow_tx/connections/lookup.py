@@ -47,7 +47,7 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str) -> Endpoint
     :param conn_type: what kind of connection to define if there is none.
     :raises ConfigError: there is none.
     """
-    handed = os.environ.get(_OURS + conn_id.upper())
+    handed = os.environ.get(_OURS + conn_id)
     found = _parsed(conn_id, handed) if handed else _of_airflow(conn_id)
     if found is None:
         remedy = f"Define the connection: airflow connections add {conn_id} --conn-type {conn_type} ..."
@@ -58,12 +58,12 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str) -> Endpoint
 def handed_over(connection: Endpoint) -> dict[str, str]:
     """The environment in which a process of ours that is no task finds this connection."""
     plain = {each.name: getattr(connection, each.name) for each in fields(connection) if each.name != "conn_id"}
-    return {_OURS + connection.conn_id.upper(): json.dumps(plain)}
+    return {_OURS + connection.conn_id: json.dumps(plain)}
 
 
 def for_airflow(conn_id: str) -> None:
     """Let Airflow's own code in this process find a connection that a task has handed over to it."""
-    handed = os.environ.get(_OURS + conn_id.upper())
+    handed = os.environ.get(_OURS + conn_id)
     if handed:
         os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
 

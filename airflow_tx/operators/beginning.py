@@ -106,7 +106,7 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
     try:
         batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
-            dumps([batch.rows, batch.position])
+            dumps([batch.rows, batch.position, batch.begin])
     except TxError:
         raise
     except Exception as error:
@@ -127,4 +127,5 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
             f"ended, at {dumps(position)[:200]}: the next one would have them again",
             remedy="Nothing was allocated; let the source give a position that lies after the rows.",
         )
-    return Proposed(batch.rows, batch.position, batch.size)
+    begins = batch.begin if isinstance(batch.begin, dict) else None
+    return Proposed(batch.rows, batch.position, batch.size, begins)

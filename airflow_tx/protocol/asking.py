@@ -33,11 +33,13 @@ class Proposed(NamedTuple):
     """The batch that a source decided; a plain (rows, position) means the same.
 
     :param size: how many rows there are and why so many, ``{"rows": int, "why": str}``; None if the source cannot tell.
+    :param begins: of partitions that had no place: where each of them begins, which no replay may choose anew.
     """
 
     rows: Any
     position: Any
     size: dict[str, Any] | None = None
+    begins: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

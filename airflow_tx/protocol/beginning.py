@@ -120,7 +120,7 @@ def _allocate(
     position = position_before(read, paths, txid)
     base = digest(position)
     partitioned = request.topology.partitioned
-    place, size = going_on_at(topology, position), None
+    place, size, begins = going_on_at(topology, position), None, None
     if readmission is not None:
         rows = readmission.skipped.rows
         after = unmoved(position, rows, partitioned=partitioned)
@@ -129,7 +129,9 @@ def _allocate(
             return NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest)
         if proposal.batch is None:
             return NoData(txid)
-        rows, after, size = Proposed(*proposal.batch)
+        rows, after, size, begins = Proposed(*proposal.batch)
+        if request.topology.source_kind == "transactional":
+            begins = None  # its replays have the same rows
     ended = position_after(position, after, partitioned=partitioned)
     key = request.key if request.key is not None else _unused_key(read, paths, txid)
     record = TransactionRecord(
@@ -154,7 +156,7 @@ def _allocate(
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
         Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
-        *written(read, paths, txid, Metadata(1, rows, after), partitioned=partitioned, replaces=False),
+        *written(read, paths, txid, Metadata(1, rows, after, begin=begins), partitioned=partitioned, replaces=False),
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(txid), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),

@@ -24,7 +24,9 @@ def whole(read: Reader, paths: Paths, txid: int) -> Metadata:
     parts = {name: read.get(Metadata, paths.place(name, last)) for name, last in meta.partitions.items()}
     rows = {name: part.rows for name, part in parts.items() if meta.partitions[name] == txid and part.rows is not None}
     position = {name: part.position for name, part in parts.items()}
-    return Metadata(meta.attempt, rows or None, position or None, meta.partitions)
+    taken_up = (name for name, part in parts.items() if meta.partitions[name] == txid and part.begin is not None)
+    begins = {name: parts[name].begin for name in taken_up}
+    return Metadata(meta.attempt, rows or None, position or None, meta.partitions, begins or None)
 
 
 def position_before(read: Reader, paths: Paths, txid: int) -> Any:
@@ -59,7 +61,8 @@ def written(
     index = encode(Metadata(meta.attempt, None, None, {**before, **dict.fromkeys(parts, txid)}))
     writes: list[Write] = [Put(path, index) if replaces else Create(path, index)]
     for name, position in parts.items():
-        part = encode(Metadata(meta.attempt, (meta.rows or {}).get(name), position))
+        begin = (meta.begin or {}).get(name)
+        part = encode(Metadata(meta.attempt, (meta.rows or {}).get(name), position, begin=begin))
         if name in earlier:
             writes.append(Put(paths.place(name, txid), part))
             continue

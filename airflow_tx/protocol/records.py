@@ -94,12 +94,15 @@ class Metadata:
     :param attempt: the attempt that wrote it.
     :param partitions: of a partitioned source: per partition, the last transaction up to this one that it took part in,
         where its rows and position lie.
+    :param begin: of a partition that had no place before: where it begins, for replays of an opaque source. Of a batch
+        that is put together: that of each such partition.
     """
 
     attempt: int
     rows: Any
     position: Any
     partitions: dict[str, int] | None = None
+    begin: Any = None
 
 
 @dataclass(frozen=True)

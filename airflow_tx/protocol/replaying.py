@@ -109,20 +109,24 @@ def _next_attempt(
     partitioned = request.topology.partitioned
     rows, ended, base, size = meta.rows, meta.position, record.base, record.size
     after = _own_places(meta, txid) if partitioned else ended
-    lost = record.lost
+    lost, begins = record.lost, meta.begin
     if record.pinned or request.topology.source_kind != "transactional":
         position = position_before(read, paths, txid)
         base = digest(position)
         if record.pinned:
             after = unmoved(position, rows, partitioned=partitioned)
         else:
-            place = going_on_at(topology, position)
+            # A partition that this transaction took up has no place before it; where it begins is not chosen anew.
+            begins = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
+            place = going_on_at(topology, {**begins, **(position or {})} if begins else position)
             if proposal is None or not proposal.answers(txid, place.digest):
                 return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest)
             nothing = (None, None if partitioned else position)
-            rows, after, size = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
+            rows, after, size, more = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
             # An empty one stays before the loss.
             lost = place.passed(after) if proposal.batch is not None else []
+            begins = {**(more or {}), **begins}
+            after = {**begins, **(after or {})} if begins else after
         ended = position_after(position, after, partitioned=partitioned)
     again = replace(
         record,
@@ -143,9 +147,10 @@ def _next_attempt(
         yielded=None,
         error=None,
     )
+    meta = Metadata(again.attempt, rows, after, begin=begins)
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        *written(read, paths, txid, Metadata(again.attempt, rows, after), partitioned=partitioned, replaces=True),
+        *written(read, paths, txid, meta, partitioned=partitioned, replaces=True),
         *(Delete(f"{paths.acks(txid)}/{name}") for name in started),
         Put(paths.acks(txid), b""),
     )

@@ -42,6 +42,8 @@ class Batch:
     :param count: how many rows they are, if the source knows.
     :param why: what made it so many, in words.
     :param unit: what was counted, if it is not rows.
+    :param begin: of a partition that had no place: where it begins, as a position. A replay of an opaque source goes on
+        there, whatever was added or removed meanwhile. Of all partitions together: by partition.
     """
 
     rows: Json
@@ -49,6 +51,7 @@ class Batch:
     count: int | None = None
     why: str = ""
     unit: str = "rows"
+    begin: Json = None
 
     @property
     def size(self) -> dict[str, Any] | None:

@@ -101,7 +101,9 @@ class KafkaSource(KafkaTopics):
             return None
         topic_id, own = look.extents[partition].topic_id, taken[partition]
         rows: Json = {"topic_id": topic_id, "from": own.start, "to": own.end}
-        return Batch(rows, place_of(topic_id, own.end, life_of(prev_metadata)), own.count)
+        return Batch(
+            rows, place_of(topic_id, own.end, life_of(prev_metadata)), own.count, begin=place_of(topic_id, own.start)
+        )
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
         """Why a batch has so many rows, in words."""

@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_OURS: tuple[str, ...] = (
-    "assign",
-    "subscribe",
-    "subscribepattern",
-    "startingoffsets",
-    "endingoffsets",
-    "failondataloss",
+_OURS = frozenset(
+    {"assign", "subscribe", "subscribepattern", "failondataloss", "includeheaders"}
+    | {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
+    | {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
+    | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
 )
-_OURS += ("includeheaders", "kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id")
 _OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
 OTHER_SOURCE = "The topology had another source before: give it another name, Transaction(topology=...)."
 

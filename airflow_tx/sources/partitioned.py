@@ -84,7 +84,9 @@ class PartitionedTransactionalSource(Source):
         count = sum(counts) if len(counts) == len(taken) else None
         rows = {partition: batch.rows for partition, batch in taken.items()}
         after = {partition: batch.position for partition, batch in taken.items()}
-        return Batch(rows, after, count, "" if count is None else self.told(count, places), self.unit)
+        taken_up = (name for name, batch in taken.items() if name not in places and batch.begin is not None)
+        begins: Json = {name: taken[name].begin for name in taken_up}
+        return Batch(rows, after, count, "" if count is None else self.told(count, places), self.unit, begins)
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
         """Why a batch has so many rows, in words.

@@ -83,7 +83,8 @@ class _Counted(MessageLog):
     def taken(self, cursor: Cursor, count: int, last: bytes) -> Batch:
         """The batch of so many messages from the cursor on."""
         after = replace(cursor, next=cursor.next + count, last=digest(last))
-        return Batch({"from": cursor.next, "quantity": count, "last": after.last}, after.to_json(), count)
+        rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
+        return Batch(rows, after.to_json(), count, begin=cursor.to_json())
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
         """Refuse a batch of which messages were replaced: since numbers are given in order, the last one would be, too.

@@ -124,7 +124,9 @@ class StreamMessages(MessageLog):
         taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
             return gone
-        return Batch({"after": at.after, "to": after.after, "quantity": taken}, after.to_json(), taken)
+        return Batch(
+            {"after": at.after, "to": after.after, "quantity": taken}, after.to_json(), taken, begin=at.to_json()
+        )
 
     def _walk(self, client: Any, at: StreamPlace, count: int) -> tuple[int, StreamPlace, Gone | None]:
         """Go on by so many entries: how many there were, the place behind them, and what is missing."""

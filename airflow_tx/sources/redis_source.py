@@ -86,6 +86,7 @@ class RedisSource(PartitionedTransactionalSource):
         self._clients: dict[str, Any] = {}
         self._looks: dict[str, Look | PartitionUnavailable] = {}
         self._missed: dict[str, Gone] = {}
+        self._empty: set[str] = set()
         self._asked: Limit = self.limit
 
     @abstractmethod
@@ -133,11 +134,15 @@ class RedisSource(PartitionedTransactionalSource):
         :raises ConfigError: a server does not let us in.
         """
         places = position if isinstance(position, dict) else {}
-        self._missed = {}
+        self._missed, self._empty = {}, set()
         try:
             self._looks = {name: self._try_look(name, places.get(name)) for name in self._places}
             self._asked = self._sized()
-            batch = super().decide(attempt, position)
+            batch, left_out = super().decide(attempt, position), 0
+            # Shares of those that had nothing, against what their server said, go to the others.
+            while batch is None and len(self._missed) + len(self._empty) > left_out:
+                left_out = len(self._missed) + len(self._empty)
+                batch = super().decide(attempt, position)
             if batch is None and len(self._missed) == len(self._places):
                 raise self._refused_as_gone(self._missed)
             return batch
@@ -163,6 +168,8 @@ class RedisSource(PartitionedTransactionalSource):
             taken = log.take(self._client(log.database), look, count)
             if isinstance(taken, Gone):
                 raise self._lost(partition, taken)
+            if taken is None and count:
+                self._empty.add(partition)
             if prev_metadata is not None:
                 log.passed(self._client(log.database), look)
         return taken
@@ -218,10 +225,11 @@ class RedisSource(PartitionedTransactionalSource):
             return log.look(self._client(log.database), place)
 
     def _available(self) -> dict[str, int]:
+        out = {*self._missed, *self._empty}
         return {
             name: look.available
             for name, look in self._looks.items()
-            if isinstance(look, Look) and look.gone is None and look.available
+            if isinstance(look, Look) and look.gone is None and look.available and name not in out
         }
 
     def _shares(self) -> dict[str, int]:

@@ -71,6 +71,9 @@ class Limit:
         left, shares = self.rows, dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
+        if left < len(available):  # one each, of those that have most: whoever waits comes to have most
+            most = sorted(available, key=lambda name: (-available[name], name))
+            return {name: min(available[name], 1) if name in most[:left] else 0 for name in available}
         # The smallest first: what one does not use is left for the others.
         for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
             shares[name] = min(available[name], -(-left // (len(available) - count)))

@@ -67,7 +67,7 @@ def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis: LocalRed
     for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         if name in os.environ:  # SparkBatchOperator adds to them
             monkeypatch.setenv(name, os.environ[name])
-    monkeypatch.setenv("AIRFLOW_TX_CONN_TWEETS", "")  # so that what it hands over is taken back
+    monkeypatch.setenv("AIRFLOW_TX_CONN_tweets", "")  # so that what it hands over is taken back
     found = {
         "tweets": {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": PASSWORD},
         "spark_default": {"conn_type": "spark", "host": "local[1]"},

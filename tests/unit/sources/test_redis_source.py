@@ -71,7 +71,7 @@ def test_arguments_that_cannot_be_used_are_named(make: Any, told: str) -> None:
 
 
 def test_a_connection_that_is_missing_or_of_another_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_TX_CONN_TWEETS", json.dumps({"conn_type": "http"}))
+    monkeypatch.setenv("AIRFLOW_TX_CONN_tweets", json.dumps({"conn_type": "http"}))
     with pytest.raises(ConfigError, match="'tweets', conn_type = 'http' .*RedisListSource needs a connection of type"):
         RedisListSource("tweets").backlog(None)
 

@@ -1,0 +1,66 @@
+"""Where a partition begins is decided once: a replay of the transaction that took it up does not choose anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import Proposed
+from airflow_tx.protocol.attempt import TransactionAttempt
+from tests.contract.test_accepted_losses import Log, Topology
+
+
+class Tail(Log):
+    """A source that begins with what comes after it was first asked; every batch has all that there is."""
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+        self.asked.append(position)
+        places = position or {}
+        begins = {name: rows.stop for name, rows in self.there.items() if name not in places}
+        starts = {**begins, **places}
+        ends = {name: rows.stop for name, rows in self.there.items() if starts[name] < rows.stop or name in begins}
+        return Proposed({name: [starts[name], end] for name, end in ends.items()}, ends, None, begins) if ends else None
+
+
+def test_a_replay_of_the_first_transaction_begins_where_it_began(each_store: Store, zookeeper_root: str) -> None:
+    log = Tail(a=range(3))
+    topology = Topology(each_store, zookeeper_root, log, "opaque")
+    assert topology.begin("r1").position == {"a": 3}
+    log.there["a"] = range(7)
+    second = topology.begin("r2")
+    assert second.rows == {"a": [3, 7]}
+    again = topology.begin("r1")
+    assert (again.rows, again.position) == ({"a": [3, 7]}, {"a": 7})
+    assert log.asked == [None, {"a": 3}, {"a": 3}]
+
+
+def test_a_replay_that_has_no_rows_keeps_the_beginning(each_store: Store, zookeeper_root: str) -> None:
+    log = Tail(a=range(3))
+    topology = Topology(each_store, zookeeper_root, log, "opaque")
+    topology.begin("r1")
+    for _ in range(2):
+        again = topology.begin("r1")
+        assert (again.rows, again.position) == (None, {"a": 3})
+    log.there["a"] = range(7)
+    assert topology.begin("r2").rows == {"a": [3, 7]}
+
+
+def test_a_partition_that_was_added_begins_once_too(each_store: Store, zookeeper_root: str) -> None:
+    log = Tail(a=range(3))
+    topology = Topology(each_store, zookeeper_root, log, "opaque")
+    topology.finish(topology.begin("r1"))
+    log.there.update(a=range(4), b=range(5))
+    assert topology.begin("r2").position == {"a": 4, "b": 5}
+    log.there.update(b=range(9))
+    assert topology.begin("r2").rows == {"a": [3, 4], "b": [5, 9]}
+
+
+def test_a_replay_of_a_transactional_source_has_its_rows_and_no_beginning(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    log = Tail(a=range(3))
+    topology = Topology(each_store, zookeeper_root, log, "transactional")
+    first = topology.begin("r1")
+    log.there["a"] = range(7)
+    again = topology.begin("r1")
+    assert (again.rows, again.position) == (first.rows, first.position)
