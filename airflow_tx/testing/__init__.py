@@ -7,23 +7,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow
+    from airflow_tx.testing.kafka import LocalKafka
     from airflow_tx.testing.map_suite import MapSuite
     from airflow_tx.testing.mariadb import LocalMariaDB
+    from airflow_tx.testing.memcached import LocalMemcached
+    from airflow_tx.testing.postgres import LocalPostgres
+    from airflow_tx.testing.redis import LocalRedis
     from airflow_tx.testing.source_suite import SourceSuite
+    from airflow_tx.testing.spark_connect import LocalSparkConnect
     from airflow_tx.testing.state_suite import StateSuite
+    from airflow_tx.testing.store_suite import StoreSuite
     from airflow_tx.testing.zookeeper import LocalZooKeeper
 
 # Lazy, because every pytest run in an environment with this package imports the plugin in this folder.
 _PUBLIC = {
     "LocalAirflow": "airflow_tx.testing.airflow",
+    "LocalKafka": "airflow_tx.testing.kafka",
     "LocalMariaDB": "airflow_tx.testing.mariadb",
+    "LocalMemcached": "airflow_tx.testing.memcached",
+    "LocalPostgres": "airflow_tx.testing.postgres",
+    "LocalRedis": "airflow_tx.testing.redis",
+    "LocalSparkConnect": "airflow_tx.testing.spark_connect",
     "LocalZooKeeper": "airflow_tx.testing.zookeeper",
     "MapSuite": "airflow_tx.testing.map_suite",
     "SourceSuite": "airflow_tx.testing.source_suite",
     "StateSuite": "airflow_tx.testing.state_suite",
+    "StoreSuite": "airflow_tx.testing.store_suite",
 }
 
-__all__ = ["LocalAirflow", "LocalMariaDB", "LocalZooKeeper", "MapSuite", "SourceSuite", "StateSuite"]
+__all__ = [
+    "LocalAirflow",
+    "LocalKafka",
+    "LocalMariaDB",
+    "LocalMemcached",
+    "LocalPostgres",
+    "LocalRedis",
+    "LocalSparkConnect",
+    "LocalZooKeeper",
+    "MapSuite",
+    "SourceSuite",
+    "StateSuite",
+    "StoreSuite",
+]
 
 
 def __getattr__(name: str) -> Any:
