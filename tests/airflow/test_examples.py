@@ -18,7 +18,6 @@ from airflow_tx.local.example import Example
 from airflow_tx.local.examples import EXAMPLES
 from airflow_tx.local.ledger import opened
 from airflow_tx.protocol.api import Store
-from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
 from airflow_tx.testing.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
 
@@ -52,18 +51,21 @@ def test_the_readme_names_every_example() -> None:
     assert [name for name in EXAMPLES if f"script/example {name}" not in readme] == []
 
 
+# What these show, with servers of their own, is tested by itself: test_kafka, test_sql_source, test_twitter.
+TESTED_BY_THEMSELVES = {"kafka_counts", "sql_orders", "twitter"}
+TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
+
+
 @pytest.fixture(scope="module")
 def driven(stack: Stack) -> Iterator[Mapping[str, Future[Example]]]:
-    """All examples at once, for they mostly wait; on the Airflow of the other tests, and with a Spark that is warm."""
-    examples = {name: example(stack.folder, print, stack.failpoints) for name, example in EXAMPLES.items()}
+    """These at once, for they mostly wait; on the Airflow of the other tests, and with a Spark that is warm."""
+    examples = {name: EXAMPLES[name](stack.folder, print, stack.failpoints) for name in TOGETHER}
     for example in examples.values():
         example.prepare()
     # The applications lie beside the folder of the DAGs, as in this repository.
     shutil.copytree(ROOT / "spark_apps", stack.folder / "spark_apps", dirs_exist_ok=True)
     files = [stack.airflow_dags / name for example in examples.values() for name in example.files]
-    with skipped_without_jars():
-        conf = {"spark.jars": ",".join(map(str, kafka_connector_jars()))}
-    with LocalSparkConnect(master="local[1]", conf=conf) as spark, opened(stack.zookeeper.hosts) as store:
+    with LocalSparkConnect(master="local[1]") as spark, opened(stack.zookeeper.hosts) as store:
         connect = {"connection_id": "spark_connect_default", "conn_type": "spark_connect"}
         stack.airflow.call("POST", "connections", json={**connect, "host": "127.0.0.1", "port": spark.port})
         for file in files:
@@ -81,7 +83,7 @@ def _driven(example: Example, stack: Stack, store: Store) -> Example:
 
 
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.parametrize("name", TOGETHER)
 def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -> None:
     example = driven[name].result()
     assert example.wrong() == []
@@ -90,7 +92,7 @@ def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -
 
 @pytest.mark.long
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("name", ["trident_words", "words"])
+@pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
 def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "airflow_tx.local.example", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
