@@ -51,7 +51,7 @@ def test_the_readme_names_every_example() -> None:
     assert [name for name in EXAMPLES if f"script/example {name}" not in readme] == []
 
 
-# What these show has tests of its own: test_backfill, and with further servers test_kafka, test_sql_source, test_twitter.
+# What these show has tests of its own: test_backfill, test_kafka, test_sql_source, test_twitter.
 TESTED_BY_THEMSELVES = {"daily_orders", "kafka_counts", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
 
