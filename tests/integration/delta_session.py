@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.state.backing.delta import CONF
 from airflow_tx.testing.jars import delta_jars, skipped_without_jars
+from tests.integration.fresh_jvm import end_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,7 @@ def delta_session() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    end_jvm()
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -21,6 +21,7 @@ from airflow_tx.testing.jars import fetch_jars, skipped_without_jars
 from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.server import SqlServer
+from tests.integration.fresh_jvm import end_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ def session() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(map(str, jars)))
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "Asia/Tokyo")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    end_jvm()
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
