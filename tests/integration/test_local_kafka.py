@@ -18,6 +18,9 @@ from airflow_tx.testing.jars import JarsUnavailable, fetch_jars, skipped_without
 from airflow_tx.testing.kafka import VERSION, LocalKafka
 from airflow_tx.testing.processes import marked
 
+# The tests of KafkaSource use all of it.
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalKafka]:
