@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
@@ -62,7 +63,7 @@ class Looker:
         self._shows = shows
         self._paths = paths
         self._now = now
-        # The digest of the position that a final transaction has left, and the position that is asked from next.
+        # The digest of the position that a final transaction has left, and the one that the last of them has left.
         self._base: tuple[int, str] | None = None
         self._next: tuple[int, Any] | None = None
 
@@ -103,16 +104,17 @@ class Looker:
         )
 
     def next_position(self, look: Look) -> Any:
-        """From where the next transaction is decided.
+        """From where the next transaction is decided, as `begin` would ask: behind losses that were accepted.
 
         :raises UnreadableRecord: it changes just now, or is damaged.
         """
         if self._next is not None and self._next[0] == look.allocated:
-            return self._next[1]
-        position = position_before(Reader(self.store), self._paths, look.allocated + 1)
-        # While it is open, a replay may move it.
-        self._next = None if look.opened else (look.allocated, position)
-        return position
+            position = self._next[1]
+        else:
+            position = position_before(Reader(self.store), self._paths, look.allocated + 1)
+            # While it is open, a replay may move it.
+            self._next = None if look.opened else (look.allocated, position)
+        return position if look.topology is None else going_on_at(look.topology, position).position
 
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from importlib import import_module
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.errors import StoreUnavailable
+from airflow_tx.errors import SourceError, StoreUnavailable
 from airflow_tx.operators.beginning import ask
 from airflow_tx.operators.findings import Finding, Memory
 from airflow_tx.operators.looking import Looker
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.loss import WHOLE, Loss
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.sources.api import Batch
@@ -25,6 +28,24 @@ from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Number
 RULES = {"max_pending": 2, "max_replays": 3, "backoff": 0.1, "message_timeout": 1000.0, "silence": 10.0}
 NUMBERS = ["tests.unit.operators.bench.Numbers", {}]
 HERE = "tests.unit.triggers.test_coordinator."
+
+
+class Retained(Numbers):
+    """Has lost its rows before `first`, and leaves none of them out by itself."""
+
+    first = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}Retained", {}
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        if lost := self.losses(prev_metadata):
+            raise SourceError(source="Retained", problem=f"{lost[0].what} are lost", remedy="airflow tx accept-loss")
+        return super().initialize_transaction(txid, prev_metadata)
+
+    def losses(self, position: Any) -> list[Loss]:
+        lost = position is not None and position < self.first
+        return [Loss(WHOLE, position, self.first, f"rows {position} to {self.first - 1}")] if lost else []
 
 
 class Source(Numbers):
@@ -71,6 +92,16 @@ def begin(store: CountingStore, *run_ids: str) -> None:
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
     for run_id in run_ids:
         ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+
+
+def finish(store: CountingStore, run_id: str) -> None:
+    from tests.unit.operators.test_commit import Run
+
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    run = Run(spec, run_id, [], logging.getLogger())
+    run.begin()
+    run.work()
+    run.commit_now()
 
 
 def made(**options: Any) -> CoordinatorTrigger:
@@ -135,6 +166,25 @@ def test_it_fires_when_the_source_has_rows_also_before_there_is_a_ledger(
     assert waits(made(source=source), feed) == ["Allocate"]
     begin(store, "r1")
     assert fire(made(source=NUMBERS, rules={**RULES, "max_pending": 8}))["due"] == ["Allocate"]
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["after an open one", "after a final one"])
+def test_it_asks_behind_rows_that_were_accepted_as_lost(
+    store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    monkeypatch.setattr(Retained, "first", 0)
+    begin(store, "r1")
+    runs["r1"] = "running"
+    if not opened:
+        finish(store, "r1")
+    monkeypatch.setattr(Retained, "first", 25)
+
+    def accept() -> None:
+        spec = MemorySpec("numbers", "numbers", Retained(), max_pending=8, memory=store)
+        with spec.store() as ledger:
+            spec.ledger(ledger).accept_loss(Retained().losses(10), Audit("ann", "the retention was too short"))
+
+    assert waits(made(source=[f"{HERE}Retained", {}]), accept) == ["Allocate"]
 
 
 def test_a_full_window_asks_no_source(store: CountingStore, runs: dict[str, str]) -> None:
