@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
 from airflow_tx.state.query import StateUpdater, update
 
@@ -29,8 +29,9 @@ class PersistedState:
     """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
 
     There is no fence: whether a replay counts twice, and what a committer thought dead can do, is the state's own
-    affair. What it promises is its `kind`, and by an attribute `can_roll_back` that it takes back, by itself, what a
-    replaced attempt of the same txid wrote to keys that the last one leaves alone.
+    affair. What it promises is its `kind`, and by an attribute `can_roll_back` that `begin_commit(txid)` takes back
+    what it holds of that txid, also of keys that the rows that follow leave alone. For a skipped transaction no row
+    follows, and the updater is not called.
 
     :param state: with `begin_commit` and `commit`.
     :param updater: with `update_state(state, rows)`.
@@ -87,7 +88,21 @@ class PersistedState:
         return self.write(grant, rows)
 
     def pass_over(self, grant: Grant) -> None:
-        """The transaction is skipped: the updater is not called."""
+        """Let a state that can roll back undo a skipped transaction: it begins again and has no rows.
+
+        :raises StateError: it fails to; the transaction stays open, and the skip can be repeated.
+        """
+        if not self.can_roll_back:
+            return
+        try:
+            self.state.begin_commit(grant.txid)
+            self.state.commit(grant.txid)
+        except Exception as error:
+            raise StateError(
+                state=self.name,
+                problem=f"it did not undo transaction {grant.txid}: {type(error).__name__}: {error}",
+                remedy="The transaction stays open. Remove the cause and repeat the skip.",
+            ) from error
 
     def fence(self) -> FenceRow | None:
         """None."""

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
-from airflow_tx.errors import SkippedTransaction, SkipRefused
+from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
 from airflow_tx.operators.committing import Commit
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.operators.updates import Update
@@ -136,6 +136,72 @@ def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, mo
     with pytest.raises(SkipRefused, match="cannot undo"):
         second.commit_now()
     assert noted.seen == [(2, 1)]
+
+
+class Undoing:
+    """A state of one's own that takes back what it has of a txid when that txid begins again."""
+
+    kind = "opaque"
+    can_roll_back = True
+
+    def __init__(self) -> None:
+        self.of: dict[int | None, list[Any]] = {}
+        self.updates = 0
+        self.broken = False
+
+    @property
+    def total(self) -> int:
+        return sum(row["count"] for rows in self.of.values() for row in rows)
+
+    def begin_commit(self, txid: int | None) -> None:
+        if self.broken:
+            raise OSError("the disk is full")
+        self.of[txid] = []
+
+    def commit(self, txid: int | None) -> None:
+        pass
+
+    def update_state(self, state: Undoing, rows: Any) -> None:
+        self.updates += 1
+        state.of[max(state.of, key=lambda txid: txid or 0)] = list(rows)
+
+
+def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing = Undoing()
+    own = PersistedState(undoing, undoing)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    killed_before_the_mark(run.commit(), monkeypatch)
+    assert undoing.total == 10
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert (undoing.total, undoing.updates) == (0, 1)
+    ledger.readmit(1, WHY)
+    assert run.begin().attempt.txid == 2
+    run.work()
+    assert run.commit_now() is None
+    assert undoing.total == 10
+
+
+def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeated(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing = Undoing()
+    own = PersistedState(undoing, undoing)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    killed_before_the_mark(run.commit(), monkeypatch)
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    undoing.broken = True
+    with pytest.raises(StateError, match="'Undoing' refused: it did not undo transaction 1: OSError: the disk is full"):
+        take_skip(ledger, 1, {own.name: own}, log=run.log)
+    undoing.broken = False
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert undoing.total == 0
 
 
 def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_tried_again(
