@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
+from airflow_tx import compat
 from airflow_tx.cli.restarting import Restarts, Told
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
 from airflow_tx.operators.skipping import take_skip, undoable, wanted
@@ -81,7 +82,7 @@ class Skips:
         record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(txid))
         run_id = "" if record is None else record.run_id
         if self._current() < txid:
-            return Told(txid, run_id, f"to be skipped at its turn; it waits for {self._first()}"), None
+            return self._later(txid, run_id), None
         try:
             answer = self._raced(txid)
         except StaleBatch:
@@ -90,8 +91,18 @@ class Skips:
             told = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
             return Told(txid, run_id, f"{told}skipped: {how}"), None
         if isinstance(answer, NotYet):
-            return Told(txid, run_id, f"to be skipped at its turn; it waits for {self._first()}"), None
-        return Told(txid, run_id, f"skipped. {self._readmit(txid)}"), answer
+            return self._later(txid, run_id), None
+        return Told(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+
+    def _later(self, txid: int, run_id: str) -> Told:
+        done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
+        return Told(txid, run_id, done)
+
+    def _red(self, run_id: str) -> str:
+        """What to do about a run that stays failed, although its transaction is out of the way."""
+        if compat.runs_of(self._restarts.dag_id, [run_id]).get(run_id) != "failed":
+            return ""
+        return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
 
     def _raced(self, txid: int) -> Committed | NotYet:
         """A waiting committer may take the same skip: the later grant wins, and does the same."""

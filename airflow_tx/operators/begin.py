@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import Refused
+from airflow_tx.errors import Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.spec import Payload, TransactionSpec
 
@@ -59,6 +59,10 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         spec, ti = self.transaction, context["ti"]
         try:
             answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0), log=self.log)
+        except SkippedTransaction as error:
+            # Green, as the run that found the skip still to be done.
+            self.log.warning("%s", error)
+            self._skip_all(ti)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if isinstance(answer, Begun):
@@ -146,6 +150,6 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             pass_on(spec, ledger, states, context["ti"], ended, self.log)
         self._skip_all(context["ti"])
 
-    def _skip_all(self, ti: Any) -> None:
+    def _skip_all(self, ti: Any) -> NoReturn:
         assert self.dag is not None
         compat.skip_tasks(self, ti, [self.dag.get_task(task) for task in self.transaction.inside])

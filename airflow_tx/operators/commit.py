@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_tx.config import Settings
 from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
 from airflow_tx.operators.spec import Payload, spec_of
-from airflow_tx.operators.updates import Update, check_new_values
+from airflow_tx.operators.updates import Update, checked_updates
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,9 +38,9 @@ class CommitOperator(InTurnOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
+        updates = checked_updates(updates)  # before the DAG knows of the task
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        self.updates = tuple(updates)
-        check_new_values(self.updates)
+        self.updates = updates
         # Airflow finds tasks to be upstream in template fields only.
         self.inputs = [getattr(update, "input", None) for update in self.updates]
 

@@ -159,9 +159,8 @@ class Commit:
 
         assert self._processed is not None
         attempt = self.payload.transaction
-        if self.payload.rows is None and not any(ack.outputs for ack in self._processed.acks.values()):
-            return []  # a replay that found no rows
-        values = values_of(update, self._processed.acks, attempt, pull)
+        empty = self.payload.rows is None  # a replay that found no rows
+        values = values_of(update, self._processed.acks, attempt, pull, empty=empty)
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
     def _acquire(

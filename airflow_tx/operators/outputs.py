@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StagingError
-from airflow_tx.operators.acked import RETURN_KEY, Acks, acked, fingerprint, is_ref
+from airflow_tx.operators.acked import Acks, acked, fingerprint, is_ref
 from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
@@ -21,25 +21,50 @@ Rows = Iterable[Mapping[str, Any]]
 Pull = Callable[[str, str, int], Any]
 
 
-def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull) -> list[Any]:
+def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False) -> list[Any]:
     """The output of every task instance that has one, read anew and compared with what the instance acked.
 
     :param pull: asked for (task id, name, map index).
-    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there.
+    :param empty: the batch has no rows, so that an instance need not give any.
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
+        instance gave nothing, and the update does not allow that.
     """
     task, name = update.input.operator.task_id, update.input.key
-    found = {index: pull(task, name, index) for index in acked(acks, task, name)}
-    wrong = [index for index, expected in acked(acks, task, name).items() if fingerprint(found[index]) != expected]
+    given = acked(acks, task, name)
+    found = {index: pull(task, name, index) for index in given}
+    wrong = [index for index, expected in given.items() if fingerprint(found[index]) != expected]
     emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
+    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:
         problem, remedy = "its XCom is not what the task acked", f"Clear task {task}."
-    elif not found and (emitted or name != RETURN_KEY) and any(of == task for of, _ in acks):
-        problem = f"the task gave {', '.join(map(repr, emitted)) or 'nothing'}"
+    elif emitted and not found:
+        problem = f"the task gave {', '.join(map(repr, emitted))}"
         remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
     else:
+        if silent and not empty:
+            check_empty(update, attempt, silent[0])
         return list(found.values())
     raise StagingError(
         output=name, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+    )
+
+
+def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
+    """Refuse a task that gave nothing: a forgotten `return` would lose the rows, and nobody would know.
+
+    :raises StagingError: its update does not allow that.
+    """
+    if update.allow_empty:
+        return
+    task, name = update.input.operator.task_id, update.input.key
+    raise StagingError(
+        output=name,
+        task=task if map_index < 0 else f"{task}[{map_index}]",
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem="the task gave nothing",
+        remedy=f"Let it return its rows, [] if there are none, then clear {task}; or, if nothing means no rows, say "
+        f"persistent_aggregate(..., allow_empty=True).",
     )
 
 

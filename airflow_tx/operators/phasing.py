@@ -15,7 +15,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
 from airflow_tx.operators.committing import Commit, Completion
 from airflow_tx.operators.new_values import NewValues
-from airflow_tx.operators.outputs import Rows
+from airflow_tx.operators.outputs import Rows, check_empty
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.writing import rows_to_write, write_update
@@ -86,6 +86,8 @@ class PhasePart(Commit):
             return self._left_by(task, update)
         value = compat.pull(self.ti, task, name)
         self._check_inside(task, name, value)
+        if value is None and self.payload.rows is not None:
+            check_empty(update, self.payload.transaction)
         values = [] if value is None else [value]
         return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
 

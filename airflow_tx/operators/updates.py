@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ class Update:
     :param writers: "worker", "spark", or "auto"; a number of rows: as "auto", and large from there on.
     :param spark: by which Spark; None: by the one that the task of `input` uses.
     :param new_values: the output of the committer that its new values become; None: nobody asks for them.
+    :param allow_empty: a task that gives nothing has no rows; without it, it has forgotten to give them.
     """
 
     input: Any
@@ -35,6 +36,7 @@ class Update:
     writers: str | int = "auto"
     spark: str | None = None
     new_values: str | None = None
+    allow_empty: bool = False
 
     def __repr__(self) -> str:
         source = getattr(self.input, "operator", None)
@@ -43,7 +45,13 @@ class Update:
 
 
 def persistent_aggregate(
-    input: Any, *, state: Any, writers: str | int = "auto", spark: str | None = None, new_values: str | None = None
+    input: Any,
+    *,
+    state: Any,
+    writers: str | int = "auto",
+    spark: str | None = None,
+    new_values: str | None = None,
+    allow_empty: bool = False,
 ) -> Update:
     """Add the output of a task to a state when the transaction commits (Trident's persistentAggregate).
 
@@ -58,6 +66,8 @@ def persistent_aggregate(
         "sc://host:port"; by default the connection of the task that emitted the output.
     :param new_values: a name: the keys of the batch, with the values that they have after the commit, become an output
         of the committer, ``commit.output["name"]`` (Trident's newValuesStream).
+    :param allow_empty: take a task that returns None, or emits nothing, for one that has no rows. Otherwise its commit
+        is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
     :raises ConfigError: `writers`, `spark` or `new_values` cannot be used.
     """
     known = writers in ("auto", "worker", "spark") if isinstance(writers, str) else writers > 0
@@ -72,11 +82,17 @@ def persistent_aggregate(
         if not isinstance(state, QueryableState) or not hasattr(state.columns, "composites"):
             remedy = f"{type(state).__name__} cannot be asked for the values of keys, so it has none to give."
             raise ConfigError(option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy)
-    return Update(input, state, writers, spark, new_values)
+    return Update(input, state, writers, spark, new_values, allow_empty)
 
 
 def partition_persist(
-    input: Any, *, state: Any, updater: Any = None, kind: str | None = None, new_values: str | None = None
+    input: Any,
+    *,
+    state: Any,
+    updater: Any = None,
+    kind: str | None = None,
+    new_values: str | None = None,
+    allow_empty: bool = False,
 ) -> Update:
     """Hand a task's output to a state as it is, when the transaction commits (Trident's partitionPersist).
 
@@ -87,6 +103,7 @@ def partition_persist(
     :param kind: what a state of one's own promises; default: its attribute `kind`, else non-transactional.
     :param new_values: a name: the rows that the updater returns become an output of the committer,
         ``commit.output["name"]`` (Trident's newValuesStream).
+    :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state cannot take them, or there is no updater that could return rows.
     """
     from airflow_tx.state.persisted import as_fenced
@@ -96,17 +113,21 @@ def partition_persist(
         if updater is None:
             remedy = "Only an updater emits new values: give updater=."
             raise ConfigError(option="partition_persist(new_values=)", value=new_values, remedy=remedy)
-    return Update(input, as_fenced(state, updater, kind), "worker", new_values=new_values)
+    return Update(input, as_fenced(state, updater, kind), "worker", new_values=new_values, allow_empty=allow_empty)
 
 
-def check_new_values(updates: Sequence[Update]) -> None:
-    """Refuse two updates of one committer whose new values have one name.
+def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
+    """The updates of a committer; what each of them is, the block checks.
 
-    :raises ConfigError: naming it.
+    :raises ConfigError: they are no list, or two of them leave new values of one name.
     """
-    names = [name for update in updates if (name := getattr(update, "new_values", None)) is not None]
+    if isinstance(updates, Update) or not isinstance(updates, Iterable):
+        raise ConfigError(option="CommitOperator(updates=)", value=updates, remedy="Give a list: updates=[...].")
+    found = tuple(updates)
+    names = [name for update in found if (name := getattr(update, "new_values", None)) is not None]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(option="new_values", value=twice[0], remedy="Two updates of a committer need two names.")
+    return found
 
 
 def _check_name(name: str, what: str) -> None:

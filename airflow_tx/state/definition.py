@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_tx.errors import ConfigError
@@ -10,15 +10,27 @@ from airflow_tx.state.api import StateKind
 from airflow_tx.state.columns import Columns
 
 
-def checked_keys(keys: Sequence[str], what: str) -> tuple[str, ...]:
-    """The key columns.
+def checked_columns(
+    state: Any, keys: Iterable[str], values: Any, types: Any = None, max_value_bytes: int | None = None
+) -> Columns:
+    """The columns of a keyed state that is being made, from what its user gave.
 
-    :param what: the class of the state, for messages.
-    :raises ConfigError: they are one text, whose letters would be taken for columns.
+    :raises ConfigError: they cannot be its columns; such as one text as keys, whose letters would be taken for columns.
     """
-    if isinstance(keys, str):
-        raise ConfigError(option=f"{what}(keys=)", value=keys, remedy=f"Give a list: keys=[{keys!r}].")
-    return tuple(keys)
+
+    def refused(option: str, value: Any, remedy: str) -> ConfigError:
+        return ConfigError(option=f"{type(state).__name__}({option}=)", value=value, remedy=remedy)
+
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise refused("keys", keys, f"Give a list: keys=[{keys or 'day'!r}].")
+    if not isinstance(values, Mapping):
+        raise refused("values", values, 'Give an aggregator for each value column: values={"n": Count()}.')
+    if classes := {name: made.__name__ for name, made in values.items() if isinstance(made, type)}:
+        name, made = next(iter(classes.items()))
+        raise refused("values", values, f"Column {name!r} has a class, and needs an object of it: {made}().")
+    if types is not None and not isinstance(types, Mapping):
+        raise refused("types", types, 'Give the types of key columns: types={"day": "text"}.')
+    return Columns(state.name, tuple(keys), dict(values), dict(types or {}), max_value_bytes)
 
 
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:

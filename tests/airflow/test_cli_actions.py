@@ -37,6 +37,9 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
 
     done = tx(stack, "skip", DAG_ID, "1", "--why", "its file is broken", "--yes")
     assert done["1"].startswith("skipped.")
+    assert "Its run stays failed in Airflow: clear it" in done["1"]
+    airflow.clear_run(DAG_ID, "bad")
+    airflow.wait_run(DAG_ID, "bad")
     for run_id in ("second", "third"):
         airflow.wait_run(DAG_ID, run_id)
     without = {

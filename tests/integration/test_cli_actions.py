@@ -258,8 +258,10 @@ def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
     assert listed["2"]["note"].startswith("to be skipped: the file is broken (")
 
     back = "To get its rows back: airflow tx readmit flights {} --why TEXT"
+    runs.make(r1="failed")
+    red = ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
     told = airflow.json(*skip, "1", *why, "--yes", root=root)
-    assert done(told) == {txid: f"skipped. {back.format(txid)}" for txid in ("1", "2")}
+    assert done(told) == {"1": f"skipped. {back.format(1)}{red}", "2": f"skipped. {back.format(2)}"}
     assert (record(pipeline, 1), record(pipeline, 2)) == (None, None)
     pipeline.run("r3")
     assert pipeline.totals() == [3, 3]

@@ -11,8 +11,7 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.backing.delta_rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
-from airflow_tx.state.columns import Columns
-from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 from airflow_tx.state.query import asked
 
 if TYPE_CHECKING:
@@ -95,7 +94,6 @@ class DeltaState:
         spark: SparkSession | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        key_columns = checked_keys(keys, "DeltaState")
         if mode not in ("merge", "append"):
             raise ConfigError(option="DeltaState(mode=)", value=mode, remedy='Use "merge" or "append".')
         self.path = str(path).rstrip("/")
@@ -110,7 +108,7 @@ class DeltaState:
             AppendedRows(self.name, dict(types or {}))
             self.columns = AppendColumns(dict(types or {}))
         else:
-            self.columns = Columns(self.name, key_columns, dict(values or {}), dict(types or {}))
+            self.columns = checked_columns(self, keys, values or {}, types)
         self._conf = dict(conf or {})
         self._spark = spark
         self._opened: DeltaTable | None = None

@@ -19,8 +19,8 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
 from airflow_tx.state.column_types import json_text, type_of
-from airflow_tx.state.columns import Columns, Row
-from airflow_tx.state.definition import fenced_kind, shown
+from airflow_tx.state.columns import Row
+from airflow_tx.state.definition import checked_columns, fenced_kind, shown
 from airflow_tx.state.query import asked
 from airflow_tx.state.values import OpaqueValue, TransactionalValue
 
@@ -98,7 +98,7 @@ class MemoryState:
     ) -> None:
         self.name = name
         self.kind = fenced_kind(kind, state=name)
-        self.columns = Columns(name, tuple(keys), dict(values), dict(types or {}), max_value_bytes)
+        self.columns = checked_columns(self, keys, values, types, max_value_bytes)
         self.database = database if database is not None else MemoryDatabase()
 
     def __repr__(self) -> str:

@@ -17,8 +17,7 @@ from airflow_tx.state.backing.redis_connection import checked_prefix
 from airflow_tx.state.backing.redis_fence import RACES, Call, FencedInRedis, Held, identity
 from airflow_tx.state.backing.redis_rows import RedisRows
 from airflow_tx.state.backing.redis_scripts import FETCH, PUT
-from airflow_tx.state.columns import Columns
-from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 from airflow_tx.state.query import asked
 
 # Keys in one script: some 10 ms in which the server does nothing else.
@@ -90,10 +89,9 @@ class RedisState(FencedInRedis):
         types: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(conn_id, prefix)
-        key_columns = checked_keys(keys, "RedisState")
         self.prefix = checked_prefix(prefix, "RedisState")
         self.kind = fenced_kind(kind, state=self.name)
-        self.columns = Columns(self.name, key_columns, dict(values), dict(types or {}))
+        self.columns = checked_columns(self, keys, values, types)
 
     @classmethod
     def from_url(

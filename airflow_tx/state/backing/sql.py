@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.state.addressed import Addressed
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FenceRow, Grant, StateKind
-from airflow_tx.state.columns import Columns
-from airflow_tx.state.definition import checked_keys, fenced_kind, serialized, shown
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 
 if TYPE_CHECKING:
     from airflow_tx.state.backing.sql_store import SqlStore
@@ -60,9 +59,8 @@ class SqlState(Addressed["SqlStore"]):
     ) -> None:
         super().__init__(conn_id, table)
         self.table = table
-        key_columns = checked_keys(keys, "SqlState")
         self.kind = fenced_kind(kind, state=self.name)
-        self.columns = Columns(self.name, key_columns, dict(values), dict(types or {}))
+        self.columns = checked_columns(self, keys, values, types)
 
     @classmethod
     def from_url(

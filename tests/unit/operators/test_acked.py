@@ -28,8 +28,8 @@ REF = {
 }  # fmt: skip
 
 
-def update(name: str = "return_value") -> Update:
-    return Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=name), STATE)
+def update(name: str = "return_value", *, allow_empty: bool = False) -> Update:
+    return Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=name), STATE, allow_empty=allow_empty)
 
 
 def acks(**outputs: Any) -> dict[tuple[str, int], Ack]:
@@ -73,9 +73,19 @@ def test_each_entry_of_a_mapping_with_multiple_outputs_is_acked_by_its_name() ->
     assert [entry["name"] for entry in returned(value, multiple=False)] == ["return_value"]
 
 
-def test_a_task_that_returns_nothing_acks_no_output_and_gives_no_rows() -> None:
-    assert returned(None, multiple=False) == []
-    assert values_of(update(), acks(one=[]), ATTEMPT, pull({})) == []
+def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_batch_allows_it() -> None:
+    nothing = acks(one=returned(None, multiple=False))
+    with pytest.raises(StagingError, match=r"task count .* gave nothing\. Let it return its rows, .*allow_empty=True"):
+        values_of(update(), nothing, ATTEMPT, pull({}))
+    assert values_of(update(allow_empty=True), nothing, ATTEMPT, pull({})) == []
+    assert values_of(update(), nothing, ATTEMPT, pull({}), empty=True) == []
+    assert values_of(update(), acks(one=returned([], multiple=False)), ATTEMPT, pull({-1: []})) == [[]]
+
+
+def test_an_application_that_emits_nothing_is_taken_for_no_rows_where_that_is_allowed() -> None:
+    with pytest.raises(StagingError, match="gave nothing"):
+        values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
+    assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
 
 def test_the_acked_value_is_taken() -> None:
@@ -105,7 +115,9 @@ def test_an_output_that_no_instance_gave_is_refused_and_those_given_are_named() 
 
 def test_of_a_mapped_task_every_instance_is_taken_and_checked() -> None:
     found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
-    assert values_of(update(), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
+    assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
+    with pytest.raises(StagingError, match=r"task count\[1\] .* gave nothing"):
+        values_of(update(), found, ATTEMPT, pull({0: ROWS, 2: []}))
     with pytest.raises(StagingError):
         values_of(update(), found, ATTEMPT, pull({0: [], 2: ROWS}))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, Min, Sum
+from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, MemoryState, Min, Sum
 from airflow_tx.state.columns import MAX_KEY_BYTES, Columns, Row
 
 
@@ -56,6 +56,22 @@ def test_a_row_with_half_a_composite_or_both_forms_is_refused() -> None:
 def test_a_column_that_a_composite_needs_cannot_be_used_for_something_else() -> None:
     with pytest.raises(ConfigError, match="named twice"):
         columns({"delay": Avg(), "delay_sum": Sum()})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ({"keys": "day"}, r"MemoryState\(keys=\) = 'day' cannot be used. Give a list: keys=\['day'\]"),
+        ({"keys": None}, r"MemoryState\(keys=\) = None cannot be used. Give a list"),
+        ({"values": ["n"]}, r"\(values=\) = \['n'\] cannot be used. Give an aggregator .* values=\{\"n\": Count\(\)\}"),
+        ({"values": {"n": Count}}, r"Column 'n' has a class, and needs an object of it: Count\(\)"),
+        ({"values": {"n": Avg}}, r"Column 'n' has a class, and needs an object of it: Avg\(\)"),
+        ({"types": ["text"]}, r"\(types=\) = \['text'\] cannot be used. Give the types of key columns"),
+    ],
+)
+def test_a_state_that_is_given_something_else_than_it_takes_says_what_to_write(mistake: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        MemoryState(**{"keys": ["day"], "values": {"n": Count()}, **mistake})
 
 
 @pytest.mark.parametrize("key", ["x" * (MAX_KEY_BYTES + 1), "ä" * 513, b"x" * 1025])

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, TaskGroup, task
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.errors import ConfigError, TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.sources.data_interval import DataIntervalSource
 from airflow_tx.state import Count, MemoryState
@@ -218,6 +218,15 @@ def test_an_update_is_made_by_persistent_aggregate() -> None:
     with dag(), refused("an update of type str"), block() as tx:
         CommitOperator(task_id="commit", updates=["totals"])  # type: ignore[list-item]
         count(tx.batch)
+
+
+def test_the_updates_of_a_committer_are_a_list() -> None:
+    told = r"CommitOperator\(updates=\) = persistent_aggregate\(count.* Give a list: updates=\[\.\.\.\]"
+    with dag(), block() as tx:
+        update = persistent_aggregate(count(tx.batch), state=state())
+        with pytest.raises(ConfigError, match=told):
+            CommitOperator(task_id="commit", updates=update)  # type: ignore[arg-type]
+        CommitOperator(task_id="commit", updates=[update])
 
 
 def test_the_input_of_an_update_is_the_output_of_a_task() -> None:
