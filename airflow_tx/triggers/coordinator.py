@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -26,14 +26,18 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.triggers.shared import until
 
-# A source may be slow; it must not be in the way of those that only read the ledger.
 _ASKING = "airflow_tx-source"
-_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix=_ASKING)
 # The part of a core that asking one source may cost; but new data is noticed within the second one.
 _SHARE, _LONGEST_PAUSE = 0.005, 5.0
 # A source that cannot be made here is asked by the task.
 _BLIND = 30.0
 _DAMAGED = 30.0
+
+
+@cache
+def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
+    """For all questions to the source of one topology: one that hangs holds up nobody else, and is asked once."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
 @dataclass(frozen=True)
@@ -113,13 +117,15 @@ class CoordinatorTrigger(BaseTrigger):
         watch = _Watch(self)
         began = time.monotonic()
         await asyncio.sleep(self.hold)
-        while True:
+        try:
             due = await watch.step()
-            if due or time.monotonic() - began >= self.refresh:
-                event = {"due": due, "refresh": not due, "memory": watch.memory.to_json()}
-                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
-                return
-            await asyncio.sleep(self.poll)
+            while not due and time.monotonic() - began < self.refresh:
+                await asyncio.sleep(self.poll)
+                due = await watch.step()
+        finally:
+            watch.close()
+        event = {"due": due, "refresh": not due, "memory": watch.memory.to_json()}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 
 class _Watch:
@@ -132,6 +138,7 @@ class _Watch:
         self.memory = Memory.from_json(trigger.memory)
         self._looker: Looker | None = None
         self._source: Source | None = None
+        self._question: asyncio.Future[Asked] | None = None
         self._planned_at = time.monotonic()
         self._asked_at = float("-inf")
         self._told: dict[str, str] = {}
@@ -148,7 +155,7 @@ class _Watch:
         states = await self._states(look)
         now = time.monotonic()
         elapsed, self._planned_at = now - self._planned_at, now
-        waiting = self.memory.source_wait > elapsed
+        waiting = self._question is None and self.memory.source_wait > elapsed
         ready = "position" in found and not waiting and await self._ready(look, found["position"])
         planned = plan(look, states, self.memory, elapsed=elapsed, rules=self._rules, ready=ready)
         # A source that was asked just now has a new time to wait.
@@ -196,9 +203,14 @@ class _Watch:
             )
             self.memory = self.memory.asked(max(_BLIND, poll))
             return True
-        attempt = TransactionAttempt(look.allocated + 1, 1)
-        loop = asyncio.get_running_loop()
-        asked = await loop.run_in_executor(_threads, partial(_ask, source, attempt, position))
+        if self._question is None:
+            question = partial(_ask, source, TransactionAttempt(look.allocated + 1, 1), position)
+            thread = _thread(self._trigger.zookeeper_conn_id, self._paths)
+            self._question = asyncio.get_running_loop().run_in_executor(thread, question)
+        answered, _ = await asyncio.wait([self._question], timeout=poll)
+        if not answered:
+            return False  # replays do not wait for it
+        asked, self._question = self._question.result(), None
         if asked.error is not None:
             self.memory = self.memory.failed(poll)
             self._say("source", f"{asked.error} It is asked again, later and later.")
@@ -213,6 +225,11 @@ class _Watch:
             classpath, arguments = self._trigger.source
             self._source = rebuild(classpath, arguments)
         return self._source
+
+    def close(self) -> None:
+        """Take back a question that its thread has not come to."""
+        if self._question is not None:
+            self._question.cancel()
 
     def _say(self, about: str, told: str, level: int = logging.WARNING) -> None:
         """A line, once."""

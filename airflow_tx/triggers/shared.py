@@ -1,4 +1,4 @@
-"""What the triggers share: one ZooKeeper client per process, a few threads of their own, and the shortest deferral.
+"""What the triggers share: one ZooKeeper client and two threads for each connection, and the shortest deferral.
 
 Airflow fails a deferred task that is woken before the scheduler has seen the end of its first leg, so a trigger holds
 it for a while whatever happens.
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from airflow_tx.errors import StoreError, UnreadableRecord
@@ -22,10 +22,17 @@ Event = dict[str, Any]
 
 # Between two looks; a look is a few reads on a client that all triggers share.
 POLL = 1.0
-# Threads of our own: the default executor of the event loop serves the triggers of everybody.
-_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="airflow_tx-trigger")
 
 log = logging.getLogger(__name__)
+
+
+@cache
+def _threads(conn_id: str) -> ThreadPoolExecutor:
+    """For all looks at the ledgers of one connection, so that an ensemble that is away holds up only its own.
+
+    The default executor of the event loop serves the triggers of everybody.
+    """
+    return ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"airflow_tx-trigger-{conn_id}")
 
 
 async def until(
@@ -46,7 +53,7 @@ async def until(
     """
 
     async def ask(question: Callable[[Store], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(_threads, partial(_ask, question, conn_id))
+        return await asyncio.get_running_loop().run_in_executor(_threads(conn_id), partial(_ask, question, conn_id))
 
     await asyncio.sleep(hold)
     told = False

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -48,6 +50,18 @@ class Retained(Numbers):
         return [Loss(WHOLE, position, self.first, f"rows {position} to {self.first - 1}")] if lost else []
 
 
+class Hanging(Numbers):
+    """Answers when the test lets it."""
+
+    released = threading.Event()
+    asked = 0
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        type(self).asked += 1
+        self.released.wait()
+        return super().initialize_transaction(txid, prev_metadata)
+
+
 class Source(Numbers):
     """What it says is set by the test."""
 
@@ -74,6 +88,15 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     monkeypatch.setattr(Source, "slow", 0.0)
     monkeypatch.setattr(Source, "asked", 0)
     return made
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """A source that does not answer; its threads end with the test."""
+    monkeypatch.setattr(Hanging, "released", threading.Event())
+    monkeypatch.setattr(Hanging, "asked", 0)
+    yield [f"{HERE}Hanging", {}]
+    Hanging.released.set()
 
 
 @pytest.fixture
@@ -274,6 +297,37 @@ def test_a_slow_source_does_not_block_the_event_loop(store: CountingStore) -> No
         return longest
 
     assert min(asyncio.run(measure()) for _ in range(3)) < 0.05
+
+
+def test_sources_that_hang_hold_up_no_other_topology(store: CountingStore, hanging: list[Any]) -> None:
+    async def beside() -> Any:
+        held_up = [asyncio.create_task(events(made(topology=f"hung-{number}", source=hanging))) for number in range(5)]
+        while Hanging.asked < len(held_up):
+            await asyncio.sleep(0.01)
+        answered = await events(made(source=NUMBERS))
+        assert not any(each.done() for each in held_up)
+        Hanging.released.set()
+        assert [(await each)[0]["due"] for each in held_up] == [["Allocate"]] * len(held_up)
+        return answered
+
+    assert asyncio.run(asyncio.wait_for(beside(), 30))[0]["due"] == ["Allocate"]
+
+
+def test_a_source_that_hangs_holds_up_no_replay(store: CountingStore, runs: dict[str, str], hanging: list[Any]) -> None:
+    begin(store, "r1")
+    runs["r1"] = "running"
+    trigger = made(source=hanging, topology="numbers", rules={**RULES, "max_pending": 8})
+    assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
+
+
+def test_a_source_that_hangs_is_asked_once_however_often_its_coordinator_starts_anew(
+    store: CountingStore, hanging: list[Any]
+) -> None:
+    for _ in range(3):
+        assert fire(made(topology="restarted", source=hanging, refresh=0.2))["refresh"]
+    assert Hanging.asked == 1
+    Hanging.released.set()
+    assert fire(made(topology="restarted", source=hanging))["due"] == ["Allocate"]
 
 
 def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None:

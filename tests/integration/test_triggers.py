@@ -1,0 +1,97 @@
+"""The triggers of several topologies, whose ledgers are in two ensembles of ZooKeeper, in one triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.hooks import zookeeper as hooks
+from airflow_tx.hooks.zookeeper import shared_store
+from airflow_tx.operators.beginning import ask
+from airflow_tx.operators.findings import Memory, Rules
+from airflow_tx.store.client import disconnect
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.triggers.coordinator import CoordinatorTrigger
+from airflow_tx.triggers.ready import ReadyTrigger
+from tests.unit.operators.bench import FakeTi, MemorySpec, Numbers, run_of
+
+WAITING = 8
+RULES = Rules(max_pending=1, max_replays=3, backoff=0.1, message_timeout=1000.0)
+
+
+@pytest.fixture
+def ensembles(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalZooKeeper]:
+    """The connection `well` has an ensemble that answers; that of `away`, which is given, can be frozen."""
+    with LocalZooKeeper(fsync=False) as other:
+        for conn_id, server in (("well", zookeeper), ("away", other)):
+            monkeypatch.setenv(
+                f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": "zookeeper", "host": server.hosts})
+            )
+            shared_store(conn_id)
+        yield other
+        for client, _ in hooks._shared.values():
+            disconnect(client)
+        hooks._shared.clear()
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_states(dag_id: str, run_ids: Any) -> dict[str, str | None]:
+        return dict.fromkeys(run_ids, "running")
+
+    monkeypatch.setattr(compat, "run_states", run_states)
+
+
+def begun(conn_id: str, root: str) -> None:
+    """One transaction is open, and no more may be."""
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=1, memory=shared_store(conn_id), root=root)
+    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+
+
+async def fires(trigger: Any) -> Any:
+    return [event.payload async for event in trigger.run()]
+
+
+def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
+    ensembles: LocalZooKeeper, zookeeper_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun("well", zookeeper_root)
+    begun("away", zookeeper_root)
+    place: dict[str, Any] = {"root": zookeeper_root, "topology": "numbers", "hold": 0.0, "poll": 0.01}
+
+    def ready(conn_id: str, max_pending: int) -> ReadyTrigger:
+        return ReadyTrigger(zookeeper_conn_id=conn_id, max_pending=max_pending, **place)
+
+    coordinator = CoordinatorTrigger(
+        zookeeper_conn_id="well",
+        dag_id="numbers",
+        source=list(Numbers().serialize()),
+        rules={**vars(RULES), "max_pending": 2},
+        memory=Memory().to_json(),
+        refresh=60.0,
+        **place,
+    )
+
+    async def both() -> None:
+        held_up = [asyncio.create_task(fires(ready("away", 1))) for _ in range(WAITING)]
+        with caplog.at_level(logging.WARNING, "airflow_tx.triggers"):
+            await asyncio.sleep(0.5)
+            assert await fires(ready("well", 2)) == [{"current": 1}]
+            assert (await fires(coordinator))[0]["due"] == ["Allocate"]
+            # Sooner than any of the looks that are held up has come to an end.
+            assert not caplog.records
+        assert not any(each.done() for each in held_up)
+        looking = [each.name for each in threading.enumerate() if each.name.startswith("airflow_tx-trigger-away")]
+        assert len(looking) == 2  # however many wait
+        for each in held_up:
+            each.cancel()
+
+    with ensembles.frozen():
+        asyncio.run(both())
