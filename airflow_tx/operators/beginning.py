@@ -34,13 +34,13 @@ def ask(
     :param ti: the task instance of `begin`.
     :param retry: whether Airflow retried it, rather than somebody cleared it.
     :raises Refused: see `Ledger.begin`.
-    :raises SourceError: the source failed; nothing was allocated.
+    :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
     """
     with spec.store() as store:
         ledger = spec.ledger(store)
         answer = ledger.begin(
             make_request(spec, ti, run, retry=retry),
-            decide=lambda attempt, position: decide(_sized(spec.source.of_run(run), ledger), attempt, position),
+            decide=lambda attempt, position: _decide(spec, spec.source.of_run(run), ledger, attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
         if not isinstance(answer, AlreadyCommitted):
@@ -51,12 +51,12 @@ def ask(
 def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFull:
     """Give the next transaction to a run that does not exist yet; the answer names it.
 
-    :raises Refused, SourceError: nothing was allocated.
+    :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(spec.request, None, "", "", retry=False, tasks={task: _message() for task in spec.tasks})
     answer = ledger.begin(
         request,
-        decide=lambda attempt, position: decide(_sized(spec.source, ledger), attempt, position),
+        decide=lambda attempt, position: _decide(spec, spec.source, ledger, attempt, position),
         run_state=lambda run_id: None,  # asked for other runs of the same key only
     )
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
@@ -95,6 +95,18 @@ def _sized(source: Source, ledger: Ledger) -> Source:
     if source.batch_size is None:
         return source
     return source.sized(ledger.pace() if source.batch_size.target_seconds is not None else ())
+
+
+def _decide(
+    spec: TransactionSpec, source: Source, ledger: Ledger, attempt: TransactionAttempt, position: Any
+) -> Proposed | None:
+    """Ask the source, once it is known that the output of the tasks can be staged.
+
+    :raises SourceError, ConfigError: nothing was allocated.
+    """
+    if spec.stages:
+        spec.staging().check()
+    return decide(_sized(source, ledger), attempt, position)
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Proposed | None:

@@ -38,6 +38,7 @@ class SparkConnectBatchOperator(BaseOperator):
     :param inputs: output of other tasks, as for SparkBatchOperator.
     """
 
+    stages_output = True
     template_fields: Sequence[str] = ("application", "conn_id", "application_args", "inputs")
     ui_color = "#FF9933"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.compat_runs import text
-from airflow_tx.errors import Refused, SourceError
+from airflow_tx.errors import ConfigError, Refused, SourceError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.coordinating import (
     Action,
@@ -199,7 +199,7 @@ class Coordination:
 
         try:
             answer = allocate(self.spec, self._ledger)
-        except (SourceError, Refused) as error:
+        except (SourceError, ConfigError, Refused) as error:
             self.memory = self.memory.failed(self.pace.poll)
             self._say("source", f"{error} The source is asked again, later and later; replays go on.")
             return

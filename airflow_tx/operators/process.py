@@ -47,6 +47,7 @@ class SparkBatchOperator(SparkSubmitOperator):
     :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
     """
 
+    stages_output = True
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "inputs")
 
     def __init__(

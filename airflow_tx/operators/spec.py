@@ -52,6 +52,7 @@ class TransactionSpec:
     :param mapped: those of them that have map indexes.
     :param inside: ids of all tasks of the block but `begin`.
     :param phase: its commit phase, if it has several committers.
+    :param stages: whether output of its tasks is staged.
     """
 
     topology: str
@@ -66,6 +67,7 @@ class TransactionSpec:
     mapped: frozenset[str] = frozenset()
     inside: tuple[str, ...] = ()
     phase: PhaseSpec | None = None
+    stages: bool = False
 
     @property
     def paths(self) -> Paths:

@@ -11,6 +11,8 @@ either. The area is swept again after later commits, because such a driver may w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -21,6 +23,7 @@ from airflow_tx.staging.files import Files, open_files
 
 DESCRIPTOR = "_descriptor.json"
 KEPT = "@kept"
+PROBE = "@probe"
 
 
 def encode(part: str) -> str:
@@ -64,9 +67,11 @@ class StagingArea:
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
         if not root_uri.strip():
             raise ConfigError(option="[tx] staging", value=root_uri, remedy="Name a folder or an object storage URI.")
+        self._given = root_uri
         if ledger is not None:
             root_uri = f"{root_uri}{'' if root_uri.endswith('/') else '/'}{encode(ledger)}"
-        self.files = open_files(root_uri)
+        with self._usable():
+            self.files = open_files(root_uri)
 
     @property
     def root(self) -> str:
@@ -80,6 +85,23 @@ class StagingArea:
 
     def __repr__(self) -> str:
         return f"StagingArea({self.root!r})"
+
+    def check(self) -> None:
+        """Find out whether something can be written, before anything depends on it.
+
+        :raises ConfigError: nothing can.
+        """
+        with self._usable():
+            self.files.write(PROBE, b"")  # no topology has its name
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            where = "to a folder, or an object storage URI, that all workers can write to"
+            remedy = f"{type(error).__name__}: {error}. Set it in airflow.cfg or by AIRFLOW__TX__STAGING {where}."
+            raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
         """The folder of one try; it is not made here."""

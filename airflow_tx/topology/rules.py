@@ -62,6 +62,12 @@ class Block:
         """Every update with its committer."""
         return tuple((committer, update) for committer in self.committers for update in committer.updates)
 
+    @property
+    def stages(self) -> bool:
+        """Whether a task stages output: an application, or a committer that leaves new values."""
+        applications = any(getattr(_operator(task), "stages_output", False) for task in self.tasks)
+        return applications or any(update.new_values is not None for _, update in self.updates)
+
     @cached_property
     def must_ack(self) -> frozenset[str]:
         """Ids of the tasks that must ack."""

@@ -128,6 +128,7 @@ class Transaction:
             mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
             inside=tuple(sorted(task.task_id for task in block.tasks)),
             phase=None if block.phase is None else block.phase.spec,
+            stages=block.stages,
         )
 
 

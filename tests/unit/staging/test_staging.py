@@ -212,3 +212,21 @@ def test_topologies_of_one_name_in_two_ledgers_do_not_sweep_each_other(area: Sta
 def test_the_ledger_is_the_first_part_of_every_path(tmp_path: Path) -> None:
     assert StagingArea(f"{tmp_path}/", "a/b").root == StagingArea(str(tmp_path), "a/b").root == f"{tmp_path}/a%2Fb"
     assert StagingArea("/", "a").root == StagingArea("file:///", "a").root == "/a"
+
+
+@pytest.mark.parametrize("root", ["{file}/staging", "nosuch://bucket/staging", "file://{file}"])
+def test_a_root_that_cannot_be_used_is_refused_in_one_line_that_names_the_option(root: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = root.format(file=file)
+    with pytest.raises(ConfigError) as error:
+        StagingArea(given, "ledger").check()
+    assert str(error.value).startswith(f"[tx] staging = {given!r} cannot be used. ")
+    assert "AIRFLOW__TX__STAGING to a folder" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_root_that_can_be_used_may_be_checked_by_several_at_once(area: StagingArea) -> None:
+    area.check()
+    area.check()
+    assert area.sweep("flights", 9) == []

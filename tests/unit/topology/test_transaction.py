@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, TaskGroup, task
 
-from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.errors import ConfigError, TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.sources.data_interval import DataIntervalSource
@@ -218,6 +218,21 @@ def test_an_update_is_made_by_persistent_aggregate() -> None:
     with dag(), refused("an update of type str"), block() as tx:
         CommitOperator(task_id="commit", updates=["totals"])  # type: ignore[list-item]
         count(tx.batch)
+
+
+def test_a_block_stages_output_if_an_application_emits_it_or_an_update_leaves_new_values() -> None:
+    def stages(build: Any) -> bool:
+        with dag(), block() as tx:
+            CommitOperator(task_id="commit", updates=[build(tx)])
+        return tx.begin.transaction.stages
+
+    def application(tx: Transaction) -> Any:
+        counts = SparkBatchOperator(task_id="counts", application="/app.py")
+        return persistent_aggregate(counts.output["counts"], state=state())
+
+    assert not stages(lambda tx: persistent_aggregate(count(tx.batch), state=state()))
+    assert stages(lambda tx: persistent_aggregate(count(tx.batch), state=state(), new_values="totals"))
+    assert stages(application)
 
 
 def test_the_updates_of_a_committer_are_a_list() -> None:
