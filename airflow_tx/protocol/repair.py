@@ -21,6 +21,7 @@ from airflow_tx.protocol.records import (
     Binding,
     Counter,
     TopologyRecord,
+    TransactionRecord,
     dumps,
     encode,
 )
@@ -39,16 +40,17 @@ _RESETTING = "being reset: "
 def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: Audit) -> Decision:
     """Accept what a state holds, though it is less than the ledger committed to it.
 
-    :raises RepairRefused: the ledger never committed to a state of this name.
+    :raises RepairRefused: the ledger never committed to a state of this name, nor is it about to.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
-    if state not in topology.states:
+    opened = read.find(TransactionRecord, paths.transaction(current.txid))
+    if state not in topology.states and (opened is None or state not in opened.fenced):
         known = ", ".join(sorted(topology.states)) or "none"
         raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
     left = {name: txid for name, txid in topology.states.items() if name != state}
     after = replace(topology, generation=topology.generation + 1, states=left, op=stamp.op)
-    told = f"state {state} was at transaction {topology.states[state]}; what it holds now is accepted"
+    told = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
 
 

@@ -54,6 +54,7 @@ class FenceRow:
 
     :param applied: whether all of the updates of that grant are in the store.
     :param state: name of the state that raised it; "" if the store does not know.
+    :param wrote: whether something was written to a place beside the fence, such as a table, which can be lost alone.
     """
 
     incarnation: str
@@ -61,6 +62,7 @@ class FenceRow:
     applied: bool = False
     batch: str = "null"
     state: str = field(default="", compare=False)
+    wrote: bool = field(default=False, compare=False)
 
 
 class State(Protocol):

@@ -8,12 +8,13 @@ from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateB
 from airflow_tx.state.api import FenceRow, Grant
 
 
-def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
+def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = False) -> FenceRow:
     """The fence after `grant` has raised it: identity, rank and continuity checked, in this order.
 
     :param stored: the fence as read under an exclusive lock.
+    :param there: whether the place beside the fence that holds the values is there, of a state that has one.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
-    :raises LedgerBehind, StateBehind: one of the two went back.
+    :raises LedgerBehind, StateBehind: one of the two went back, or what was written is gone without its fence.
     :raises FenceOutranked: a later grant has raised it.
     :raises StateError: this very grant has raised it for a state of another name.
     """
@@ -21,7 +22,7 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
     if stored is None:
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
-        return FenceRow(grant.incarnation, grant.token, False, grant.batch, state)
+        return FenceRow(grant.incarnation, grant.token, False, grant.batch, state, there)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
             state=state,
@@ -31,10 +32,14 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str) -> FenceRow:
         )
     _check_rank(stored, grant, state=state)
     _check_continuity(stored, grant, last, state=state)
+    if stored.wrote and not there and not accepted(stored, grant, state=state):
+        found = f"{stored.token.txid}, but what was written is missing"
+        expected = last if last is not None else "nothing"
+        raise StateBehind(state=state, topology=grant.topology, expected=expected, found=found)
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
-        return stored
-    return FenceRow(grant.incarnation, grant.token, False, grant.batch, state)
+        return replace(stored, wrote=there)
+    return FenceRow(grant.incarnation, grant.token, False, grant.batch, state, there)
 
 
 def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
@@ -45,6 +50,11 @@ def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
     if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
+
+
+def accepted(stored: FenceRow, grant: Grant, *, state: str) -> bool:
+    """Whether a repair has accepted what the state holds since this fence was raised."""
+    return grant.last.get(state) is None and stored.token.generation < grant.token.generation
 
 
 def applied(stored: FenceRow) -> FenceRow:
@@ -75,8 +85,8 @@ def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state
     # What is final lies before what is granted: a fence that matched a later `last` would go down.
     if found == grant.txid or (found == last and found < grant.txid):
         return
-    if last is None and stored.token.generation < grant.token.generation:
-        return  # a repair has accepted what the state holds
+    if accepted(stored, grant, state=state):
+        return
     if found > grant.txid or found > (last if last is not None else 0):
         raise LedgerBehind(
             state=state,

@@ -103,7 +103,8 @@ class Pipeline:
 
     def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
         """Take the turn."""
-        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest)
+        names = tuple(state.name for state in self.states)
+        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names)
         granted = (ledger or self.ledger).acquire(request)
         assert isinstance(granted, Granted), granted
         return grant_of(self.paths.topology, begun.attempt, granted, begun.rows, begun.position)

@@ -154,6 +154,17 @@ def test_a_statement_that_would_end_the_transaction_is_refused(url: str, table: 
     assert _there(url, table) == []
 
 
+def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(
+    url: str, table: str, grants: Grants
+) -> None:
+    state, grant = _guard(url, table), grants(1)
+    state.raise_and_write(grant, ROWS)
+    query(url, f"DELETE FROM airflow_tx_guard WHERE guard = 'of {table}'")
+    with pytest.raises(StateBehind, match="what was written is missing"):
+        state.raise_and_write(grants(1, 2), ROWS)
+    assert len(_there(url, table)) == 2
+
+
 def test_a_part_of_an_update_is_refused(url: str, table: str, grants: Grants) -> None:
     state, grant = _guard(url, table), grants(1)
     state.raise_fence(grant)

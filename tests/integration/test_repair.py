@@ -36,6 +36,7 @@ from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit(who="tester", why="trace 7")
@@ -80,6 +81,9 @@ class Databases:
 
     def back_up(self, name: str) -> None:
         shutil.copy(self._folder / f"{name}.db", self._folder / f"{name}.backup")
+
+    def drop(self, name: str) -> None:
+        query(f"sqlite:///{self._folder / name}.db", "DROP TABLE totals")
 
     def put_back(self, name: str) -> None:
         shutil.copy(self._folder / f"{name}.backup", self._folder / f"{name}.db")
@@ -148,6 +152,36 @@ def test_a_state_that_was_emptied_is_refused_and_repaired(
     repair_named_by(refusal.value, pipeline)
     assert pipeline.run("r2") == 2
     assert pipeline.totals() == [2]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_state_whose_table_was_dropped_is_refused_and_repaired(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases, kind: str
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a", kind), databases.state("b", kind)])
+    pipeline.run("r1")
+    databases.drop("a")
+    with pytest.raises(StateBehind, match=r"its fence says 1, but what was written is missing") as refusal:
+        pipeline.run("r2")
+    assert pipeline.totals() == [0, 1]
+    repair_named_by(refusal.value, pipeline)
+    pipeline.run("r2")
+    pipeline.run("r3")
+    assert pipeline.totals() == [2 + 3, 1 + 2 + 3]
+
+
+def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    begun = pipeline.begin("r1")
+    pipeline.write(pipeline.acquire(begun, pipeline.process(begun)), begun.rows)
+    databases.drop("a")
+    with pytest.raises(StateBehind, match="what was written is missing") as refusal:
+        pipeline.run("r1")
+    repair_named_by(refusal.value, pipeline)
+    pipeline.run("r1")
+    assert pipeline.totals() == [1]
 
 
 def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(

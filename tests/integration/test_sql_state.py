@@ -19,6 +19,7 @@ from airflow_tx.errors import (
     ChunkConflict,
     ConfigError,
     FenceForeign,
+    StateBehind,
     StateError,
     StateLocked,
     StateOutcomeUnknown,
@@ -225,6 +226,31 @@ def test_clear_forgets_the_fence_and_the_values_of_this_state_only(url: str, tab
     assert states[0].read() == [{"key": "a", "n": 2}]
 
 
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_dropped_table_whose_fence_is_left_is_refused_until_its_loss_is_accepted(
+    url: str, table: str, kind: str
+) -> None:
+    def made() -> SqlState:
+        return SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind=kind)
+
+    grants, held = Grants(), made()
+    held.raise_and_write(grants(1), [])
+    held.raise_and_write(grants(1, 2), [])  # nothing was written, and nothing is missing
+    grants.commit_rows(1, held, rows({"a": 1}), attempt=3)
+    query(url, f"DROP TABLE {table}")
+    for state in (held, made()):
+        with pytest.raises(StateBehind, match="its fence says 1, but what was written is missing.*--state-lost"):
+            state.raise_fence(grants(2))
+        with pytest.raises(StateBehind):
+            state.raise_and_write(grants(2), rows({"a": 5}))
+    grants.generation, grants.last = 2, {}
+    grants.commit(2, held, {"a": 5})
+    assert made().read() == [{"key": "a", "n": 5}]
+    query(url, f"DROP TABLE {table}")
+    with pytest.raises(StateBehind):
+        made().raise_fence(grants(3))
+
+
 def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     state.raise_and_write(grants(1), rows({"a": 1}))
@@ -331,6 +357,7 @@ def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, tab
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN raised_by")
+    query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN wrote")
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     assert state.fence() is not None
     with pytest.raises(StateError, match="missing"):

@@ -48,6 +48,9 @@ class GuardStore(FencedStore):
                     self._dialect.create(ddl, self._guard)
         super().raise_fence(connection, grant)
 
+    def _is_there(self, connection: Connection) -> bool:
+        return self.last_txid(connection) is not None
+
     def last_txid(self, connection: Connection) -> int | None:
         """The last transaction whose statements ran."""
         if not self._has_table(connection, GUARD_TABLE):

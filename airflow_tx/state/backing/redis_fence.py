@@ -85,7 +85,7 @@ class RedisFence:
         """What raises it."""
         token = row.token
         # What a repair has accepted need not be whole.
-        accept = held.row is not None and self._accepted(held.row, grant)
+        accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
         fields = {
             "format": FORMAT,
             "state": row.state,
@@ -131,9 +131,6 @@ class RedisFence:
             f"{noted[0]} keys of values and {noted[1] + noted[2]} notes of how to undo, "
             f"and there are {found[0]} and {found[1] + found[2]} (evicted, expired, or changed by hand)"
         )
-
-    def _accepted(self, found: FenceRow, grant: Grant) -> bool:
-        return grant.last.get(self._state) is None and found.token.generation < grant.token.generation
 
     def _behind(self, grant: Grant, found: str) -> StateBehind:
         expected = grant.last.get(self._state, "nothing")

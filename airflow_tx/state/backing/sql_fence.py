@@ -15,7 +15,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import FenceRow, Grant
 from airflow_tx.state.backing.sql_dialects import dialect_of
-from airflow_tx.state.backing.sql_schema import DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, fence_table
+from airflow_tx.state.backing.sql_schema import DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, WROTE, fence_table
 
 COMPLETE = "the fence table has all columns"
 NOTHING = "Nothing of this update was written."
@@ -60,20 +60,21 @@ class FencedStore:
         :raises StateOutcomeUnknown: it does not answer to the commit itself.
         :raises StateError: it refuses a statement.
         """
-        committing, facts = False, dict(self._facts)
+        committing, done, before = False, False, dict(self._facts)
         try:
             with self._engine.connect().execution_options(tx_reading=reading) as connection, connection.begin():
                 self._place(connection)
                 yield connection
                 committing = not reading
-            facts = self._facts
+            done = True
         except sa.exc.DBAPIError as error:
             raise self._failure(error, committing=committing) from None
         except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
             raise self._refused(str(error).splitlines()[0]) from None
         finally:
-            # What a transaction found of its own DDL is undone with it.
-            self._facts = facts
+            if not done:
+                # What a transaction found of its own DDL is undone with it.
+                self._facts = {name: fact for name, fact in before.items() if name in self._facts}
 
     def _place(self, connection: Connection) -> None:
         """Learn the schema of the tables, which the user may have left to the database."""
@@ -101,18 +102,23 @@ class FencedStore:
         self._ensure_fence_table(connection)
         stored = self.read_fence(connection, lock="update")
         again = stored is not None and stored.token == grant.token
-        raised = fence.raised(stored, grant, state=self.state)
+        there = self._is_there(connection)
+        raised = fence.raised(stored, grant, state=self.state, there=there)
         if stored is None:
             connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(raised)))
         # Nothing may have been there to lock, and another first grant may have come between: its row counts now.
         found = self._read(connection, "update")
         assert found is not None
-        raised = fence.raised(found[0], grant, state=self.state)
+        raised = fence.raised(found[0], grant, state=self.state, there=there)
         self._check_definition(found[1])
         self._update_fence(connection, self._fence_values(raised))
         if not again:
             # Under a fence that held this grant before, this is done: it was part of the same transaction.
             self.roll_back(connection, grant)
+
+    def _is_there(self, connection: Connection) -> bool:
+        """Whether what the state writes has a place in the database by now."""
+        raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Undo what outranked tokens of this txid wrote, if the state can."""
@@ -128,7 +134,7 @@ class FencedStore:
 
     def set_applied(self, connection: Connection) -> None:
         """Note that all updates of the grant that holds the fence are in the store."""
-        self._update_fence(connection, {"applied": True})
+        self._update_fence(connection, {"applied": True, WROTE: self._is_there(connection)})
 
     def clear(self, connection: Connection) -> None:
         """Delete the fence row."""
@@ -150,8 +156,8 @@ class FencedStore:
                 remedy="Upgrade airflow-provider-tx.",
             )
         token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], row["nonce"])
-        found = FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], row.get(RAISED_BY) or "")
-        return found, row.get(DEFINITION)
+        of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
+        return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
 
     def _check_definition(self, stored: str | None) -> None:
         """A value that one aggregator made means nothing to another: a sum is no maximum."""
@@ -170,7 +176,7 @@ class FencedStore:
 
     def _fence_values(self, row: FenceRow) -> dict[str, Any]:
         of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
-        of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True)}
+        of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True), WROTE: row.wrote}
         of_the_grant = {"incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}
         return {**of_the_fence, **of_the_state, **of_the_grant}
 

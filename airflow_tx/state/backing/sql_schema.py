@@ -20,6 +20,7 @@ FENCE_TABLE = "airflow_tx_fence"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
 DEFINITION = "definition"
+WROTE = "wrote"
 SINGLE_KEY = "tx_key"
 DIGEST = "tx_digest"
 PREV = "tx_prev_"
@@ -63,9 +64,11 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", LONG_TEXT, nullable=False),
-        # Of which name the state was, and what made its values; tables of earlier versions get them at a raise.
+        # Of which name the state was, what made its values, and whether there are any; tables of earlier versions get
+        # these columns at a raise.
         sa.Column(RAISED_BY, LONG_TEXT),
         sa.Column(DEFINITION, LONG_TEXT),
+        sa.Column(WROTE, sa.Boolean),
         schema=schema,
     )
 

@@ -162,6 +162,14 @@ class SqlStore(FencedStore):
         if found is not None:
             connection.execute(found[0].delete())
 
+    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+        """Besides raising the fence: look for the table anew, since it may have been dropped."""
+        self._facts.pop(KEY_TYPES, None)
+        super().raise_fence(connection, grant)
+
+    def _is_there(self, connection: Connection) -> bool:
+        return KEY_TYPES in self._facts or self._has_table(connection, self._name)
+
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Of an opaque state: every key that an outranked token of this txid wrote gets its value before that."""
         found = self._found(connection)
