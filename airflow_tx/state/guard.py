@@ -27,8 +27,10 @@ class SqlGuard(Addressed["GuardStore"]):
     The statements of a transaction that has been applied are not undone: a replay must have the same output, as with
     every transactional state, and an opaque source is refused.
 
-    Parameters are written `:name` in every database; `:txid` is the transaction. Tables must be there already: MySQL
-    and MariaDB commit at once when a statement makes, changes or drops one, so such statements are refused.
+    Parameters are written `:name` in every database; `:txid` is the transaction. A statement must not end the database
+    transaction: COMMIT and the like are refused before anything runs, also behind a semicolon. What ends it out of
+    sight, such as a procedure, is found when the statements have run: they are not run again, and the error says how to
+    go on. Tables must be there already: MySQL and MariaDB commit at once when a statement makes, changes or drops one.
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
     :param name: of the guard; two guards in one database have two names.
@@ -120,9 +122,10 @@ class SqlGuard(Addressed["GuardStore"]):
             return self._store.read_fence(connection)
 
     def last_txid(self) -> int | None:
-        """The last transaction whose statements ran; None if there was none."""
+        """The last transaction whose statements ran, or of which some did; None if there was none."""
         with self._store.transaction(reading=True) as connection:
-            return self._store.last_txid(connection)
+            noted = self._store.noted(connection)
+            return None if noted is None else abs(noted)
 
     def clear(self) -> None:
         """Forget the fence and the last txid; what the statements did stays. Dangerous: until the ledger is repaired

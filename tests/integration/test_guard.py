@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from airflow_tx.errors import (
     StateOutcomeUnknown,
 )
 from airflow_tx.state.api import FencedState, FenceRow, Grant
+from airflow_tx.state.backing.guard_sql import GuardStore
 from airflow_tx.state.guard import SqlGuard, Statements
 from airflow_tx.testing.state_suite import Grants
 from tests.integration.databases import query
@@ -154,9 +156,82 @@ def test_a_statement_that_would_end_the_transaction_is_refused(url: str, table: 
     assert _there(url, table) == []
 
 
-def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(
-    url: str, table: str, grants: Grants
+@pytest.mark.parametrize("ending", ["COMMIT", "/* it's */ commit", "ROLLBACK; INSERT INTO {} VALUES (1, 'x', 1)"])
+def test_several_statements_in_one_text_cannot_end_the_transaction(
+    url: str, table: str, grants: Grants, ending: str
 ) -> None:
+    state = _guard(
+        url, table, [f"{INSERT.format(table)}; {ending.format(table)}", ("UPDATE no_such_table SET n = 1", {})]
+    )
+    for attempt in (1, 2):
+        with pytest.raises(StateError, match="goes on with|one statement at a time"):
+            state.raise_and_write(grants(1, attempt), ROWS)
+    assert _there(url, table) == []
+
+
+def test_words_in_texts_names_and_comments_end_nothing(url: str, table: str, grants: Grants) -> None:
+    quoted = "`commit`" if url.startswith("mysql") else '"commit"'
+    sql = f"/* begin; commit */ INSERT INTO {table} (txid, who, n) SELECT x.{quoted}, 'it''s; COMMIT', 1 "
+    sql += f"FROM (SELECT 1 AS {quoted}) x -- ; rollback"
+    parts: list[Any] = [(sql, {})]
+    if url.startswith("postgres"):
+        parts.append(
+            (f"INSERT INTO {table} VALUES (2, $a$; COMMIT$a$, 2); INSERT INTO {table} VALUES (3, E'\\'; END', 3)", {})
+        )
+    _guard(url, table, parts).raise_and_write(grants(1), [])
+    assert len(_there(url, table)) == (3 if url.startswith("postgres") else 1)
+
+
+def _run_together(url: str, table: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Statements that end the transaction out of sight: by a procedure, or where the text is not understood."""
+    if url.startswith("mysql"):
+        query(url, f"CREATE PROCEDURE {table}_p() BEGIN INSERT INTO {table} VALUES (1, 'p', 1); COMMIT; END")
+        return [(f"CALL {table}_p()", {})]
+    monkeypatch.setattr(GuardStore, "_check", lambda *_: None)
+    if url.startswith("sqlite"):
+        return [(f"INSERT INTO {table} VALUES (1, 'p', 1)", {}), ("COMMIT", {})]
+    return [(f"INSERT INTO {table} VALUES (1, 'p', 1); COMMIT", {})]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_statements_that_ended_the_transaction_out_of_sight_are_not_run_again_and_said_so(
+    url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    ending = _run_together(url, table, monkeypatch)
+    last = ("UPDATE no_such_table SET n = 1", {}) if fails else (INSERT.format(table), {"who": "last", "n": 2})
+    state = _guard(url, table, [*ending, last])
+    for attempt in (1, 2):
+        with pytest.raises(
+            StateError, match="ended the guard's transaction .* may be written.*not run again"
+        ) as failure:
+            state.raise_and_write(grants(1, attempt), ROWS)
+        assert "Nothing" not in str(failure.value)
+    written = _there(url, table)
+    assert written.count((1, "p", 1)) == 1
+    remedy = re.search(r"UPDATE .* WHERE guard = '.*?'", str(failure.value))
+    assert remedy is not None
+    mended = _guard(url, table)
+    query(url, remedy[0].replace("= N", "= 1"))
+    mended.raise_and_write(grants(1, 3), ROWS)
+    assert (_there(url, table), mended.last_txid()) == (written, 1)
+    query(url, remedy[0].replace("= N", "= 0"))
+    mended.raise_and_write(grants(1, 4), ROWS)
+    assert len(_there(url, table)) == len(written) + 2
+
+
+def test_a_transaction_rolled_back_out_of_sight_is_not_taken_for_one_without_a_trace(
+    url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardStore, "_check", lambda *_: None)
+    ending = [("ROLLBACK", {}), (INSERT.format(table), {"who": "p", "n": 1})]
+    state = _guard(url, table, [*ending, *([("COMMIT", {})] if url.startswith("mysql") else [])])
+    for attempt in (1, 2):
+        with pytest.raises(StateError, match="may be written"):
+            state.raise_and_write(grants(1, attempt), ROWS)
+    assert _there(url, table) == [(1, "p", 1)]
+
+
+def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: str, table: str, grants: Grants) -> None:
     state, grant = _guard(url, table), grants(1)
     state.raise_and_write(grant, ROWS)
     query(url, f"DELETE FROM airflow_tx_guard WHERE guard = 'of {table}'")
