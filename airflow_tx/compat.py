@@ -136,6 +136,21 @@ def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> A
     return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=None if index < 0 else index)
 
 
+def is_test_run() -> bool:
+    """Whether the running task is executed by `airflow tasks test`, `airflow dags test` or `DAG.test()`."""
+    from airflow.sdk import get_current_context
+    from airflow.sdk.execution_time import task_runner
+
+    if type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms":
+        return True
+    try:
+        run = get_current_context()["dag_run"]
+    except RuntimeError:
+        return False  # no task is running
+    # A scheduler that lives beside the command may take up its tasks, and then executes them like any others.
+    return run.triggering_user_name == "dag_test" or run.run_id.startswith("__airflow_temporary_run_")
+
+
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
 
@@ -195,9 +210,9 @@ def is_mapped(task: Task) -> bool:
 def add_hooks(
     task: Task,
     *,
-    before: Callable[[Any], None],
-    after: Callable[[Any, Any], None],
-    final: tuple[type[BaseException], ...],
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[Any, Any], None] | None = None,
+    final: tuple[type[BaseException], ...] = (),
     succeeded: Callable[[Any], None] | None = None,
     failed: Callable[[Any], None] | None = None,
     skipped: Callable[[Any], None] | None = None,
@@ -213,13 +228,15 @@ def add_hooks(
     :param skipped: called with the context once the task has skipped itself.
     """
     options = _Options(task)
-    options.put("pre_execute", _combined(before, options.get("pre_execute")))
-    options.put("post_execute", _combined(after, options.get("post_execute")))
+    for option, hook in (("pre_execute", before), ("post_execute", after)):
+        if hook is not None:
+            options.put(option, _combined(hook, options.get(option)))
     for callback, ours in (("success", succeeded), ("failure", failed), ("skipped", skipped)):
         if ours is not None:
             name = f"on_{callback}_callback"
             options.put(name, [ours, *_as_list(options.get(name))])
-    options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+    if final:
+        options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:

@@ -296,6 +296,16 @@ class LossRefused(Refused):
     )
 
 
+class UnscheduledTask(Refused):
+    """A task that `airflow tasks test` or `airflow dags test` executes: nobody replays what such a run leaves open."""
+
+    template = (
+        "DAG {dag_id!r} is run by `airflow dags test`, `airflow tasks test` or DAG.test(), which make no transactions: "
+        "all later ones of topology {topology!r} would wait for theirs. The ledger was not touched; start a run: "
+        "airflow dags trigger {dag_id}"
+    )
+
+
 class RepairRefused(Refused):
     """A repair that does not fit what the ledger and the states say."""
 

@@ -15,11 +15,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, StaleAttempt
 from airflow_tx.operators.lifecycle import Processing
+from airflow_tx.operators.spec import COMMIT_KEY, Payload, spec_of
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_tx.operators.committing import Commit
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,18 @@ def hook_up(task: Any) -> None:
         skipped=task_ended,
         final=(FailedBatch,),
     )
+
+
+def commit_failed(context: Context) -> None:
+    """Runs when a task that commits, or one of a commit phase, has failed and is not tried again."""
+    spec, ti = spec_of(context["dag"]), context["ti"]
+    attempt = Payload.of_run(ti, spec).transaction
+    known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
+    try:
+        with spec.store() as store:
+            spec.ledger(store).commit_failed(attempt, known.epoch if known else None, _reason(context))
+    except Refused as error:
+        log.info("%s", error)
 
 
 def _reason(context: Context) -> str:

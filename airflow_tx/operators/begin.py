@@ -57,6 +57,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 
         spec, ti = self.transaction, context["ti"]
+        failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
         try:
             answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0), log=self.log)
         except SkippedTransaction as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.config import Settings
 from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
-from airflow_tx.operators.spec import Payload, spec_of
+from airflow_tx.operators.spec import COMMIT_KEY, Payload, spec_of
 from airflow_tx.operators.updates import Update, checked_updates
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class CommitOperator(InTurnOperator):
         payload = Payload.of_run(ti, spec)
         with final_errors(), spec.store() as store:
             commit = Commit(spec, payload, self.updates, spec.ledger(store), ti, self.log)
+            context[COMMIT_KEY] = commit  # type: ignore[literal-required]
             line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)

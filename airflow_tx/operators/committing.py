@@ -64,12 +64,14 @@ class Commit:
         self.log = log
         self.new_values: dict[str, dict[str, Any]] = {}
         """References to what the updates have left for later tasks, by name; once it is committed, or written."""
+        self.epoch: int | None = None
+        """The newest that it knows: of its grant, or before that of the output that has acked."""
         self._processed: Processed | None = None
         self._rows: list[Rows] | None = None
 
     def forget(self) -> None:
         """Something happened to the transaction: ask and read again."""
-        self._processed = self._rows = None
+        self._processed = self._rows = self.epoch = None
 
     def complete(self) -> Completion:
         """Ask whether everything has acked, and note it.
@@ -107,6 +109,7 @@ class Commit:
         if isinstance(answer, AlreadyCommitted):
             self._log_already()
         elif isinstance(answer, Granted):
+            self.epoch = answer.epoch
             self._granted(answer, self._processed, self._rows)
         elif isinstance(answer, ToBeSkipped):
             self.skip(answer.txid)
@@ -144,6 +147,8 @@ class Commit:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
             return None
+        if isinstance(answer, Processed) and self.epoch is None:  # else that of a grant, which may be outranked
+            self.epoch = answer.epoch
         failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
         if failed and isinstance(answer, Processed):
             names = ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in failed)

@@ -12,9 +12,9 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction
+from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
+from airflow_tx.operators.spec import Payload, TransactionSpec, begins, put_back, spec_of
 from airflow_tx.protocol.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Processing:
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
+        self._ti: Any = None
 
     @classmethod
     def of(cls, context: Context) -> Processing:
@@ -110,6 +111,7 @@ class Processing:
         ti, spec = context["ti"], spec_of(context["dag"])
         task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
         made = cls(spec, Payload.of_run(ti, spec), task, anchored=ti.task_id in spec.tasks)
+        made._ti = ti
         context[_KEY] = made  # type: ignore[literal-required]
         return made
 
@@ -119,6 +121,7 @@ class Processing:
         """Started within the block, for an operator that acks its output itself.
 
         :raises AirflowSkipException: its transaction is committed.
+        :raises AirflowRescheduleException: `begin` of its run has replaced its attempt, or is about to.
         :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch.
         """
         processing = cls.of(context)
@@ -157,13 +160,13 @@ class Processing:
     def start(self) -> None:
         """Tell the ledger that this try works; a second call does nothing.
 
-        :raises AirflowSkipException, AirflowFailException: see `running`.
+        :raises AirflowSkipException, AirflowRescheduleException, AirflowFailException: see `running`.
         """
         if not self.anchored or self.started:
             return
         from airflow_tx.protocol.step import AlreadyCommitted
 
-        with self._connected() as ledger, _final_refusals():
+        with self._final_refusals(), self._connected() as ledger:
             answer = ledger.start(self.attempt, self._try)
         if isinstance(answer, AlreadyCommitted):
             raise AirflowSkipException(
@@ -178,12 +181,12 @@ class Processing:
 
         :param outputs: references to staged output, or what `acked.returned` makes of a return value.
         :param consumed_rows: rows of the batch that were read, if counted.
-        :raises AirflowFailException: another try or attempt has replaced it.
+        :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced it.
         """
         if not self.anchored or self.acked:
             return
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
-        with self._connected() as ledger, _final_refusals():
+        with self._final_refusals(), self._connected() as ledger:
             ledger.ack(self.attempt, self._try, rows=consumed_rows, outputs=outputs)
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
@@ -217,12 +220,18 @@ class Processing:
             self._ledger.store = store
             yield self._ledger
 
+    @contextmanager
+    def _final_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except SkippedTransaction as error:
+            raise AirflowSkipException(str(error)) from None
+        except Refused as error:
+            if isinstance(error, StaleAttempt) and self._is_replaced():
+                put_back(self._ti)
+            raise AirflowFailException(str(error)) from None
 
-@contextmanager
-def _final_refusals() -> Iterator[None]:
-    try:
-        yield
-    except SkippedTransaction as error:
-        raise AirflowSkipException(str(error)) from None
-    except Refused as error:
-        raise AirflowFailException(str(error)) from None
+    def _is_replaced(self) -> bool:
+        """Whether `begin` of its own run has told of another attempt, or is about to."""
+        told = compat.pull(self._ti, self.spec.begin)
+        return told != self.payload.to_json() or begins(self._ti, self.spec)

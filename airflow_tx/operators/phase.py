@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
-from airflow_tx.operators.around import check_arguments
+from airflow_tx.operators.around import check_arguments, commit_failed
 from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
-from airflow_tx.operators.spec import Payload, TransactionSpec, spec_of
+from airflow_tx.operators.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,7 @@ class AcquireTurnOperator(InTurnOperator):
             turn = PhaseTurn(
                 spec, Payload.of_run(ti, spec), updates_of(context["dag"], spec), spec.ledger(store), ti, self.log
             )
+            context[COMMIT_KEY] = turn  # type: ignore[literal-required]
             line = commit_in_turn(turn, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)
@@ -115,7 +116,9 @@ def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any)
     """One task's part of the phase, connected to the ledger as long as the block."""
     spec, ti = spec_of(context["dag"]), context["ti"]
     with spec.store() as store:
-        yield kind(spec, Payload.of_run(ti, spec), updates, spec.ledger(store), ti, log)
+        made = kind(spec, Payload.of_run(ti, spec), updates, spec.ledger(store), ti, log)
+        context[COMMIT_KEY] = made  # type: ignore[literal-required]
+        yield made
 
 
 def updates_of(dag: Any, spec: TransactionSpec) -> tuple[Update, ...]:
@@ -163,9 +166,9 @@ def after_inside(context: Context, result: Any = None) -> None:
 def hook_up_inside(task: Any) -> None:
     """Bind a task of any operator to the phase that it stands in.
 
-    How it ends is not told to the ledger: the last task of the phase looks at the states of the others.
+    That it ends well is not told to the ledger: the last task of the phase looks at the states of the others.
     """
-    compat.add_hooks(task, before=before_inside, after=after_inside, final=(FailedBatch,))
+    compat.add_hooks(task, before=before_inside, after=after_inside, failed=commit_failed, final=(FailedBatch,))
 
 
 def _lost(own: PhasePart) -> PhaseIncomplete:

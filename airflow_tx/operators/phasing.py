@@ -55,6 +55,8 @@ class PhasePart(Commit):
         told = compat.pull(self.ti, self.phase.acquire)
         if not isinstance(told, dict):
             raise self.incomplete(f"{self.phase.acquire} has not taken the turn", self.phase.acquire)
+        if not told.get("final"):
+            self.epoch = told["token"]["epoch"]
         return told
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_tx.compat import pull
+from airflow_tx.compat import LIVE_TASK_STATES, is_test_run, pull, task_states
 from airflow_tx.config import Settings
-from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import Source
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.opening import TopologyRequest
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
+
+log = logging.getLogger(__name__)
+
+COMMIT_KEY = "airflow_tx_commit"
+"""Where the context of a task that commits holds its `Commit`."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,15 @@ class TransactionSpec:
     def store(self) -> Iterator[ZooKeeperStore]:
         """The store of its ledger, connected as long as the block.
 
+        :raises AirflowFailException: the task is executed by `airflow tasks test` or `airflow dags test`.
         :raises ConfigError, StoreUnavailable: there is none.
         """
         from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
+        if is_test_run():
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException(str(UnscheduledTask(dag_id=self.dag_id, topology=self.topology)))
         with ZooKeeperHook(self.conn_id).store() as store:
             yield store
 
@@ -137,6 +149,24 @@ def spec_of(dag: DAG) -> TransactionSpec:
     )
 
 
+def begins(ti: Any, spec: TransactionSpec) -> bool:
+    """Whether `begin` of the run is still to end: a clear may let Airflow start a task of the run beside it."""
+    return task_states(ti, [spec.begin]).get(spec.begin) in LIVE_TASK_STATES
+
+
+def put_back(ti: Any) -> NoReturn:
+    """End the running task so that Airflow starts it again once the tasks before it have ended; no try is counted.
+
+    :raises AirflowRescheduleException: always.
+    """
+    from airflow.sdk.exceptions import AirflowRescheduleException
+
+    log.info("Run %s begins again: Airflow starts this task once more when `begin` has ended.", ti.run_id)
+    # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
+    at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
+    raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class Payload:
     """What `begin` tells the tasks of its run; an XCom of plain JSON."""
@@ -153,12 +183,15 @@ class Payload:
     def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:
         """What `begin` of this run said.
 
+        :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
         :raises AirflowFailException: it said nothing: it did not run, or its run has no transaction.
         """
         value = pull(ti, spec.begin)
         if not isinstance(value, dict):
             from airflow.sdk.exceptions import AirflowFailException
 
+            if begins(ti, spec):
+                put_back(ti)
             raise AirflowFailException(
                 f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
             )

@@ -32,6 +32,7 @@ from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Committed,
     Decision,
+    Done,
     Granted,
     NotYet,
     Restarted,
@@ -109,6 +110,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
         by_phase=request.by_phase,
+        error=None,
         op=stamp.op,
     )
     result = Granted(topology.generation, topology.incarnation, epoch, nonce, topology.states, before)
@@ -132,6 +134,29 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
         found = record.outputs.get(state)
         if found is not None and found != output:
             raise OutputChanged(state=state, txid=txid, digest=output, found=found)
+
+
+def commit_failed(
+    read: Reader, stamp: Stamp, *, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
+) -> Decision | Result:
+    """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
+
+    Of one grant the first failure is noted: those of other tasks of its phase follow from it.
+
+    :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    record = newest(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
+        return Done()
+    granted = record.phase is Phase.COMMITTING
+    if epoch != record.epoch and (granted or epoch is not None):
+        return Done()  # a newer grant, or a task that works again, has replaced it
+    if granted and record.error is not None:
+        return Done()
+    failed = replace(record, failures=record.failures + 1, error=reason[:500], op=stamp.op)
+    path = paths.transaction(attempt.txid)
+    return Decision((Put(path, encode(failed)),), Done(), path)
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,11 @@ class Ledger(StepRunner):
         )
         return cast("Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted", self.run(step))
 
+    def commit_failed(self, attempt: TransactionAttempt, epoch: int | None, reason: str) -> Done:
+        """A commit that nobody tries again by itself; see `committing.commit_failed`."""
+        step = partial(committing.commit_failed, paths=self.paths, attempt=attempt, epoch=epoch, reason=reason)
+        return cast(Done, self.run(step))
+
     def commit(
         self,
         token: Token,

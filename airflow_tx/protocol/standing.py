@@ -177,6 +177,8 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         return f"an ack of {', '.join(tasks)}" if tasks else "its committer"
+    if record.error is not None:
+        return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
     return line.first if txid > line.current and line.first else "its committer"
 
 

@@ -58,6 +58,11 @@ class Block:
         return self.committers[0] if self.phase is None else self.phase.acquire
 
     @property
+    def committing(self) -> tuple[Any, ...]:
+        """Its tasks that take the turn, write, or mark."""
+        return self.committers if self.phase is None else (self.phase.acquire, *self.committers, self.phase.mark)
+
+    @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
         """Every update with its committer."""
         return tuple((committer, update) for committer in self.committers for update in committer.updates)

@@ -11,7 +11,7 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.operators.around import hook_up
+from airflow_tx.operators.around import commit_failed, hook_up
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.phase import hook_up_inside
 from airflow_tx.operators.spec import TransactionSpec
@@ -121,6 +121,8 @@ class Transaction:
             hook_up(task)
         for task in block.phase.others if block.phase is not None else ():
             hook_up_inside(task)
+        for task in block.committing:
+            compat.add_hooks(task, failed=commit_failed)
         block.begin.transaction = replace(
             self._spec,
             begin=block.begin.task_id,

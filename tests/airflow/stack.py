@@ -14,6 +14,7 @@ from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
+from sqlalchemy import create_engine, text
 
 from airflow_tx.local.servers import spark_environment
 from airflow_tx.testing.airflow import LocalAirflow, connection
@@ -71,6 +72,19 @@ class Stack:
     def begun(self, dag_id: str, run_id: str) -> None:
         """Wait until `begin` of a run has a transaction."""
         self.airflow.wait_task(dag_id, run_id, "begin", "success")
+
+    def start_early(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Let Airflow start a task whatever comes before it, as it does if it schedules the task during a clear."""
+        engine = create_engine(self.airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    "UPDATE task_instance SET state = 'scheduled', try_number = try_number + 1 "
+                    "WHERE dag_id = :dag_id AND run_id = :run_id AND task_id = :task_id"
+                ),
+                {"dag_id": dag_id, "run_id": run_id, "task_id": task_id},
+            )
+        engine.dispose()
 
     def commit_runs(self, dag_id: str, *run_ids: str) -> None:
         """Start runs and wait until all of them have succeeded."""
@@ -146,6 +160,13 @@ class RawLedger:
                 return sorted(client.get_children(f"{self._base}/{path}"))
             except NoNodeError:
                 return []
+
+    def tree(self, path: str = "") -> dict[str, Any]:
+        """The JSON of every znode of the topology, by path."""
+        found = {path: self.read(path)} if path else {}
+        for name in self.names(path):
+            found.update(self.tree(f"{path}/{name}" if path else name))
+        return found
 
     @property
     def allocated(self) -> int:

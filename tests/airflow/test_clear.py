@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack
+
+RUNS = ("committed", "open")
 
 
 def test_a_run_cleared_after_its_commit_changes_nothing(stack: Stack) -> None:
@@ -49,4 +52,27 @@ def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: St
     assert ledger.of_run("whole").attempts == 2
     assert ledger.of_run("task").attempts == 1
     assert airflow.task(dag, "task", "begin")["try_number"] == 1
+    stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_for_it(stack: Stack) -> None:
+    dag, airflow, ledger = "overtaken", stack.airflow, stack.ledger("overtaken")
+    failing = stack.signal()
+    failing.give()
+    stack.commit_runs(dag, "committed")
+    stack.start(dag, "open", fail_while=failing)
+    airflow.wait_run(dag, "open", state="failed")
+    failing.take_back()
+    held = {run: stack.failpoints.arm("begin.before_ask", "pause", topology=dag, run_id=run) for run in RUNS}
+    for run_id in RUNS:
+        airflow.clear_run(dag, run_id)
+    eventually(lambda: all(each.reached for each in held.values()), 120, "both begin again")
+    for run_id in RUNS:
+        stack.start_early(dag, run_id, "count")
+    for run_id in RUNS:
+        airflow.wait_task(dag, run_id, "count", ("up_for_reschedule", "failed"))
+        held[run_id].release()
+    for run_id in RUNS:
+        airflow.wait_run(dag, run_id)
+    assert [(entry.run_id, entry.attempts) for entry in ledger.history()] == [("committed", 1), ("open", 2)]
     stack.assert_counted_once(dag, 2 * SIZE)

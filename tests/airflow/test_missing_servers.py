@@ -27,6 +27,9 @@ def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stac
     assert "Nothing of this transaction was committed" in log
     assert ledger.history() == []
     assert ledger.allocated == 1
+    record = ledger.read("coordinator/transactions/1")
+    assert (record["phase"], record["failures"]) == ("COMMITTING", 1)
+    assert record["error"].startswith("task commit: StateUnavailable: State 'state_away.database_away'")
 
     (stack.folder / "away").mkdir()
     airflow.clear(dag, "r1", ["commit"])

@@ -43,6 +43,9 @@ def test_everything_after_the_first_committer_runs_in_the_order_of_the_commits(s
     assert airflow.task(DAG, "r3", B)["state"] == "success"
     assert "not committed" in airflow.whole_log(DAG, "r3", "commit_phase.mark")
     assert ledger.read("coordinator/current") == {"format": 1, "txid": 3}
+    record = ledger.read("coordinator/transactions/3")
+    assert (record["phase"], record["failures"]) == ("COMMITTING", 1)
+    assert record["error"].startswith(f"task {C}: RuntimeError: told to fail")
     # Clearing it alone takes the turn again; what B had written is undone, and written again.
     broken.take_back()
     airflow.clear(DAG, "r3", [C, D])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from tests.airflow.stack import SIZE, Stack
 
 
@@ -28,3 +32,25 @@ def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owne
     assert stack.totals("intruder") == {}
     stack.commit_runs("owner", "r2")
     stack.assert_counted_once("owner", 2 * SIZE)
+
+
+def test_a_dag_or_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_as_it_is(stack: Stack) -> None:
+    airflow = stack.airflow
+    stack.commit_runs("tested", "r1")
+    before = stack.ledger("tested").tree()
+    refused = "DAG 'tested' is run by `airflow dags test`"
+    with pytest.raises(AssertionError) as failed:
+        airflow.command("dags", "test", "tested")
+    said = str(failed.value)
+    if refused not in said:  # the scheduler beside it was quicker, and has executed the task
+        run_id = re.search(r"run_id=(manual__[^,\s]+)", said)
+        assert run_id, said
+        assert refused in airflow.whole_log("tested", run_id[1], "begin")
+    # On a run that has a transaction it would process, or commit, a second time.
+    for task_id in ("count", "commit"):
+        assert refused in airflow.command("tasks", "test", "tested", task_id, "r1")
+    airflow.command("tasks", "test", "tested", "begin")
+    assert stack.ledger("tested").tree() == before
+    stack.commit_runs("tested", "r2")
+    assert stack.ledger("tested").allocated == 2
+    stack.assert_counted_once("tested", 2 * SIZE)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import inspect
 import pickle
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from airflow.cli.commands.task_command import _generate_temporary_run_id
 from airflow.jobs.triggerer_job_runner import ToTriggerSupervisor
 from airflow.sdk import DAG, task, task_group
 from airflow.sdk.api.datamodels._generated import DagRun, DagRunState
@@ -17,6 +19,8 @@ from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision, Ret
 from airflow.sdk.exceptions import AirflowRuntimeError, DownstreamTasksSkipped, ErrorType
 from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.context import set_current_context
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms, set_supervisor_comms
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -332,3 +336,21 @@ def test_a_run_knows_its_dates_if_it_has_any(dated: bool) -> None:
         assert found == compat.RunInfo("r", "backfill", day, day + dt.timedelta(days=1), day, "p", day, {"a": 1})
     else:
         assert found == compat.RunInfo("r", "backfill", None, None, None, None, None, {})
+
+
+def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
+    assert {"dag_id", "run_id", "triggering_user_name"} <= DagRun.model_fields.keys()
+    assert _generate_temporary_run_id().startswith("__airflow_temporary_run_")
+    assert 'triggering_user_name="dag_test"' in inspect.getsource(DAG.test)
+    assert InProcessSupervisorComms.__name__ == "InProcessSupervisorComms"
+    assert not compat.is_test_run()  # nothing runs
+    for run_id, user, test in (
+        ("manual__1", "root", False),
+        ("manual__1", "dag_test", True),
+        ("__airflow_temporary_run_1", "root", True),
+    ):
+        run: Any = SimpleNamespace(run_id=run_id, triggering_user_name=user)
+        with set_current_context({"dag_run": run}):
+            assert compat.is_test_run() is test
+    with set_supervisor_comms(InProcessSupervisorComms(supervisor=None)):  # type: ignore[arg-type]
+        assert compat.is_test_run()

@@ -2,7 +2,7 @@
 
 from counting import counting_dag
 
-for dag_id in ("pipelined", "cleared", "failing", "crashed", "overruled", "restarted"):
+for dag_id in ("pipelined", "cleared", "failing", "crashed", "overruled", "restarted", "tested", "overtaken"):
     counting_dag(dag_id)
 
 # Two topologies, each below a root of its own.

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_tx.errors import (
     FailedTransaction,
@@ -21,14 +22,16 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.operators.acked import returned
+from airflow_tx.operators.around import commit_failed
+from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.beginning import ask
 from airflow_tx.operators.committing import Commit, Completion
 from airflow_tx.operators.lifecycle import Processing
-from airflow_tx.operators.spec import Payload
+from airflow_tx.operators.spec import COMMIT_KEY, Payload
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.waiting import advice, commit_in_turn
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
@@ -544,3 +547,50 @@ OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx
 )
 def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
     assert advice("numbers", 3, "r3", state) == text
+
+
+def failed(run: Run, commit: Commit, error: Exception) -> None:
+    """What Airflow does when the commit task has failed and is not tried again."""
+    assert run.payload is not None
+    with DAG("numbers", schedule=None) as dag:
+        BeginTransactionOperator(task_id="begin", transaction=run.spec)
+    run.committer.xcoms["begin", "return_value", -1] = run.payload.to_json()
+    context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
+    commit_failed(context)
+
+
+def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(
+    make: Any, store: CountingStore, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    older, newer = run.commit(), run.commit()
+    for commit in (older, newer):
+        with monkeypatch.context() as away:
+            away.setattr(MemoryState, "raise_and_write", raising(AWAY))
+            with pytest.raises(StateUnavailable):
+                commit_in_turn(commit, store, patience=0)
+        assert found(store).error is None
+    failed(run, older, AWAY)
+    assert (found(store).error, found(store).failures) == (None, 0)
+    failed(run, newer, AWAY)
+    assert found(store).phase is Phase.COMMITTING
+    assert found(store).failures == 1
+    assert str(found(store).error).startswith("task commit: StateUnavailable: State 'words'")
+
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+
+
+def found(store: CountingStore) -> TransactionRecord:
+    open_one = record(store, 1)
+    assert open_one is not None
+    return open_one
+
+
+def raising(error: Exception) -> Any:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    return fail

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx.operators.around import after_task, before_task, task_ended, task_failed
 from airflow_tx.operators.begin import BeginTransactionOperator
@@ -49,7 +49,9 @@ class Dag:
         found: Any = self.dag.get_task(task_id)
         done = found.prepare_for_execution()
         done.op_args = arguments
-        ti = FakeTi(task_id, "r1", xcoms={("begin", "return_value", -1): self.payload}, states=dict(states))
+        ti = FakeTi(
+            task_id, "r1", xcoms={("begin", "return_value", -1): self.payload}, states={"begin": "success", **states}
+        )
         return {"ti": ti, "dag": self.dag, "task": done}
 
     def ack(self, task_id: str) -> Ack | None:
@@ -124,6 +126,24 @@ def test_a_task_of_an_older_attempt_fails_at_once_and_says_what_to_clear(numbers
     numbers.begin()
     with pytest.raises(AirflowFailException, match=r"attempt 1 refused: attempt 2 is the newest. Clear `begin`"):
         before_task(context)
+
+
+@pytest.mark.parametrize("told", ["nothing", "the old attempt", "the new attempt"])
+def test_a_task_that_works_beside_the_begin_of_its_cleared_run_is_put_back_and_does_not_fail(
+    numbers: Dag, told: str
+) -> None:
+    context = numbers.context("first")
+    if told != "nothing":
+        before_task(context)
+    old = numbers.payload
+    numbers.begin()
+    context["ti"].states["begin"] = "success" if told == "the new attempt" else "running"
+    payloads = {"nothing": None, "the old attempt": old, "the new attempt": numbers.payload}
+    context["ti"].xcoms["begin", "return_value", -1] = payloads[told]
+    with pytest.raises(AirflowRescheduleException):
+        before_task(context) if told == "nothing" else after_task(context, [1])
+    assert numbers.record().attempt == 2
+    assert numbers.ack("first") is None
 
 
 def test_a_task_whose_arguments_were_read_before_begin_ran_again_stops(numbers: Dag) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import TaskGroup
 
 from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
+from airflow_tx.operators.around import commit_failed
 from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
 
 
@@ -49,6 +50,16 @@ def test_its_last_task_fails_the_run_and_what_comes_after_a_commit_hangs_on_it()
     assert mark.is_teardown
     assert mark.on_failure_fail_dagrun
     assert made.get_task("report").upstream_task_ids == {"in_order.mark"}
+
+
+def test_the_failure_of_each_of_its_tasks_is_told_to_the_ledger() -> None:
+    with dag() as made, block() as tx:
+        a = counted("a", tx.batch)
+        with commit_phase("in_order"):
+            committed("b", a) >> counted("c", 1)
+    assert {each.task_id for each in made.tasks if commit_failed in cast("list[object]", each.on_failure_callback)} == {
+        f"in_order.{name}" for name in ("acquire", "b", "c", "mark")
+    }
 
 
 def test_a_phase_without_a_committer_is_refused() -> None:
