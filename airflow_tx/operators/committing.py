@@ -31,7 +31,8 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import TopologyRecord, dumps
+from airflow_tx.protocol.records import History, TopologyRecord, dumps
+from airflow_tx.protocol.replaying import LIVE_RUN_STATES
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.state.api import Grant, StateKind
 
@@ -286,16 +287,20 @@ class Commit:
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
 
     def _clean_up(self) -> None:
-        """Forget what only this transaction needed. It is committed: what goes wrong here fails nothing."""
+        """Forget what no task needs any more. It is committed: what goes wrong here fails nothing."""
         spec, txid = self.spec, self.payload.txid
         try:
             area = spec.staging()
-            area.remove(spec.topology, txid)
-            area.sweep(spec.topology, txid + 1)
+            # Its own run lives on: a task beside or after the block may not have read yet.
+            read = area.sweep(spec.topology, txid, self._has_live_run)
             area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
-            spec.source.cleanup_before(txid + 1)
+            spec.source.cleanup_before(min([*read, txid]))
         except Exception as error:  # noqa: BLE001
             self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+    def _has_live_run(self, txid: int) -> bool:
+        history = Reader(self.ledger.store).peek_if_any(History, self.spec.paths.history(txid))
+        return history is not None and compat.run_state(self.ti, self.spec.dag_id, history.run_id) in LIVE_RUN_STATES
 
     @property
     def _dag_file(self) -> str:

@@ -155,7 +155,10 @@ class Source(ABC):
         return None
 
     def cleanup_before(self, txid: int) -> None:
-        """Forget what was kept for transactions before `txid`; they are final."""
+        """Forget what was kept for transactions before `txid`: they are final, and so are their runs, as far as known.
+
+        It is called after every commit. Of `txid` itself a task beside or after the block may still read the rows.
+        """
 
     def close(self) -> None:
         """Give back connections; the next use opens them again."""

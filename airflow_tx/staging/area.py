@@ -6,12 +6,13 @@
 
 No two writers share a folder, so nothing is ever overwritten, and a driver that outlives its task writes into a
 folder nobody reads. Topologies of one name in different ledgers know nothing of each other, so they share none
-either. The area is swept again after later commits, because such a driver may write after the first one.
+either. The area is swept at every commit: a task beside or after the block may read output of its transaction as long
+as its run lives, and such a driver may write even later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -50,6 +51,11 @@ class TryDir:
     def uri(self) -> str:
         """The folder as a path or URI."""
         return self.files.uri(self.name)
+
+    @property
+    def transaction(self) -> str:
+        """The folder of the whole transaction, relative to the root."""
+        return f"{encode(self.topology)}/{self.attempt.txid}"
 
     def child(self, name: str) -> str:
         """A file or folder in it, relative to the root of the area."""
@@ -109,22 +115,21 @@ class StagingArea:
         name = f"{encode(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{encode(task.task_try)}"
         return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
 
-    def remove(self, topology: str, txid: int) -> None:
-        """Remove all output of a transaction, of every attempt; doing it twice is no error."""
-        self.files.remove_tree(f"{encode(topology)}/{txid}")
+    def sweep(self, topology: str, before: int, is_read: Callable[[int], bool] = lambda txid: False) -> list[int]:
+        """Remove the output of every transaction before `before`, of all attempts, that nobody reads any more.
 
-    def sweep(self, topology: str, current_txid: int) -> list[int]:
-        """Remove the output of every transaction before `current_txid`.
+        To be called at every commit: what is read now, and what a driver writes late, goes at a later one.
 
-        To be called at every commit: what a driver writes after its transaction was removed goes at the next one.
-
-        :return: the txids of which something was there.
+        :param is_read: whether a task may still read the output of a txid.
+        :return: the txids whose output is still read.
         """
         below = encode(topology)
-        old = sorted(int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < current_txid)
+        old = sorted(int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < before)
+        read = [txid for txid in old if is_read(txid)]
         for txid in old:
-            self.files.remove_tree(f"{below}/{txid}")
-        return old
+            if txid not in read:
+                self.files.remove_tree(f"{below}/{txid}")
+        return read
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:

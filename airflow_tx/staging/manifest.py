@@ -105,6 +105,13 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         document = json.loads(where.files.read(name))
         found_format = document["format"]
     except FileNotFoundError:
+        if not where.files.list(where.transaction):
+            problem = "nothing of its transaction is staged"
+            remedy = (
+                f"Clear the whole run; if transaction {where.attempt.txid} is committed, its output was removed for "
+                "good when its run had ended: read the state."
+            )
+            raise refuse(where, output, problem, remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
         raise refuse(where, output, problem, f"Clear task {where.task}: its application did not finish.") from None
     except (ValueError, KeyError, TypeError):

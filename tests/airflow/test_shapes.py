@@ -25,14 +25,20 @@ def test_every_instance_of_a_mapped_task_counts_once_when_one_of_them_fails_firs
 def test_a_spark_application_reads_exactly_its_batch_and_a_run_without_data_is_skipped(stack: Stack) -> None:
     dag, airflow = "sparked", stack.airflow
     runs = [f"r{number}" for number in range(1, FILES + 1)]
+    hold = stack.signal()
     for run_id in runs:
-        stack.start(dag, run_id)
+        stack.start(dag, run_id, hold=hold)
     for run_id in runs:
-        airflow.wait_run(dag, run_id, timeout=180)
+        airflow.wait_task(dag, run_id, "commit", "success", timeout=180)
     stack.assert_counted_once(dag, FILES * NUMBERS_A_FILE)
+    # A side branch reads the output of its transaction although that one, and later ones, are committed.
+    hold.give()
+    for run_id in runs:
+        airflow.wait_run(dag, run_id)
+        assert airflow.xcom(dag, run_id, "beside") == NUMBERS_A_FILE
 
     stack.start(dag, "no_more_files")
     airflow.wait_run(dag, "no_more_files")
-    assert airflow.states(dag, "no_more_files") == {"begin": "skipped", "count": "skipped", "commit": "skipped"}
+    assert airflow.states(dag, "no_more_files") == dict.fromkeys(("begin", "count", "beside", "commit"), "skipped")
     assert stack.ledger(dag).allocated == FILES
     assert stack.totals(dag) == expected(FILES * NUMBERS_A_FILE)

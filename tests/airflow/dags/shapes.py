@@ -7,8 +7,16 @@ from typing import Any
 from airflow.sdk import DAG, task
 from counting import Numbers, counted, misbehave, state
 
-from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
+from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, current_batch, persistent_aggregate
 from airflow_tx.sources.files import FileSource
+
+
+@task
+def beside(ref: dict[str, Any]) -> int:
+    """A side branch: how many numbers the staged output tells of."""
+    misbehave()
+    return sum(row["numbers"] for row in current_batch().read_output(ref))
+
 
 with DAG("mapped", schedule=None, max_active_runs=16):
     with Transaction(source=Numbers(size=12), max_pending=4) as tx:
@@ -40,5 +48,6 @@ for dag_id, conn_id in (("sparked", "spark_default"), ("spark_missing", "spark_t
     with DAG(dag_id, schedule=None, max_active_runs=16):
         with Transaction(source=FileSource("numbers/*.csv"), max_pending=4):
             counts = SparkBatchOperator(task_id="count", application="spark_app.py", conn_id=conn_id)
+            beside(counts.output["counts"])
             updates = [persistent_aggregate(counts.output["counts"], state=state(dag_id))]
             CommitOperator(task_id="commit", updates=updates)

@@ -594,3 +594,31 @@ def raising(error: Exception) -> Any:
         raise error
 
     return fail
+
+
+class Forgetful(Numbers):
+    """A source that notes what it may forget."""
+
+    def __init__(self) -> None:
+        self.cleaned: list[int] = []
+
+    def cleanup_before(self, txid: int) -> None:
+        self.cleaned.append(txid)
+
+
+def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_their_run_has_ended(make: Any) -> None:
+    source = Forgetful()
+    runs = [make(f"r{number}", source=source) for number in range(1, 5)]
+    left = []
+    for number, run in enumerate(runs, start=1):
+        run.begin()
+        processing = run.start()
+        area, where = processing.staging, processing.staging.try_dir("numbers", processing.attempt, processing.task)
+        area.files.write(where.child("rows"), b"")
+        run.work()
+        # The second run has a task beside its block that takes its time.
+        run.committer.runs = {f"r{ended}": "success" for ended in range(1, number) if ended != 2 or number == 4}
+        assert run.commit_now() is None
+        left.append(sorted(area.files.list("numbers")))
+    assert left == [["1"], ["2"], ["2", "3"], ["4"]]
+    assert source.cleaned == [1, 2, 2, 4]
