@@ -20,6 +20,7 @@ from airflow_tx.spark.submit import (
     driver_environment,
     explain,
     find_application,
+    request_digest,
 )
 from airflow_tx.staging import Descriptor, Manifest, TaskTry, TryDir, read_manifest, write_descriptor
 
@@ -35,7 +36,8 @@ class SparkBatchOperator(SparkSubmitOperator):
     """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
 
     The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
-    A retry in the same attempt takes up a driver that still runs in a cluster; another attempt never does.
+    A retry in the same attempt takes up a driver that still runs in a cluster, if it would ask for the very same: rows,
+    inputs, application, arguments and connection. Another attempt never does.
 
     A task killed with SIGKILL does not stop its driver: that one writes into a folder which nobody reads.
 
@@ -90,13 +92,21 @@ class SparkBatchOperator(SparkSubmitOperator):
             if processing.rows is None:
                 self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
                 return
-            store = _attempt_store(context, processing)
-            manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing)
+            descriptor = describe(processing, self.inputs)
+            store = self._store(context, descriptor)
+            manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing, descriptor)
             acknowledge(context, processing, manifest)
             self._forget_driver(store)
 
-    def _submit(self, context: Context, processing: Processing) -> Manifest:
-        descriptor = describe(processing, self.inputs)
+    def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
+        """Where a driver is kept that a retry may take up, if it would ask for the very same."""
+        kept = context.get("task_state_store")
+        if kept is None:
+            return None
+        asked = request_digest(descriptor, self.application, self.application_args, self.conn_id)
+        return AttemptStore(kept, descriptor.attempt, asked)
+
+    def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
         self.log.info(
             "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
         )
@@ -194,11 +204,6 @@ def acknowledge(context: Context, processing: Processing, manifest: Manifest) ->
     for name, ref in refs.items():
         context["ti"].xcom_push(key=name, value=ref)
     processing.ack(list(refs.values()), manifest.consumed_rows)
-
-
-def _attempt_store(context: Context, processing: Processing) -> AttemptStore | None:
-    store = context.get("task_state_store")
-    return AttemptStore(store, processing.attempt, processing.payload.rows_digest) if store is not None else None
 
 
 def _connection(conn_id: str) -> Connection:

@@ -6,13 +6,15 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_tx.errors import ConfigError, FailedBatch, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import digest
 from airflow_tx.spark.failed import read_failure
-from airflow_tx.staging import TryDir
+from airflow_tx.staging import Descriptor, TryDir
 
 # Linux takes no longer single argument.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
@@ -38,34 +40,43 @@ class KeyValues(Protocol):
 
 
 class AttemptStore:
-    """Keys of one attempt only.
+    """Keys of one attempt, for one request.
 
     Airflow keeps the values of a task over its tries and clears alike, so the next attempt would take the driver of
-    the last one, which works on other rows, for its own. So would the attempt that gets the same numbers again when
-    the ledger has been repaired.
+    the last one, which works on other rows, for its own. So would a try of the same attempt whose inputs were written
+    anew, and the attempt that gets the same numbers again when the ledger has been repaired.
 
     :param store: where all attempts of the task keep theirs.
-    :param rows_digest: of the batch that the attempt processes.
+    :param asked: what a driver is asked for, see `request_digest`.
     """
 
-    def __init__(self, store: KeyValues, attempt: TransactionAttempt, rows_digest: str) -> None:
+    def __init__(self, store: KeyValues, attempt: TransactionAttempt, asked: str) -> None:
         self._store = store
-        self._prefix = f"tx-{attempt}-{rows_digest}"
+        self._prefix = f"tx-{attempt}-{asked}"
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}-{key}"
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value this attempt has set, or `default`."""
+        """The value that was set for this request, or `default`."""
         return self._store.get(self._key(key), default)
 
     def set(self, key: str, value: Any, **options: Any) -> None:
-        """Keep the value for this attempt."""
+        """Keep the value for this request."""
         self._store.set(self._key(key), value, **options)
 
     def delete(self, key: str) -> None:
-        """Forget the value of this attempt."""
+        """Forget the value of this request."""
         self._store.delete(self._key(key))
+
+
+def request_digest(descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str) -> str:
+    """Fingerprint of all that decides what a driver writes, and where it runs; the try is none of it.
+
+    :param own: the application's own arguments.
+    """
+    of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
+    return digest([of_any_try.to_json(), application, [str(argument) for argument in own or ()], conn_id])
 
 
 def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:

@@ -21,7 +21,15 @@ from airflow_tx.operators.process import SparkBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.files import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
-from airflow_tx.staging import OutputRef, StagingArea, TaskTry, read_output
+from airflow_tx.staging import (
+    OutputRef,
+    StagingArea,
+    TaskTry,
+    read_manifest,
+    read_output,
+    write_manifest,
+    write_rows,
+)
 
 SUBMIT = f"""#!{sys.executable}
 import json, sys
@@ -58,8 +66,8 @@ class Processing:
 
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
-        self.payload = SimpleNamespace(rows_digest="a")
-        self.rows = {"folder": "/data", "files": ["x" * 1000] * 1000}
+        self.spec = SimpleNamespace(staging=lambda: staging)
+        self.rows: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}
         self.task = TaskTry("partial_counts", -1, "try-1")
         self.staging = staging
         self.source = FileSource("/data/*.csv")
@@ -198,8 +206,26 @@ def test_a_retry_takes_up_the_driver_of_the_try_before_with_its_output(cluster: 
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
     cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
-    assert run_of(cluster, 2, "try-2", application_args=["fail"]) == "try-1"
+    (cluster.folder / "spark-submit").write_text("#!/bin/sh\nexit 1\n")
+    assert run_of(cluster, 2, "try-2") == "try-1"
     assert len(cluster.ledger.acked) == 1
+
+
+def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Bench) -> None:
+    def counted(task_try: str) -> dict[str, Any]:
+        where = cluster.ledger.staging.try_dir("flights", TransactionAttempt(3, 2), TaskTry("read", -1, task_try))
+        output = write_rows(where, "rows", [{"number": 1}])
+        write_manifest(where, {"rows": output})
+        found: dict[str, Any] = read_manifest(where).refs()["rows"].to_json()
+        return found
+
+    cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
+    first = counted("a")
+    with pytest.raises(SystemExit):
+        run_of(cluster, 2, "try-1", inputs={"rows": first})
+    cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
+    # Its own retry has the same input; that of a task before it that was cleared has another one.
+    assert run_of(cluster, 2, "try-2", inputs={"rows": counted("b")}) == "try-2"
 
 
 def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
@@ -215,7 +241,7 @@ def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
     cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
-    cluster.ledger.payload.rows_digest = "b"
+    cluster.ledger.rows = {"folder": "/data", "files": ["y"]}
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from airflow_tx.spark.submit import (
     driver_environment,
     explain,
     find_application,
+    request_digest,
 )
-from airflow_tx.staging import StagingArea, TaskTry, TryDir, read_manifest
+from airflow_tx.staging import Descriptor, StagingArea, TaskTry, TryDir, read_manifest
+from airflow_tx.staging.descriptor import Input
 
 
 class Store(dict[str, Any]):
@@ -53,10 +56,35 @@ def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
     assert not store
 
 
-def test_a_driver_of_another_batch_with_the_same_numbers_is_not_remembered() -> None:
+def test_a_driver_that_was_asked_for_something_else_is_not_remembered() -> None:
     store = Store()
     AttemptStore(store, TransactionAttempt(3, 1), "a").set("spark_job_id", {"driver": "driver-1"})
     assert AttemptStore(store, TransactionAttempt(3, 1), "b").get("spark_job_id") is None
+
+
+ASKED = Descriptor("flights", TransactionAttempt(3, 1), TaskTry("count", -1, "a"), [0, 10], ("Source", {}), "/staging")
+
+
+def test_every_try_of_a_task_asks_for_the_same() -> None:
+    later = replace(ASKED, task=TaskTry("count", -1, "b"))
+    assert request_digest(later, "app.py", None, "spark") == request_digest(ASKED, "app.py", [], "spark")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (replace(ASKED, inputs={"rows": Input(("/staging/b.parquet",), ("n",))}), "app.py", [], "spark"),
+        (replace(ASKED, rows=[0, 5]), "app.py", [], "spark"),
+        (replace(ASKED, source=("Source", {"path": "/new"})), "app.py", [], "spark"),
+        (replace(ASKED, task=TaskTry("count", 1, "a")), "app.py", [], "spark"),
+        (ASKED, "other.py", [], "spark"),
+        (ASKED, "app.py", ["--day"], "spark"),
+        (ASKED, "app.py", [], "other"),
+    ],
+    ids=["inputs", "rows", "source", "instance", "application", "arguments", "connection"],
+)
+def test_what_decides_the_output_of_a_driver_is_part_of_what_it_is_asked_for(other: Any) -> None:
+    assert request_digest(*other) != request_digest(ASKED, "app.py", [], "spark")
 
 
 def test_the_reference_to_the_batch_is_the_first_argument() -> None:
