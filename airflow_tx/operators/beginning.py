@@ -40,7 +40,7 @@ def ask(
         ledger = spec.ledger(store)
         answer = ledger.begin(
             make_request(spec, ti, run, retry=retry),
-            decide=lambda attempt, position: _decide(spec, spec.source.of_run(run), ledger, attempt, position),
+            decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
         if not isinstance(answer, AlreadyCommitted):
@@ -77,8 +77,18 @@ def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -
 
 def key_of(spec: TransactionSpec, run: RunInfo) -> str:
     """The run's identity; a run that was deleted and made anew is told whose place it takes."""
+    return _given_key(run) or spec.source.key(run)
+
+
+def _given_key(run: RunInfo) -> str | None:
     given = run.conf.get(CONF)
-    return str(given["key"]) if isinstance(given, dict) and given.get("key") else spec.source.key(run)
+    return str(given["key"]) if isinstance(given, dict) and given.get("key") else None
+
+
+def _of(spec: TransactionSpec, run: RunInfo) -> Source:
+    """The source as it is to be asked for the batch of this run; one that was made anew has no dates of its own."""
+    key = _given_key(run)
+    return spec.source.of_run(run) if key is None else spec.source.of_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:

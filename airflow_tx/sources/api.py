@@ -118,6 +118,10 @@ class Source(ABC):
         """The source as it is to be asked for the batch of this run; by default any run takes the next rows."""
         return self
 
+    def of_key(self, key: str) -> Source:
+        """The same for a run that was deleted and made anew: of what it stood for only its key is left."""
+        return self
+
     def sized(self, measured: Measured) -> Source:
         """The source as it is to be asked for the next batch: with the `limit` that its `batch_size` comes to.
 

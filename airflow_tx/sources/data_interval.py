@@ -43,13 +43,12 @@ class DataIntervalSource(ReaderSource):
 
         :raises SourceError: if it overlaps one that was taken.
         """
-        run = self.asking_run()
-        interval = self._interval(run)
+        interval = self._of_key(self.asking_key())
         taken = self._taken(position)
         for other in taken:
             if interval[0] < other[1] and other[0] < interval[1]:
                 raise self.refused(
-                    f"the interval {_words(interval)} of run {run.run_id} overlaps {_words(other)}, of which all "
+                    f"the interval {_words(interval)}{self._whose} overlaps {_words(other)}, of which all "
                     "rows were taken: they would count twice",
                     f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
                     "later, or count anew: another Transaction(topology=...) with a new state.",
@@ -85,6 +84,14 @@ class DataIntervalSource(ReaderSource):
                 'Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC").',
             )
         return start, end
+
+    def _of_key(self, key: str) -> Interval:
+        try:
+            start, end = key.removeprefix("interval:").split("/")
+            return _moment(start), _moment(end)
+        except ValueError:
+            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
+            raise self.refused(f"key {key[:80]!r} is no interval", remedy) from None
 
     def _taken(self, position: Any) -> list[Interval]:
         if position is None:

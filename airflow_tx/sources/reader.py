@@ -56,7 +56,7 @@ class ReaderSource(Source):
         except (TypeError, ValueError) as error:
             remedy = f"They travel to Spark applications: give plain JSON ({error})."
             raise ConfigError(option=f"options of {name}", value=sorted(self.options), remedy=remedy) from None
-        self._run: RunInfo | None = None
+        self._key = self._whose = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments; the run is none of them, the rows of its batch say which part they are."""
@@ -71,19 +71,24 @@ class ReaderSource(Source):
 
         :raises SourceError: if the run has none.
         """
-        self.key(run)
-        bound = copy(self)
-        bound._run = run
+        bound = self.of_key(self.key(run))
+        bound._whose = f" of run {run.run_id}"
         return bound
 
-    def asking_run(self) -> RunInfo:
-        """The run that asks for its batch.
+    def of_key(self: _Self, key: str) -> _Self:
+        """The source of the part that a key names."""
+        bound = copy(self)
+        bound._key = key
+        return bound
+
+    def asking_key(self) -> str:
+        """The key of the run that asks for its batch.
 
         :raises SourceError: if there is none.
         """
-        if self._run is None:
+        if not self._key:
             raise self.refused("it was asked for a batch without a run", "Ask source.of_run(run).")
-        return self._run
+        return self._key
 
     def read(self, spark: SparkSession | None, *place: Any, **options: Any) -> DataFrame | Iterable[Mapping[str, Any]]:
         """Call the reader.

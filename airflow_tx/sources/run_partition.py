@@ -42,12 +42,12 @@ class RunPartitionSource(ReaderSource):
 
         :raises SourceError: if it was taken.
         """
-        run = self.asking_run()
-        key, (_, partition) = self.key(run), self._partition(run)
+        key = self.asking_key()
+        partition = key.partition(":")[2]
         taken = self._taken(position)
         if key in taken:
             raise self.refused(
-                f"partition {partition} of run {run.run_id} was taken: its rows would count twice",
+                f"partition {partition}{self._whose} was taken: its rows would count twice",
                 "Nothing was allocated. To count anew, give the topology another name, Transaction(topology=...), and "
                 "a new state.",
             )

@@ -240,6 +240,15 @@ class SourceSuite:
         for attempt in (1, 2):
             assert ledger.decide(attempt) is None
 
+    def test_a_run_that_was_made_anew_has_the_batch_of_its_key(self, ledger: Ledger) -> None:
+        if not self.make().by_run:
+            pytest.skip("any run takes the next rows")
+        self.add()
+        run = ledger.run()
+        assert run is not None, "`runs` should give the runs of what `add` adds"
+        first, source = ledger.decide(run=run), self.make()
+        assert source.of_key(source.key(run)).decide(TransactionAttempt(1, 2), None) == first
+
     def test_batches_have_every_row_exactly_once(self, ledger: Ledger) -> None:
         added = self.add()
         batches = ledger.rest()
