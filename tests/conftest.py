@@ -1,14 +1,19 @@
-"""Servers of databases: one of each for the tests of a module."""
+"""Servers of databases: one of each for the tests of a module; and no time limit for an example."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from airflow_tx.testing.mariadb import LocalMariaDB
 from airflow_tx.testing.postgres import LocalPostgres
 from airflow_tx.testing.redis import LocalRedis
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="module")
