@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,67 +15,15 @@ from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
-
-_DAG = """
-from airflow.sdk import DAG, task
-from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.sources.files import FileSource
-from airflow_tx.state import SqlState, Sum
-
-def state(table):
-    return SqlState("tx_state", table=table, keys=["key"], values={"n": Sum()})
-
-with DAG("the_dag", schedule=None, max_active_runs=16):
-    with Transaction(source=FileSource("/nowhere/*.csv"), topology="flights") as tx:
-        @task
-        def count(batch):
-            return []
-        counted = count(tx.batch)
-        CommitOperator(task_id="commit", updates=[
-            persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))])
-"""
-
-
-class Commands:
-    """`airflow` in a home of its own."""
-
-    def __init__(self, home: Path, server: LocalZooKeeper) -> None:
-        dags = home / "dags"
-        dags.mkdir(parents=True)
-        (dags / "the_dag.py").write_text(_DAG)
-        self.database = f"{home}/state.db"
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
-            "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps({"conn_type": "zookeeper", "host": server.hosts}),
-            "AIRFLOW_CONN_TX_STATE": json.dumps({"conn_type": "sqlite", "host": self.database}),
-        }
-
-    def run(self, *arguments: str, root: str, fails: bool = False) -> str:
-        """Its output; what it says on failure, if it `fails`."""
-        found = subprocess.run(
-            [str(Path(sys.executable).parent / "airflow"), *arguments],
-            env={**self.environment, "AIRFLOW__TX__ROOT": root},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert bool(found.returncode) == fails, found.stdout + found.stderr
-        return found.stderr if fails else found.stdout
-
-    def json(self, *arguments: str, root: str) -> Any:
-        """Its output as JSON."""
-        return json.loads(self.run(*arguments, "--output", "json", root=root))
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
-    commands.run("db", "migrate", root="/unused")
-    return commands
+    with ended(commands):
+        yield commands
 
 
 @pytest.fixture
@@ -117,7 +60,7 @@ def test_list_and_show_tell_what_the_ledger_says(
     assert (third["status"], third["waiting_for"]) == ("PROCESSING", "an ack of task0")
     (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
     assert shown.items() >= {"run_id": "r2", "ack_val": "0" * 16, "batch": "2", "acks": "task0: acked"}.items()
-    assert "COMMITTED" in airflow.run("tx", "list", "flights", root=root)
+    assert "COMMITTED" in airflow.in_a_process("tx", "list", "flights", root=root)
 
     # Another connection, kept in Airflow's database.
     host, port = zookeeper.hosts.split(":")

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli import Commands
 
 DAG_ID = "the_dag"
 AUDIT = Audit("ann", "bad file")
@@ -56,61 +55,6 @@ from airflow_tx import compat
 for run_id in json.loads(sys.argv[1]):
     compat.create_run("the_dag", run_id)
 """
-
-
-_SERVE = """
-import contextlib, io, json, os, sys
-from airflow.cli import cli_parser
-
-asked, answers = sys.stdin, sys.stdout
-parser = cli_parser.get_parser()
-for line in asked:
-    arguments, environment = json.loads(line)
-    os.environ.update(environment)
-    sys.argv = ["airflow", *arguments]
-    sys.stdin = io.StringIO()
-    code, out = None, io.StringIO()
-    with contextlib.redirect_stdout(out):
-        try:
-            args = parser.parse_args(arguments)
-            args.func(args)
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([code, out.getvalue()]), file=answers, flush=True)
-"""
-
-
-class Session(Commands):
-    """Commands `airflow tx …` one after the other in one process: importing Airflow costs seconds."""
-
-    def __init__(self, home: Path, server: LocalZooKeeper) -> None:
-        super().__init__(home, server)
-        self._process: subprocess.Popen[str] | None = None
-
-    def run(self, *arguments: str, root: str, fails: bool = False) -> str:
-        if arguments[0] != "tx":
-            return super().run(*arguments, root=root, fails=fails)
-        process = self._process or subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
-        print(json.dumps([arguments, environment]), file=process.stdin, flush=True)
-        code, output = json.loads(process.stdout.readline())
-        assert (code is not None) == fails, (code, output)
-        return str(code) if fails else str(output)
-
-    def end(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
 
 
 class Runs:
@@ -160,13 +104,11 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    home = tmp_path_factory.mktemp("actions") / "home"
-    commands = Session(home, zookeeper)
-    (home / "dags" / "exact.py").write_text(_EXACT)
-    commands.run("db", "migrate", root="/unused")
-    commands.run("dags", "reserialize", root="/unused")
-    yield commands
-    commands.end()
+    commands = Commands(tmp_path_factory.mktemp("actions") / "home", zookeeper)
+    (commands.dags / "exact.py").write_text(_EXACT)
+    with ended(commands):
+        commands.in_a_process("dags", "reserialize")
+        yield commands
 
 
 @pytest.fixture

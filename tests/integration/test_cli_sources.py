@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +17,9 @@ from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, Session, one_line
+from tests.integration.test_cli_actions import Runs, one_line
 from tests.integration.test_cli_actions import store as store
 
 _LOG = '''
@@ -97,23 +95,12 @@ topology("files", FileSource(f"{HERE}/data/*.csv"))
 """
 
 
-class Asking(Session):
+class Asking(Commands):
     """Commands whose sources a test can change."""
 
     def say(self, name: str, **said: Any) -> None:
         """What a log holds."""
         (self.dags / f"{name}.json").write_text(json.dumps(said))
-
-    @property
-    def dags(self) -> Path:
-        return Path(self.environment["AIRFLOW_HOME"]) / "dags"
-
-    def both(self, *arguments: str, root: str) -> tuple[Any, list[str]]:
-        """The output of a command as JSON, and what it says beside it, line by line."""
-        command = [str(Path(sys.executable).parent / "airflow"), *arguments, "--output", "json"]
-        environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
-        return json.loads(found.stdout), [line for line in found.stderr.splitlines() if line.startswith("The lag")]
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +108,11 @@ def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
     commands = Asking(tmp_path_factory.mktemp("asking") / "home", zookeeper)
     (commands.dags / "log_source.py").write_text(_LOG)
     (commands.dags / "logs.py").write_text(_DAG)
-    commands.run("db", "migrate", root="/unused")
-    commands.run("dags", "reserialize", root="/unused")
-    # From now on only the one file can be read.
-    (commands.dags / "the_dag.py").write_text("raise RuntimeError('this airflow DAG is none of its business')")
-    yield commands
-    commands.end()
+    with ended(commands):
+        commands.in_a_process("dags", "reserialize")
+        # From now on only the one file can be read.
+        (commands.dags / "the_dag.py").write_text("raise RuntimeError('this airflow DAG is none of its business')")
+        yield commands
 
 
 class Log(Pipeline):

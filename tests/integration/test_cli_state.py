@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +17,8 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.state_values import Grants
 from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli import Commands
 
 _DAG = """
 from airflow.sdk import DAG, task
@@ -47,31 +44,16 @@ with DAG("dag", schedule=None, max_active_runs=16):
 """
 
 
-class StateCommands(Commands):
-    def told(self, *arguments: str, root: str) -> str:
-        """What it says beside its output."""
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "airflow"), *arguments],
-            env={**self.environment, "AIRFLOW__TX__ROOT": root},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stderr
-
-
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> StateCommands:
-    commands = StateCommands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
-    (Path(commands.environment["AIRFLOW_HOME"]) / "dags" / "the_dag.py").write_text(_DAG)
-    commands.run("db", "migrate", root="/unused")
-    return commands
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
+    (commands.dags / "the_dag.py").write_text(_DAG)
+    with ended(commands):
+        yield commands
 
 
 @pytest.fixture
-def root(airflow: StateCommands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[str]:
+def root(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[str]:
     """Of a ledger that knows the topology; `words`, `days` and `total` hold transaction 7."""
     client = connect(ClientConfig(zookeeper.hosts))
     Pipeline(ZooKeeperStore(client), zookeeper_root).begin("r1")
@@ -99,7 +81,7 @@ def root(airflow: StateCommands, zookeeper: LocalZooKeeper, zookeeper_root: str)
     disconnect(client)
 
 
-def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: StateCommands, root: str) -> None:
+def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "dog", "cat", "7", "a,b", "[x", root=root)
     assert [(row["word"], row["n"]) for row in found] == [
         ("dog", "3"),
@@ -117,7 +99,7 @@ def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: StateCommands,
     ]
 
 
-def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow: StateCommands, root: str) -> None:
+def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "--limit", "2", root=root)
     assert [row["word"] for row in found] == ["7", "[x"]
     assert airflow.json("tx", "state", "get", "flights", "tx_state.total", root=root) == [{"n": "4"}]
@@ -130,7 +112,7 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     assert airflow.json(*empty, root=root) == [{"word": "dog", "n": None}]
 
 
-def test_what_cannot_be_shown_is_one_line(airflow: StateCommands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, said in (
         (("nosuch", "s"), "No topology 'nosuch' in the ledger"),
         (

@@ -1,0 +1,140 @@
+"""`airflow …` in a home of its own, with one DAG file; one warm process for all commands `airflow tx …` of a module."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+
+_DAG = """
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources.files import FileSource
+from airflow_tx.state import SqlState, Sum
+
+def state(table):
+    return SqlState("tx_state", table=table, keys=["key"], values={"n": Sum()})
+
+with DAG("the_dag", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="flights") as tx:
+        @task
+        def count(batch):
+            return []
+        counted = count(tx.batch)
+        CommitOperator(task_id="commit", updates=[
+            persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))])
+"""
+
+# Airflow's own parser and the function it names, as the console script calls them.
+_SERVE = """
+import contextlib, io, json, os, sys
+from airflow.cli import cli_parser
+
+asked, answers = sys.stdin, sys.stdout
+parser = cli_parser.get_parser()
+for line in asked:
+    arguments, environment = json.loads(line)
+    os.environ.update(environment)
+    sys.argv = ["airflow", *arguments]
+    sys.stdin = io.StringIO()
+    code, out, told = None, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+        try:
+            args = parser.parse_args(arguments)
+            args.func(args)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), told.getvalue()]), file=answers, flush=True)
+"""
+
+
+class Commands:
+    """Commands one after the other; those of `airflow tx` in one process, since importing Airflow costs seconds."""
+
+    def __init__(self, home: Path, server: LocalZooKeeper) -> None:
+        self.dags = home / "dags"
+        self.dags.mkdir(parents=True)
+        (self.dags / "the_dag.py").write_text(_DAG)
+        self.database = f"{home}/state.db"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps({"conn_type": "zookeeper", "host": server.hosts}),
+            "AIRFLOW_CONN_TX_STATE": json.dumps({"conn_type": "sqlite", "host": self.database}),
+        }
+        self._process: subprocess.Popen[str] | None = None
+
+    def in_a_process(self, *arguments: str, root: str = "/unused") -> str:
+        """The output of a command as the console script gives it, in a process of its own."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), *arguments],
+            env={**self.environment, "AIRFLOW__TX__ROOT": root},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, *arguments: str, root: str, fails: bool = False) -> str:
+        """The output of a command; what it says on failure, if it `fails`."""
+        code, output, _ = self._answer(arguments, root)
+        assert (code is not None) == fails, (code, output)
+        return str(code) if fails else str(output)
+
+    def json(self, *arguments: str, root: str) -> Any:
+        """The output of a command as JSON."""
+        return json.loads(self.run(*arguments, "--output", "json", root=root))
+
+    def told(self, *arguments: str, root: str) -> str:
+        """What a command says beside its output."""
+        code, output, told = self._answer(arguments, root)
+        assert code is None, (code, output)
+        return str(told)
+
+    def both(self, *arguments: str, root: str) -> tuple[Any, list[str]]:
+        """The output of a command as JSON, and what it says of lag beside it, line by line."""
+        code, output, told = self._answer((*arguments, "--output", "json"), root)
+        assert code is None, (code, output)
+        return json.loads(output), [line for line in told.splitlines() if line.startswith("The lag")]
+
+    def _answer(self, arguments: tuple[str, ...], root: str) -> tuple[Any, Any, Any]:
+        process = self._process or subprocess.Popen(
+            [sys.executable, "-c", _SERVE],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
+        print(json.dumps([arguments, environment]), file=process.stdin, flush=True)
+        code, output, told = json.loads(process.stdout.readline())
+        return code, output, told
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+@contextmanager
+def ended(commands: Commands) -> Iterator[None]:
+    """Airflow's database is there, and the process ends with the block."""
+    commands.in_a_process("db", "migrate")
+    try:
+        yield
+    finally:
+        commands.end()
