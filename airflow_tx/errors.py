@@ -266,6 +266,15 @@ class SkipRefused(Refused):
     template = "Skip of transaction {txid} refused: {problem}. {remedy}"
 
 
+class ChangeRefused(Refused):
+    """A transaction whose rows cannot be decided anew."""
+
+    template = (
+        "Transaction {txid} of {topology} keeps its rows: {problem}. Nothing was changed. {remedy}: "
+        "airflow tx replay {topology} {txid}"
+    )
+
+
 class NotSkipped(Refused):
     """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
 

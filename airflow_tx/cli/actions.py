@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
 from airflow_tx.cli.asked import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
-from airflow_tx.errors import SkipRefused
+from airflow_tx.errors import ChangeRefused, ConfigError
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
@@ -16,6 +16,7 @@ from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
     from airflow_tx.cli.restarting import Restarts, Told
+    from airflow_tx.operators.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
 
 _ROWS_SHOWN = 500
@@ -29,7 +30,7 @@ def skip(args: Namespace) -> None:
     check_why(args, f"skip {args.topology} {args.txid}")
     with store_of(args) as store:
         restarts = _restarts(store, args)
-        skips = Skips(restarts.ledger, restarts, lambda: _states(args, restarts.dag_id))
+        skips = Skips(restarts.ledger, restarts, lambda: _of_dag(args, restarts.dag_id)[1])
         path = paths_of(args).transaction(args.txid)
         record = Reader(store).peek_if_any(TransactionRecord, path)
         if record is not None:  # else the ledger says what became of it
@@ -57,20 +58,49 @@ def readmit(args: Namespace) -> None:
         restarts.ledger.readmit(args.txid, audit_of(args))
         assert skipped is not None, "else it is refused"
         how = restarts.start(skipped.run_id, skipped.key, past_limit=False)
-        done = f"re-admitted: {how}, and takes the same rows as a new transaction"
+        done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
         _show([Told(args.txid, skipped.run_id, done)], args)
 
 
 @action
 def replay(args: Namespace) -> None:
-    """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] | --failed)`."""
+    """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] [--changed-rows --why TEXT] | --failed)`."""
     if bool(args.txids) == args.failed:
         raise SystemExit("Give either the txids to replay, or --failed.")
     if args.failed and args.force:
         raise SystemExit("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
+    if args.changed_rows and args.failed:
+        raise SystemExit("--changed-rows is for transactions that are named.")
+    if args.changed_rows:
+        check_why(args, f"replay {args.topology} {' '.join(map(str, args.txids))} --changed-rows")
     with store_of(args) as store:
         restarts = _restarts(store, args)
-        _show(restarts.failed() if args.failed else restarts.named(args.txids, force=args.force), args)
+        if args.failed:
+            told = restarts.failed()
+        elif args.changed_rows:
+            told = restarts.changed(args.txids, _undoable(args, restarts.dag_id), audit_of(args), force=args.force)
+        else:
+            told = restarts.named(args.txids, force=args.force)
+        _show(told, args)
+
+
+def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
+    """The states of the DAG, and whether each can undo what was written to it.
+
+    :raises ChangeRefused: its source never has other rows at the place of a batch.
+    """
+    from airflow_tx.operators.skipping import undoable
+
+    spec, states = _of_dag(args, dag_id)
+    if not spec.source.rows_can_change:
+        raise ChangeRefused(
+            txid=args.txids[0],
+            topology=args.topology,
+            problem=f"{spec.source!r} reads a log, in which no row is ever another one",
+            remedy=f"What cannot be processed is skipped: airflow tx skip {args.topology} {args.txids[0]} --why TEXT; "
+            "what failed for another reason is replayed as it is",
+        )
+    return undoable(states)
 
 
 def _restarts(store: Store, args: Namespace) -> Restarts:
@@ -80,18 +110,19 @@ def _restarts(store: Store, args: Namespace) -> Restarts:
     return Restarts(ledger_on(store, args), topology_record(store, paths_of(args)).dag_id)
 
 
-def _states(args: Namespace, dag_id: str) -> Mapping[str, FencedState]:
+def _of_dag(args: Namespace, dag_id: str) -> tuple[TransactionSpec, Mapping[str, FencedState]]:
+    """The transaction of the DAG of the topology, and its states by name.
+
+    :raises ConfigError: the DAG keeps another topology.
+    """
     from airflow_tx.cli.dags import elsewhere, transactional_dag
 
     spec, states = transactional_dag(args.dag_id or dag_id)
     if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
-        raise SkipRefused(
-            txid=args.txid,
-            problem=problem,
-            remedy=f"Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id {spec.conn_id} and "
-            f"--root {spec.paths.root}",
-        )
-    return states
+        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
+        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
+        raise ConfigError(option="TOPOLOGY", value=args.topology, remedy=remedy)
+    return spec, states
 
 
 def _question(store: Store, args: Namespace, record: TransactionRecord) -> str:

@@ -65,6 +65,12 @@ ARG_DAG_ID = _arg(
 ARG_SOURCE_DAG_ID = _arg("--dag-id", default=None, help="The DAG that names the source (default: as the ledger says)")
 ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
 ARG_REASON = _arg("--why", metavar="TEXT", default=None, help="The reason, kept in the ledger; it must be given")
+ARG_REPLAY_WHY = _arg(
+    "--why",
+    metavar="TEXT",
+    default=None,
+    help="The reason for --changed-rows, kept in the ledger",
+)
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
 ARG_FAILED = _arg(
     "--failed",
@@ -74,6 +80,12 @@ ARG_FAILED = _arg(
 )
 ARG_FORCE = _arg(
     "--force", action="store_true", default=False, help="Also a transaction whose run is queued or running"
+)
+ARG_CHANGED_ROWS = _arg(
+    "--changed-rows",
+    action="store_true",
+    default=False,
+    help="Take the rows of named transactions as they are now, as after a file was corrected; with --why",
 )
 ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
 ARG_KEYS = _arg(
@@ -113,10 +125,22 @@ TX_COMMANDS = (
         help="Start the runs of open transactions again: same txid, next attempt",
         description=(
             "Clears the runs, beyond max_active_runs if need be; a deleted run is made anew. A skip that was asked for "
-            "is withdrawn. A transaction whose run is queued or running is left alone without --force."
+            "is withdrawn. A transaction whose run is queued or running is left alone without --force. With "
+            "--changed-rows the source decides the same place again, with what is there now, as long as no state that "
+            "cannot undo it may hold something of it; who, when and --why are kept in the ledger."
         ),
         func=lazy_load_command("airflow_tx.cli.actions.replay"),
-        args=(ARG_TOPOLOGY, ARG_TXIDS, ARG_FAILED, ARG_FORCE, ARG_OUTPUT, *_LEDGER),
+        args=(
+            ARG_TOPOLOGY,
+            ARG_TXIDS,
+            ARG_FAILED,
+            ARG_FORCE,
+            ARG_CHANGED_ROWS,
+            ARG_REPLAY_WHY,
+            ARG_DAG_ID,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="skip",
@@ -131,7 +155,10 @@ TX_COMMANDS = (
     ActionCommand(
         name="readmit",
         help="Process the rows of a skipped transaction, as a new one",
-        description="Its run is started again and gets a new txid. Who, when and --why are kept in the ledger.",
+        description=(
+            "Its run is started again and gets a new txid, with the rows of the same place as they are now. Who, when "
+            "and --why are kept in the ledger."
+        ),
         func=lazy_load_command("airflow_tx.cli.actions.readmit"),
         args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_OUTPUT, *_LEDGER),
     ),

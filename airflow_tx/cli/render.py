@@ -144,8 +144,9 @@ def _note(view: TransactionView) -> str | None:
     """What else there is to know of it, in a few words."""
     told = []
     if view.pinned:
-        told.append("re-admitted: its rows never change")
+        told.append("re-admitted: its rows stay")
     told += [f"before it, lost: {what}" for what in view.lost]
+    told += [f"rows of attempt {each['attempt']} decided anew: {_person(each)}" for each in view.changed]
     if view.open and view.skip is not None:
         told.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
@@ -188,11 +189,12 @@ def details(found: TransactionDetails) -> Row:
         "rows": view.rows,
         "size": _size(view),
         "lost": "; ".join(view.lost) or None,
+        "changed_rows": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.changed) or None,
         "ack_val": view.ack_val,
         "failures": view.failures,
         "error": view.error,
         "waiting_for": view.waiting_for,
-        "pinned": "its rows never change: it was skipped and re-admitted" if view.pinned else None,
+        "pinned": "its rows stay: it was skipped and re-admitted" if view.pinned else None,
         "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts" if view.stale else None,
         "blocked": view.blocked,
         "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",

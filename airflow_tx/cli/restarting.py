@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.operators.beginning import conf_of
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord
@@ -58,12 +59,31 @@ class Restarts:
         :param force: also those whose run is queued or running.
         :raises AlreadyFinal, UnknownTransaction: one of them is not open; nothing was changed.
         """
+        for txid, record, live in self._named(txids, force=force):
+            yield self._replay(txid, record, live, withdraw=True)
+        self.ledger.unblock()
+
+    def changed(self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool) -> Iterator[Told]:
+        """Replay these transactions with the rows as they are now.
+
+        :param states: see `changing.note_changed`.
+        :raises ChangeRefused: the rows of one cannot be decided anew; those before it are noted.
+        :raises AlreadyFinal, UnknownTransaction: see `named`.
+        """
+        for txid, record, live in self._named(txids, force=force):
+            if live is None:
+                self.ledger.note_changed(txid, states, audit)
+            told = self._replay(txid, record, live, withdraw=True)
+            yield told if live else replace(told, done=f"its rows are decided anew: {told.done}")
+        self.ledger.unblock()
+
+    def _named(self, txids: Sequence[int], *, force: bool) -> Iterator[tuple[int, TransactionRecord, str | None]]:
+        """With each the state of its run, if that forbids to start it again."""
         opened = {txid: self._open(txid) for txid in sorted(set(txids))}
         states = self._states(record.run_id for record in opened.values())
         for txid, record in opened.items():
             live = None if force else states.get(record.run_id)
-            yield self._replay(txid, record, live if live in LIVE_RUN_STATES else None, withdraw=True)
-        self.ledger.unblock()
+            yield txid, record, live if live in LIVE_RUN_STATES else None
 
     def failed(self) -> Iterator[Told]:
         """Replay what has failed, or has lost its run; and start runs again that had given up their run slots."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
@@ -41,6 +43,7 @@ def ask(
         answer = ledger.begin(
             make_request(spec, ti, run, retry=retry),
             decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
+            decide_again=lambda attempt, rows: decide_again(_of(spec, run), attempt, rows),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
         )
         if not isinstance(answer, AlreadyCommitted):
@@ -125,21 +128,10 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
     :param position: where the transaction before it ended.
     :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
     """
-    try:
+    with _asked(source, f"transaction {attempt.txid} after position {dumps(position)[:200]}"):
         batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
             dumps([batch.rows, batch.position, batch.begin])
-    except TxError:
-        raise
-    except Exception as error:
-        raise SourceError(
-            source=type(source).__name__,
-            problem=f"transaction {attempt.txid} after position {dumps(position)[:200]}: "
-            f"{type(error).__name__}: {error}",
-            remedy="Nothing was allocated; correct the source, then clear this task.",
-        ) from error
-    finally:
-        source.close()
     if batch is None:
         return None
     if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
@@ -151,3 +143,32 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
         )
     begins = batch.begin if isinstance(batch.begin, dict) else None
     return Proposed(batch.rows, batch.position, batch.size, begins)
+
+
+def decide_again(source: Source, attempt: TransactionAttempt, rows: Any) -> Any:
+    """Ask the source for the rows of the same place as they are now; whatever goes wrong there is one line.
+
+    :param rows: as they were decided before.
+    :raises SourceError: the source failed, or what it said is no plain JSON.
+    """
+    with _asked(source, f"transaction {attempt.txid} with rows {dumps(rows)[:200]}"):
+        again = source.decide_again(attempt, rows)
+        dumps(again)
+    return again
+
+
+@contextmanager
+def _asked(source: Source, what: str) -> Iterator[None]:
+    """A question to the source, after which it gives back its connections."""
+    try:
+        yield
+    except TxError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"{what}: {type(error).__name__}: {error}",
+            remedy="Nothing was allocated; correct the source, then clear this task.",
+        ) from error
+    finally:
+        source.close()

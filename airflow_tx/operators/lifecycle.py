@@ -58,7 +58,8 @@ class Batch:
         """
         if self.rows is None:  # a replay that found no rows
             return iter(())
-        rows = self._processing.source.emit_batch(self.attempt, self.rows)
+        source = self._processing.source.named(self._processing.topology)
+        rows = source.emit_batch(self.attempt, self.rows)
         return iter(cast("Iterable[Mapping[str, Any]]", rows))
 
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,7 @@ class Proposed(NamedTuple):
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the source said to a `NeedBatch`.
+    """What the source said to a `NeedBatch` or a `NeedRows`.
 
     :param batch: see `Proposed`; None without data.
     """

@@ -9,6 +9,7 @@ from airflow_tx.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.changing import decided_anew
 from airflow_tx.protocol.metadata import position_after, position_before, unmoved, written
 from airflow_tx.protocol.opening import check_claim, is_current
 from airflow_tx.protocol.paths import Paths
@@ -33,6 +34,7 @@ from airflow_tx.protocol.step import (
     Begun,
     Decision,
     NeedBatch,
+    NeedRows,
     NeedTopology,
     NoData,
     Result,
@@ -68,12 +70,18 @@ def begin(
         return _allocate(read, stamp, paths, topology, request, proposal, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
-        return _final(read, stamp, paths, topology, request, binding.txid)
+        return _final(read, stamp, paths, topology, request, proposal, binding.txid)
     return replay(read, stamp, paths, topology, request, proposal, run_states, binding.txid, record)
 
 
 def _final(
-    read: Reader, stamp: Stamp, paths: Paths, topology: TopologyRecord, request: BeginRequest, txid: int
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    topology: TopologyRecord,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    txid: int,
 ) -> Decision | Result:
     if is_committed(read, paths, txid):
         return AlreadyCommitted(txid)
@@ -82,7 +90,7 @@ def _final(
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
-    return _allocate(read, stamp, paths, topology, request, None, _Readmission(txid, skipped))
+    return _allocate(read, stamp, paths, topology, request, proposal, _Readmission(txid, skipped))
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,10 @@ def _allocate(
     place, size, begins = going_on_at(topology, position), None, None
     if readmission is not None:
         rows = readmission.skipped.rows
+        if rows is not None:
+            rows = decided_anew(TransactionAttempt(txid, 1), rows, proposal)
+            if isinstance(rows, NeedRows):
+                return rows
         after = unmoved(position, rows, partitioned=partitioned)
     else:
         if proposal is None or not proposal.answers(txid, place.digest):

@@ -123,6 +123,9 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     txid, attempt = request.attempt.txid, request.attempt.attempt
+    if record.to_change is not None:  # and a task that was started again has brought it back from FAILED
+        told = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
+        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=told)
     if record.rows_digest != request.rows_digest:
         raise RowsChanged(
             txid=txid,

@@ -57,6 +57,7 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
         skip=record.skip if outcome is Outcome.SKIPPED else None,
         size=record.size,
         lost=record.lost,
+        changed=record.changed,
     )
 
 

@@ -11,6 +11,7 @@ from airflow_tx.errors import TooMuchContention, UnreadableRecord
 from airflow_tx.protocol import (
     accepting,
     beginning,
+    changing,
     committing,
     ending,
     opening,
@@ -42,6 +43,7 @@ from airflow_tx.protocol.step import (
     Done,
     Granted,
     NeedBatch,
+    NeedRows,
     NeedRunState,
     NeedTopology,
     NoData,
@@ -62,10 +64,11 @@ T = TypeVar("T")
 
 PASSES = 100
 LOOKS = 3
-QUESTIONS = (NeedBatch, NeedRunState, NeedTopology)
 
 Decide = Callable[[TransactionAttempt, Any], "tuple[Any, ...] | None"]
 """Asks the source: (attempt, position before) → (rows, position after[, size]), or None without data: `Proposed`."""
+DecideAgain = Callable[[TransactionAttempt, Any], Any]
+"""Asks the source: (attempt, rows as they were decided) → the rows of the same place as they are now."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 
@@ -96,7 +99,12 @@ class Ledger(StepRunner):
         self.options = options or LedgerOptions()
 
     def begin(
-        self, request: BeginRequest, *, decide: Decide, run_state: RunState
+        self,
+        request: BeginRequest,
+        *,
+        decide: Decide,
+        run_state: RunState,
+        decide_again: DecideAgain = lambda attempt, rows: rows,
     ) -> Begun | NoData | WindowFull | AlreadyCommitted:
         """Step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
@@ -117,6 +125,9 @@ class Ledger(StepRunner):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
                 proposal = Proposal(result.attempt.txid, result.base, decide(result.attempt, result.position))
+            elif isinstance(result, NeedRows):
+                again = decide_again(result.attempt, result.rows)
+                proposal = Proposal(result.attempt.txid, result.asked, (again, None))
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             else:
@@ -273,6 +284,11 @@ class Ledger(StepRunner):
     def withdraw_skip(self, txid: int) -> Done:
         """Step `replay` of a person; see `skipping.withdraw_skip`."""
         return cast(Done, self.run(partial(skipping.withdraw_skip, **self._of(txid))))
+
+    def note_changed(self, txid: int, states: Mapping[str, bool], audit: Audit) -> Done | AlreadySkipped:
+        """The corrected file; see `changing.note_changed`."""
+        step = partial(changing.note_changed, **self._of(txid), states=states, audit=audit)
+        return cast("Done | AlreadySkipped", self.run(step))
 
     def grant_skip(self, txid: int, states: Mapping[str, bool]) -> SkipGranted | NotYet | AlreadySkipped:
         """The grant of a skip; see `skipping.grant_skip`."""

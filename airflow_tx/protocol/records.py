@@ -116,7 +116,7 @@ class TransactionRecord:
     :param granted: true from the first grant of any attempt on.
     :param base: digest of the position after txid − 1 that the batch was computed from.
     :param ended: digest of the position after this transaction.
-    :param pinned: it was re-admitted: its rows never change.
+    :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided anew.
     :param skip: who wants it skipped at its turn, when and why.
     :param yielded: the txid whose run it gave up its run slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
@@ -127,6 +127,7 @@ class TransactionRecord:
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
+    :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
     """
 
     key: str
@@ -157,6 +158,12 @@ class TransactionRecord:
     processed: str | None = None
     granted_at: str | None = None
     error: str | None = None
+    changed: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def to_change(self) -> dict[str, Any] | None:
+        """Who wants the rows of this attempt decided anew; None: nobody, or a newer attempt has them."""
+        return next((each for each in self.changed if each["attempt"] == self.attempt), None)
 
 
 @dataclass(frozen=True)
@@ -199,6 +206,7 @@ class History:
     readmitted_as: int | None = None
     size: dict[str, Any] | None = None
     lost: list[str] = field(default_factory=list)
+    changed: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from airflow_tx.errors import RunHeld, StaleBegin
 from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.changing import decided_anew, to_decide_anew
 from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole, written
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.requirement import Delete, Put, Write
-from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRunState, Result, Stamp
+from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRows, NeedRunState, Result, Stamp
 
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
@@ -110,6 +111,11 @@ def _next_attempt(
     rows, ended, base, size = meta.rows, meta.position, record.base, record.size
     after = _own_places(meta, txid) if partitioned else ended
     lost, begins = record.lost, meta.begin
+    stays = record.pinned or request.topology.source_kind == "transactional"
+    if stays and to_decide_anew(record, rows):
+        rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, proposal)
+        if isinstance(rows, NeedRows):
+            return rows
     if record.pinned or request.topology.source_kind != "transactional":
         position = position_before(read, paths, txid)
         base = digest(position)

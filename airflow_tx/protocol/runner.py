@@ -18,10 +18,20 @@ from airflow_tx.protocol.api import Clock, Ids, Node, Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Memory, Reader
 from airflow_tx.protocol.requirement import Create, Put
-from airflow_tx.protocol.step import Decision, Done, NeedBatch, NeedRunState, NeedTopology, Result, Stamp, Step
+from airflow_tx.protocol.step import (
+    Decision,
+    Done,
+    NeedBatch,
+    NeedRows,
+    NeedRunState,
+    NeedTopology,
+    Result,
+    Stamp,
+    Step,
+)
 
 PASSES = 100
-QUESTIONS = (NeedBatch, NeedRunState, NeedTopology)
+QUESTIONS = (NeedBatch, NeedRows, NeedRunState, NeedTopology)
 
 
 class StepRunner:

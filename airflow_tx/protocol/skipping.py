@@ -47,10 +47,9 @@ from airflow_tx.protocol.step import (
 def note_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
     """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
 
-    :raises AlreadyFinal: it is committed.
-    :raises UnknownTransaction: it was never allocated.
+    :raises AlreadyFinal, UnknownTransaction: see `opened`.
     """
-    record = _open(read, paths, txid)
+    record = opened(read, paths, txid)
     if record is None:
         return AlreadySkipped(txid)
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
@@ -61,9 +60,9 @@ def note_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Aud
 def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Decision | Result:
     """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
 
-    :raises AlreadyFinal, UnknownTransaction: see `note_skip`; NotSkipped: it is skipped already: re-admit it.
+    :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
     """
-    record = _open(read, paths, txid)
+    record = opened(read, paths, txid)
     if record is None:
         raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
     if record.skip is None:
@@ -92,7 +91,7 @@ def grant_skip(
     :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
     :raises StateMissing: a state that it may have been written to is not among them.
     """
-    record = _open(read, paths, txid)
+    record = opened(read, paths, txid)
     if record is None:
         return AlreadySkipped(txid)
     if record.skip is None:
@@ -150,8 +149,12 @@ def readmit(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit
     return Decision((Put(paths.skipped(txid), encode(wanted)),), Done(), paths.skipped(txid))
 
 
-def _open(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
-    """The record of an open transaction; None if it is skipped."""
+def opened(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
+    """The record of an open transaction; None if it is skipped.
+
+    :raises AlreadyFinal: it is committed.
+    :raises UnknownTransaction: it was never allocated.
+    """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record

@@ -22,7 +22,7 @@ class TransactionView:
     :param rows: rows of the batch, if counted.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
     :param waiting_for: what has to happen before it goes on, in words; None if nothing is to.
-    :param pinned: it stands for a batch that was skipped: its rows never change.
+    :param pinned: it stands for a batch that was skipped: its rows stay, unless a person lets them be decided anew.
     :param stale: its predecessor ended elsewhere than its batch starts, so it has to be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
     :param yielded: the txid whose run it gave up its run slot for, until it is started again.
@@ -32,6 +32,7 @@ class TransactionView:
     :param readmitted_as: the txid that stands for its rows now.
     :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
+    :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
     """
 
     txid: int
@@ -58,6 +59,7 @@ class TransactionView:
     readmitted_as: int | None = None
     size: Mapping[str, Any] | None = None
     lost: tuple[str, ...] = ()
+    changed: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         skip=record.skip,
         size=record.size,
         lost=tuple(record.lost),
+        changed=tuple(record.changed),
     )
 
 
@@ -140,6 +143,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         readmitted_as=history.readmitted_as,
         size=history.size,
         lost=tuple(history.lost),
+        changed=tuple(history.changed),
     )
 
 

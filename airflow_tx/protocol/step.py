@@ -91,6 +91,18 @@ class NeedBatch:
 
 
 @dataclass(frozen=True)
+class NeedRows:
+    """Ask the source for `rows` as they are now, at the same place, and come again with them.
+
+    :param asked: what the answer is known by.
+    """
+
+    attempt: TransactionAttempt
+    rows: Any
+    asked: str
+
+
+@dataclass(frozen=True)
 class NeedRunState:
     """Ask Airflow for the state of this run, and come again with it."""
 
@@ -259,6 +271,7 @@ Result = (
     | NoData
     | WindowFull
     | NeedBatch
+    | NeedRows
     | NeedRunState
     | NeedTopology
     | AlreadyCommitted

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.protocol.loss import Loss
 
+_Self = TypeVar("_Self", bound="Source")
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
@@ -73,6 +74,11 @@ class Source(ABC):
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
+    rows_can_change: ClassVar[bool] = True
+    """Whether there can be other rows at the place of a batch than were decided, as in a file that was corrected; not
+    in a log, which only grows."""
+    topology: str = "TOPOLOGY"
+    """Whose rows are asked for, as the advice of an error names it; see `named`."""
     batch_size: BatchSize | None = None
     """The limits that it was given; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
@@ -93,6 +99,17 @@ class Source(ABC):
         :param position: where the transaction before it ended; None for the first one. Of a partitioned source a
             mapping from partitions to where each of them stands.
         """
+
+    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+        """The same place of the source, as it is now, for a person who has corrected what is there.
+
+        Where the batch ends does not change. By default what was decided: rows that are known by their place alone are
+        read as they are now anyway. A source that checks what it finds there says what there is to find now.
+
+        :param rows: the metadata of the batch, as it was decided before.
+        :raises SourceError: what is there now does not end where the batch ended.
+        """
+        return rows
 
     @abstractmethod
     def emit_batch(
@@ -121,6 +138,16 @@ class Source(ABC):
     def of_key(self, key: str) -> Source:
         """The same for a run that was deleted and made anew: of what it stood for only its key is left."""
         return self
+
+    def named(self: _Self, topology: str) -> _Self:
+        """The source as it is to be asked for rows of this topology."""
+        asked = copy.copy(self)
+        asked.topology = topology
+        return asked
+
+    def replay_changed(self, txid: int | str = "TXID") -> str:
+        """The command that takes the rows of a transaction as they are now, for the advice of an error."""
+        return f"airflow tx replay {self.topology} {txid} --changed-rows --why TEXT"
 
     def sized(self, measured: Measured) -> Source:
         """The source as it is to be asked for the next batch: with the `limit` that its `batch_size` comes to.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
+from airflow_tx.sources.api import Batch, Json, Source, SourceKind, TransactionalSource
 from airflow_tx.sources.fileset import Position, split_glob
 from airflow_tx.sources.kinds import source_kind
 from airflow_tx.sources.object_storage import Objects
@@ -29,7 +29,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Files:
+class Files(Source):
     """What the sources of files share: their arguments, which files come next, and the rows of some.
 
     :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at the
@@ -50,7 +50,7 @@ class Files:
         same with Hadoop's scheme (``s3a`` for ``s3``).
     """
 
-    kind: SourceKind
+    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
     unit: ClassVar[str] = "files"
 
     def __init__(
@@ -182,34 +182,51 @@ class Files:
             count += 1
             yield {"name": name, **found}
 
-    def _rows_of(self, metadata: Json, spark: SparkSession | None) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def _again(self, metadata: Any) -> Json:
+        """The same files as they are now."""
+        folder = str(metadata["folder"])
+        files: list[Json] = []
+        for file in metadata["files"]:
+            found = self._found(folder, file["name"])
+            if found is None:
+                problem = f"file {below(folder, file['name'])} is missing or unreadable"
+                raise self._refused(problem, "Put it there, if only one without rows, then clear this task.")
+            files.append({"name": file["name"], **found})
+        return {"folder": folder, "files": files}
+
+    def _rows_of(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
         """The rows of exactly the files that `metadata` names, after a check that none has changed."""
-        folder, names = self._verified(metadata)
+        folder, names = self._verified(attempt, metadata)
         paths = [self._storage.path(folder) / name for name in names]
         options = {**_DEFAULTS.get(self.format, {}), **self.options}
         if spark is None:
-            return self._rows(paths, options)
+            return self._rows(attempt, paths, options)
         reader = spark.read.format(self.format).options(**options)
-        schema = self.schema or (self._header_schema(paths[0], options) if self.format == "csv" else None)
+        schema = self.schema or (self._header_schema(attempt, paths[0], options) if self.format == "csv" else None)
         if schema:
             reader = reader.schema(schema)
         return reader.load([self._storage.for_spark(folder, name) for name in names])
 
-    def _rows(self, paths: list[FilePath], options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def _rows(
+        self, attempt: TransactionAttempt, paths: list[FilePath], options: Mapping[str, Any]
+    ) -> Iterator[Mapping[str, Any]]:
         for path in paths:
             try:
                 yield from read_rows(path, self.format, options, self.schema)
             except (ValueError, OSError) as error:
-                raise self._unreadable(path, error) from None
+                raise self._unreadable(attempt, path, error) from None
 
-    def _header_schema(self, path: FilePath, options: Mapping[str, Any]) -> str | None:
+    def _header_schema(self, attempt: TransactionAttempt, path: FilePath, options: Mapping[str, Any]) -> str | None:
         try:
             return csv_schema(path, options)
         except (ValueError, OSError) as error:
-            raise self._unreadable(path, error) from None
+            raise self._unreadable(attempt, path, error) from None
 
-    def _unreadable(self, path: FilePath, error: Exception) -> SourceError:
-        return self._refused(f"{path}: {error}", "Correct the file, or the source's options and schema.")
+    def _unreadable(self, attempt: TransactionAttempt, path: FilePath, error: Exception) -> SourceError:
+        remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or correct the source's options and "
+        return self._refused(f"{path}: {error}", f"{remedy}schema, then clear the task.")
 
     def _root(self) -> str:
         """The folder before the first wildcard, which exists."""
@@ -230,18 +247,21 @@ class Files:
             remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
             raise self._refused(f"position {error}", remedy) from None
 
-    def _verified(self, metadata: Any) -> tuple[str, list[str]]:
+    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> tuple[str, list[str]]:
         folder = str(metadata["folder"])
         for file in metadata["files"]:
             expected = {key: file[key] for key in ("size", "digest")}
             found = self._found(folder, file["name"], expected)
             if found != expected:
-                remedy = "Restore it as it was, then clear the task; if it is gone for good, skip the transaction."
+                instead = f"if it is gone for good: airflow tx skip {self.topology} {attempt.txid} --why TEXT"
+                if found is not None:
+                    instead = f"or take it as it is now: {self.replay_changed(attempt.txid)}"
+                remedy = f"Restore it as it was, then clear the task; {instead}"
                 where = below(folder, file["name"])
                 raise self._refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
         return folder, [file["name"] for file in metadata["files"]]
 
-    def _found(self, folder: str, name: str, expected: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _found(self, folder: str, name: str, expected: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         try:
             return self._storage.fingerprint(folder, name, like=expected)
         except OSError:
@@ -301,7 +321,14 @@ class FileSource(Files, TransactionalSource):
 
         :raises SourceError: if one is gone or has changed, or cannot be read.
         """
-        return self._rows_of(metadata, spark)
+        return self._rows_of(attempt, metadata, spark)
+
+    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+        """The same files, as they are now.
+
+        :raises SourceError: one of them is gone.
+        """
+        return self._again(rows)
 
 
 def _words(found: dict[str, Any] | None) -> str:

@@ -76,6 +76,13 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
     def _in(self, folder: str) -> Mapping[str, Any]:
         return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+        """The same files, as they are now.
+
+        :raises SourceError: one of them is gone.
+        """
+        return self._again(rows)
+
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
@@ -83,7 +90,7 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
 
         :raises SourceError: if one is gone or has changed, or cannot be read.
         """
-        rows = self._rows_of(metadata, spark)
+        rows = self._rows_of(attempt, metadata, spark)
         columns = _columns(partition)
         if spark is None:
             return _with(columns, rows)  # type: ignore[arg-type]

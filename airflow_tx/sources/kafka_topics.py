@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import ConfigError, SourceError, TxError
@@ -37,6 +37,7 @@ class KafkaTopics(PartitionedTransactionalSource):
     """What the two halves share, and the emitter half: the arguments, Kafka, and the rows at given offsets."""
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+    rows_can_change: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -88,6 +88,15 @@ class PartitionedTransactionalSource(Source):
         begins: Json = {name: taken[name].begin for name in taken_up}
         return Batch(rows, after, count, "" if count is None else self.told(count, places), self.unit, begins)
 
+    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+        """See `Source.decide_again`: that of each partition that takes part."""
+        assert isinstance(rows, dict)
+        return {name: self.decide_partition_again(attempt, name, each) for name, each in rows.items()}
+
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+        """See `Source.decide_again`, of one partition."""
+        return rows
+
     def told(self, count: int, places: Mapping[str, Json]) -> str:
         """Why a batch has so many rows, in words.
 

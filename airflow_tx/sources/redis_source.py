@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.redis import parameters_of_connection
 from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
@@ -50,6 +50,7 @@ class RedisSource(PartitionedTransactionalSource):
     """See `RedisListSource` and `RedisStreamSource`."""
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+    rows_can_change: ClassVar[bool] = False
     batch_size: BatchSize
 
     def __init__(

@@ -174,6 +174,10 @@ class SqlSource(SqlRows, TransactionalSource):
         """
         return self.rows_of(self._shard(), metadata, spark)
 
+    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+        """The rows between the same keys, as they are now; see `Shard.again`."""
+        return self._shard().again(rows)
+
     def backlog(self, position: Json) -> int:
         """How many rows there are behind `position`, also those that no batch may have yet."""
         return self._shard().backlog(position)

@@ -89,6 +89,10 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         """
         return self.rows_of(self.shard_of(partition), metadata, spark)
 
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+        """The rows between the same keys, as they are now; see `Shard.again`."""
+        return self.shard_of(partition).again(rows)
+
     def backlog(self, position: Json) -> int:
         """How many rows there are behind `position` in all partitions that can be reached."""
         places, rows = position if isinstance(position, dict) else {}, 0

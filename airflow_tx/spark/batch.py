@@ -59,7 +59,7 @@ class Batch:
         :raises SourceError: if the source cannot give exactly these.
         """
         if self._source is None:
-            self._source = rebuild(*self.descriptor.source)
+            self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
         rows = self._source.emit_batch(self.attempt, self.rows, self._spark)
         if hasattr(rows, "write"):
             return cast("DataFrame", rows)

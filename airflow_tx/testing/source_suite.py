@@ -303,6 +303,15 @@ class SourceSuite:
         ledger.rest()
         assert _sorted(self.rows(batch.rows)) == _sorted(first)
 
+    def test_rows_decided_again_are_the_same_as_long_as_nothing_has_changed(self, ledger: Ledger) -> None:
+        self.add()
+        batches = [self.some(ledger), self.some(ledger)]
+        for txid, batch in enumerate(batches, 1):
+            source = self.make()
+            again = source.decide_again(TransactionAttempt(txid, 2), plain(batch.rows))
+            source.close()
+            assert plain(again) == plain(batch.rows)
+
     def test_a_source_that_was_closed_can_be_used_again(self, ledger: Ledger) -> None:
         self.add()
         batch = self.some(ledger)

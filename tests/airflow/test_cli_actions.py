@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -79,3 +81,42 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     stack.assert_counted_once(DAG_ID, 5 * SIZE)
     for event in ("cli_skip", "cli_readmit", "cli_replay"):
         assert airflow.call("GET", "eventLogs", params={"event": event})["event_logs"], event
+
+
+def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_names(stack: Stack) -> None:
+    airflow, ledger, dag_id = stack.airflow, stack.ledger("corrected"), "corrected"
+    folder = stack.folder / "corrected"
+    folder.mkdir()
+    wrong = {"1.csv": "0\nnine\n", "3.csv": "4\n5;\n"}
+    right = {"1.csv": "0\n1\n", "2.csv": "2\n3\n", "3.csv": "4\n5\n", "4.csv": "6\n7\n"}
+    for name, text in {**right, **wrong}.items():
+        (folder / name).write_text(f"number\n{text}")
+    for run_id in ("r1", "r2"):
+        stack.start(dag_id, run_id)
+        stack.begun(dag_id, run_id)
+    airflow.wait_run(dag_id, "r1", state="failed")
+    error = ledger.read("coordinator/transactions/1")["error"]
+    assert "1.csv: line 3: number = 'nine' does not fit the schema" in error
+
+    (folder / "1.csv").write_text(f"number\n{right['1.csv']}")
+    advised = re.search(r"Correct the file, then: airflow tx (replay .*) TEXT; or", error)
+    assert advised is not None
+    done = tx(stack, *shlex.split(advised[1]), "the ninth was a word")
+    assert done == {"1": "its rows are decided anew: its run was cleared"}
+    for run_id in ("r1", "r2"):
+        airflow.wait_run(dag_id, run_id)
+    stack.assert_counted_once(dag_id, 4)
+    assert [(entry.txid, entry.attempts) for entry in ledger.history()] == [(1, 2), (2, 1)]
+    (told,) = ledger.read("history/1")["changed"]
+    assert (told["why"], told["attempt"], bool(told["who"])) == ("the ninth was a word", 1, True)
+
+    for run_id in ("r3", "r4"):
+        stack.start(dag_id, run_id)
+        stack.begun(dag_id, run_id)
+    airflow.wait_run(dag_id, "r3", state="failed")
+    tx(stack, "skip", dag_id, "3", "--why", "its file is broken", "--yes")
+    (folder / "3.csv").write_text(f"number\n{right['3.csv']}")
+    tx(stack, "readmit", dag_id, "3", "--why", "mended", "--yes")
+    for run_id in ("r3", "r4"):
+        airflow.wait_run(dag_id, run_id)
+    stack.assert_counted_once(dag_id, 8)

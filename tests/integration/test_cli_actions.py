@@ -106,6 +106,9 @@ class Runs:
 def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("actions") / "home", zookeeper)
     (commands.dags / "exact.py").write_text(_EXACT)
+    logged = _EXACT.replace('FileSource("/nowhere/*.csv")', 'RedisStreamSource("nowhere", "stream")')
+    logged = logged.replace("sources.files import FileSource", "sources.redis_stream import RedisStreamSource")
+    (commands.dags / "logged.py").write_text(logged.replace('"exact"', '"logged"'))
     with ended(commands):
         commands.in_a_process("dags", "reserialize")
         yield commands
@@ -331,7 +334,8 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
 
     told = airflow.json(*readmit, "1", *why, "--yes", root=root)
     assert [(row["txid"], row["run_id"]) for row in told] == [("1", "r1")]
-    assert told[0]["done"] == "re-admitted: its run was cleared, and takes the same rows as a new transaction"
+    how = "takes the rows of the same place, as they are now, as a new transaction"
+    assert told[0]["done"] == f"re-admitted: its run was cleared, and {how}"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
     assert told[0]["done"].startswith("re-admitted: its run did not exist, and was made anew")
     assert runs.states() == {"gone": "queued", "r1": "queued"}
@@ -385,6 +389,49 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     assert done(airflow.json(*replay, "5", "--force", root=root)) == {"5": "its run was cleared"}
     assert runs.states()["r5"] == "running"
     assert "cli_replay" in [event for event, _ in runs.audited()]
+
+
+def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    replay = ("tx", "replay", "flights")
+    why = ("--changed-rows", "--why", "the file is mended")
+    fail(pipeline, pipeline.begin("r1"))
+    pipeline.begin("r2")
+    runs.make(r1="failed", r2="running")
+    assert one_line(airflow.run(*replay, "1", "--changed-rows", root=root, fails=True)) == (
+        "Say why, it is kept in the ledger: airflow tx replay flights 1 --changed-rows --why TEXT"
+    )
+    told = airflow.run(*replay, "--failed", *why, root=root, fails=True)
+    assert one_line(told) == "--changed-rows is for transactions that are named."
+    told = airflow.json(*replay, "1", "2", *why, root=root)
+    assert done(told) == {
+        "1": "its rows are decided anew: its run was cleared",
+        "2": "its run was left alone: it is running (--force starts it again all the same)",
+    }
+    (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
+    assert shown["changed_rows"].startswith("of attempt 1: the file is mended (")
+    listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
+    assert listed["1"]["note"].startswith("rows of attempt 1 decided anew: the file is mended (")
+    assert listed["2"]["note"] is None
+    pipeline.run("r1")
+    assert airflow.json("tx", "show", "flights", "1", root=root)[0]["changed_rows"] == shown["changed_rows"]
+
+    granted(pipeline, "r2", "tx_state.gone")
+    told = one_line(airflow.run(*replay, "2", *why, "--force", root=root, fails=True))
+    assert told.startswith("Transaction 2 of flights keeps its rows: it may be in state tx_state.gone already")
+
+
+def test_rows_of_a_log_are_never_decided_anew(
+    airflow: Commands, store: ZooKeeperStore, runs: Runs, zookeeper_root: str
+) -> None:
+    logged = Pipeline(store, zookeeper_root, topology="logged")
+    logged.request = TopologyRequest("logged", "transactional", 8)
+    logged.begin("r1")
+    replay = ("tx", "replay", "logged", "1", "--changed-rows", "--why", "mended", "--force")
+    told = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
+    assert "reads a log, in which no row is ever another one. Nothing was changed." in told
 
 
 def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(

@@ -187,9 +187,24 @@ class Shard:
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         return self.teller.refused(
             f"{problem}{found}: rows were deleted, changed or inserted since the batch was decided",
-            "Bring the table back to what it was, then clear the task; with kind='opaque' clear `begin`: the batch is "
-            "decided anew.",
+            f"Bring the table back to what it was, then clear the task; or take what is left of them: {_CHANGED}; with "
+            "kind='opaque' clear `begin`: the batch is decided anew.",
         )
+
+    def again(self, metadata: Json) -> Json:
+        """The rows between the same keys as they are now, some of which may have been deleted.
+
+        :raises SourceError: there are more, and where the source stands says that they are in no batch.
+        """
+        rows = self.parsed(metadata)
+        with self.database.connected() as connection:
+            table = self.checked(connection)
+            counts = tuple(table.count(connection, table.within(each)) for each in rows.ranges)
+        found = replace(rows, counts=counts)
+        if found.count > rows.count:
+            problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
+            raise self.teller.refused(problem, "Give those inserted ids that come last, then clear this task.")
+        return found.to_json()
 
     def parsed(self, metadata: Json) -> Rows:
         """The rows of a batch.
@@ -218,6 +233,7 @@ class Shard:
         return self._checked
 
 
+_CHANGED = "airflow tx replay TOPOLOGY TXID --changed-rows --why TEXT"
 _ACCEPT = (
     "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
     "airflow tx accept-loss TOPOLOGY --why TEXT"

@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from counting import counting_dag
+from typing import Any
+
+from airflow.sdk import DAG, task
+from counting import counted, counting_dag, state
+
+from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
+from airflow_tx.sources.files import FileSource
 
 acted = counting_dag("acted")
+
+
+@task
+def of_file() -> list[dict[str, Any]]:
+    """Count the numbers in the files of the batch."""
+    return counted([row["number"] for row in current_batch().read()])
+
+
+with DAG("corrected", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("corrected/*.csv", schema="number INT"), max_pending=4):
+        CommitOperator(
+            task_id="commit", updates=[persistent_aggregate(of_file(), state=state("corrected", kind="transactional"))]
+        )

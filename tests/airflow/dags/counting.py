@@ -7,7 +7,7 @@ long as it exists.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ class Numbers(TransactionalSource):
         return ({"number": number} for number in range(*metadata))
 
 
-def state(table: str, conn_id: str = "tx_state") -> SqlState:
+def state(table: str, conn_id: str = "tx_state", kind: str = "opaque") -> SqlState:
     """How many even and odd numbers were counted, and their sums."""
-    return SqlState(conn_id, table=table, keys=["parity"], values={"numbers": Count(), "total": Sum()}, kind="opaque")
+    return SqlState(conn_id, table=table, keys=["parity"], values={"numbers": Count(), "total": Sum()}, kind=kind)
 
 
 def misbehave() -> None:
@@ -55,7 +55,7 @@ def misbehave() -> None:
         time.sleep(0.1)
 
 
-def counted(numbers: range) -> list[dict[str, Any]]:
+def counted(numbers: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of the update for these numbers: one a parity."""
     parts = {name: [n for n in numbers if n % 2 == rest] for name, rest in (("even", 0), ("odd", 1))}
     return [{"parity": name, "numbers": len(part), "total": sum(part)} for name, part in parts.items() if part]

@@ -139,6 +139,32 @@ def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path
         source.emit_batch(ATTEMPT, rows)
 
 
+def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.csv")
+    source = FileSource(f"{tmp_path}/*.csv", 2, schema="carrier STRING, delay INT").named("flights")
+    batch = take(source)
+    with pytest.raises(SourceError, match="Correct the file, then: airflow tx replay flights 1 --changed-rows --why"):
+        rows_of(source, batch.rows)
+    put(tmp_path, "a.csv", "b.csv", content="carrier,delay\nUA,5\n")
+    with pytest.raises(SourceError, match="or take it as it is now: airflow tx replay flights 1 --changed-rows --why"):
+        rows_of(source, batch.rows)
+    again = source.decide_again(TransactionAttempt(1, 2), batch.rows)
+    assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
+
+
+def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "b.csv")
+    source = FileSource(f"{tmp_path}/*.csv", 2).named("flights")
+    batch = take(source)
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(SourceError, match="if it is gone for good: airflow tx skip flights 1 --why TEXT"):
+        rows_of(source, batch.rows)
+    with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put it there, if only one without rows"):
+        source.decide_again(ATTEMPT, batch.rows)
+    put(tmp_path, "a.csv", content="")
+    assert len(rows_of(source, source.decide_again(ATTEMPT, batch.rows))) == 2
+
+
 def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
@@ -240,7 +266,8 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
 
 def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
-    told = r"a\.csv: line {} is not csv: field larger than .* Correct the file, or the source's options and schema\."
+    told = r"a\.csv: line {} is not csv: field larger than .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
+    told += r"--changed-rows --why TEXT; or correct the source's options and schema, then clear the task\."
     put(tmp_path, "a.csv", content="carrier,delay\nUA,5\n" + "x" * 200_000 + ",6\n")
     batch = take(source)
     with pytest.raises(SourceError, match=told.format(3)):

@@ -197,6 +197,22 @@ def test_taken_rows_that_are_changed_or_deleted_are_no_new_beginning(books: Book
     assert [row["id"] for row in rows(source, position)] == [4]
 
 
+def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never_come_in(books: Books) -> None:
+    books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT); INSERT INTO sold VALUES (1, 'a'), (3, 'b')")
+    source = SqlSource("books", "sold", rows_per_read=1)
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    books.run("DELETE FROM sold WHERE id = 1; UPDATE sold SET title = 'c'")
+    with pytest.raises(SourceError, match="or take what is left of them: airflow tx replay TOPOLOGY TXID --changed-ro"):
+        list(source.emit_batch(ATTEMPT, batch.rows))  # type: ignore[arg-type]
+    again = source.decide_again(ATTEMPT, batch.rows)
+    assert list(source.emit_batch(ATTEMPT, again)) == [{"id": 3, "title": "c"}]  # type: ignore[arg-type]
+    assert source.losses(batch.position) == []
+    books.run("INSERT INTO sold VALUES (1, 'a'), (2, 'x')")
+    with pytest.raises(SourceError, match="had 2 rows up to 3, and has 3. Give those inserted ids that come last"):
+        source.decide_again(ATTEMPT, batch.rows)
+
+
 def test_a_position_without_a_mark_is_read_on(books: Books) -> None:
     source, position = sold(books)
     del position["mark"]

@@ -1,0 +1,190 @@
+"""The corrected file: a person lets the rows of a transaction be decided anew, on the record, over every store."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
+from airflow_tx.protocol.step import Begun, Granted, NotYet, SkipGranted
+from airflow_tx.protocol.view import transaction_details
+from tests.integration.pipeline import Pipeline
+
+AUDIT = Audit("ann", "the file is mended")
+STATE = "tx_state.totals"
+
+
+class Files(Pipeline):
+    """A pipeline on numbered files, whose rows say what was in them when they were decided."""
+
+    def __init__(self, store: Store, root: str, kind: str = "transactional", *, partitioned: bool = False) -> None:
+        super().__init__(store, root, kind=kind)
+        self.request = TopologyRequest("dag", kind, 8, partitioned)
+        self.partitioned = partitioned
+        self.contents: dict[int, str] = {}
+        self.numbers = itertools.count(1)
+
+    def _rows(self, number: int) -> Any:
+        row = [number, self.contents.get(number, "good")]
+        return {"p": row} if self.partitioned else row
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> tuple[Any, Any]:
+        number = ((position or {}).get("p", 0) if self.partitioned else position or 0) + 1
+        return self._rows(number), {"p": number} if self.partitioned else number
+
+    def decide_again(self, attempt: TransactionAttempt, rows: Any) -> Any:
+        return self._rows(rows["p"][0] if self.partitioned else rows[0])
+
+    def begin(self, run: str) -> Begun:
+        request = BeginRequest(self.request, run, run, f"{next(self.numbers):06}", False, {"task0": "1"})
+        begun = self.ledger.begin(
+            request, decide=self.decide, decide_again=self.decide_again, run_state=lambda run_id: "failed"
+        )
+        assert isinstance(begun, Begun)
+        return begun
+
+    def grant(self, begun: Begun, *states: str) -> Granted | NotYet:
+        epoch = self.process(begun).epoch
+        answer = self.ledger.acquire(AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
+        assert isinstance(answer, (Granted, NotYet))
+        return answer
+
+    def finish(self, begun: Begun) -> None:
+        self.mark(self.acquire(begun, self.process(begun)))
+
+    def skip(self, txid: int) -> None:
+        answer = self.ledger.grant_skip(txid, {})
+        assert isinstance(answer, SkipGranted)
+        given = answer.grant
+        token = Token(given.generation, txid, answer.attempt.attempt, given.epoch, given.nonce)
+        self.ledger.commit_skip(token, states=[])
+
+    def record(self, txid: int) -> TransactionRecord:
+        node = self.store.get(self.paths.transaction(txid))
+        assert node is not None
+        return decode(TransactionRecord, "", node.data)
+
+    def final(self, txid: int) -> History:
+        node = self.store.get(self.paths.history(txid))
+        assert node is not None
+        return decode(History, "", node.data)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
+    each_store: Store, zookeeper_root: str, *, partitioned: bool
+) -> None:
+    files = Files(each_store, zookeeper_root, partitioned=partitioned)
+    files.contents[1] = "bad"
+    bad, after = files.begin("r1"), files.begin("r2")
+    files.contents[1] = "mended"
+    assert files.begin("r1").rows == bad.rows  # without a word of a person the rows stay
+    files.ledger.note_changed(1, {}, AUDIT)
+    assert files.record(1).phase is Phase.FAILED
+
+    mended = files.begin("r1")
+    assert (mended.rows, mended.position) == (files._rows(1), bad.position)
+    files.contents[1] = "changed again"
+    again = files.begin("r1")
+    assert again.rows == mended.rows  # once
+    files.finish(again)
+    files.finish(after)  # what follows it starts where it ended, and was not touched
+    (told,) = files.final(1).changed
+    assert told.items() >= {"who": "ann", "why": "the file is mended", "attempt": 2}.items()
+    assert files.final(2).changed == []
+    (shown,) = transaction_details(files.store, files.paths, 1).transaction.changed
+    assert shown["why"] == "the file is mended"
+
+
+def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, zookeeper_root: str) -> None:
+    files = Files(each_store, zookeeper_root)
+    begun = files.begin("r1")
+    request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
+    files.ledger.note_changed(1, {}, AUDIT)
+    with pytest.raises(FailedTransaction, match="its rows are to be decided anew"):
+        files.ledger.acquire(request)
+    # A task that lives on, or is cleared alone, brings the attempt back.
+    request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
+    with pytest.raises(RowsChanged, match="they are to be decided anew"):
+        files.ledger.acquire(request)
+
+
+def test_what_a_state_holds_that_can_undo_it_is_no_hindrance_and_its_committer_comes_too_late(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    files = Files(each_store, zookeeper_root)
+    begun = files.begin("r1")
+    grant = files.acquire(begun, files.process(begun))
+    files.ledger.note_changed(1, {STATE: True}, AUDIT)
+    with pytest.raises(Outranked):
+        files.mark(grant)
+    files.finish(files.begin("r1"))
+
+
+@pytest.mark.parametrize("states", [{STATE: False}, {}])
+def test_what_may_lie_in_a_state_that_cannot_undo_it_keeps_its_rows(
+    each_store: Store, zookeeper_root: str, states: dict[str, bool]
+) -> None:
+    files = Files(each_store, zookeeper_root)
+    files.grant(files.begin("r1"), STATE)
+    with pytest.raises(ChangeRefused, match=f"it may be in state {STATE} already"):
+        files.ledger.note_changed(1, states, AUDIT)
+    assert files.record(1).changed == []
+
+
+def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: Store, zookeeper_root: str) -> None:
+    files = Files(each_store, zookeeper_root)
+    files.contents[1] = "bad"
+    files.begin("r1")
+    files.begin("r2")
+    files.ledger.note_skip(1, AUDIT)
+    files.skip(1)
+    files.contents[1] = "mended"
+    files.ledger.readmit(1, AUDIT)
+    back = files.begin("r1")
+    assert (back.attempt.txid, back.rows, back.position) == (3, [1, "mended"], 2)
+    files.contents[1] = "changed again"
+    assert files.begin("r1").rows == [1, "mended"]
+    files.ledger.note_changed(3, {}, AUDIT)
+    assert (files.begin("r1").rows, files.begin("r3").rows) == ([1, "changed again"], [3, "good"])
+
+
+def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    files = Files(each_store, zookeeper_root)
+    files.begin("r1")
+    files.ledger.note_changed(1, {}, AUDIT)
+    files.ledger.note_skip(1, AUDIT)
+    files.contents[1] = "mended"
+    assert files.begin("r1").rows == [1, "good"]
+
+
+def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root: str) -> None:
+    files = Files(each_store, zookeeper_root, "opaque")
+    files.begin("r1")
+    files.ledger.note_changed(1, {}, AUDIT)
+    files.contents[1] = "mended"
+    assert files.begin("r1").rows == [1, "mended"]
+    assert [each["attempt"] for each in files.record(1).changed] == [1]
+
+
+def test_it_is_noted_once_and_never_of_a_final_one(each_store: Store, zookeeper_root: str) -> None:
+    files = Files(each_store, zookeeper_root)
+    begun = files.begin("r1")
+    for _ in range(2):
+        files.ledger.note_changed(1, {}, AUDIT)
+    assert len(files.record(1).changed) == 1
+    assert begun.attempt == TransactionAttempt(1, 1)
+    files.finish(files.begin("r1"))
+    with pytest.raises(AlreadyFinal):
+        files.ledger.note_changed(1, {}, AUDIT)
