@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
-        ((skipping._open, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
+        ((skipping.opened, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
         _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
     ),
     Mutant(
