@@ -160,6 +160,18 @@ def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     raise AssertionError("SkipMixin.skip returned without raising DownstreamTasksSkipped")
 
 
+def is_skipped_by(ti: Any, task_id: str) -> bool:
+    """Whether a task of the asking task's run has skipped the asking one, as `skip_tasks` does, or is skipped itself.
+
+    One that was running at that moment is not skipped by Airflow.
+    """
+    from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
+
+    told = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
+    named = isinstance(told, dict) and ti.task_id in told.get(XCOM_SKIPMIXIN_SKIPPED, ())
+    return named or task_states(ti, [task_id]).get(task_id) == "skipped"
+
+
 def canonical(value: Any) -> Any:
     """A value as XCom gives it back, in a form that has one JSON text; for values that are not plain JSON."""
     from airflow.sdk.serde import deserialize, serialize

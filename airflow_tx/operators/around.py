@@ -80,6 +80,10 @@ def hook_up(task: Any) -> None:
 
 def commit_failed(context: Context) -> None:
     """Runs when a task that commits, or one of a commit phase, has failed and is not tried again."""
+    from airflow_tx.operators.yielding import Yielded
+
+    if isinstance(context.get("exception"), Yielded):
+        return
     spec, ti = spec_of(context["dag"]), context["ti"]
     attempt = Payload.of_run(ti, spec).transaction
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_tx.compat import LIVE_TASK_STATES, is_test_run, pull, task_states
+from airflow_tx.compat import LIVE_TASK_STATES, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -184,14 +184,19 @@ class Payload:
         """What `begin` of this run said.
 
         :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
-        :raises AirflowFailException: it said nothing: it did not run, or its run has no transaction.
+        :raises AirflowSkipException: it has skipped this task, which was running by then.
+        :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
         """
         value = pull(ti, spec.begin)
         if not isinstance(value, dict):
-            from airflow.sdk.exceptions import AirflowFailException
+            from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
             if begins(ti, spec):
                 put_back(ti)
+            if is_skipped_by(ti, spec.begin):
+                raise AirflowSkipException(
+                    f"Task {spec.begin} of run {ti.run_id} has skipped its tasks: nothing to do."
+                )
             raise AirflowFailException(
                 f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
             )

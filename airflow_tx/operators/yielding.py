@@ -24,6 +24,10 @@ _BACKFILL = "backfill"
 _MOMENTS = 5  # seconds
 
 
+class Yielded(AirflowFailException):
+    """A run ends without being tried again, although nothing has failed."""
+
+
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
     """What a trigger has to know of a waiting run, to see whether it is in the way: plain JSON.
 
@@ -46,7 +50,7 @@ def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | 
     """Yield, if that still helps; otherwise the caller goes on waiting.
 
     :param blocking: the txid whose run has no run slot.
-    :raises AirflowFailException: this run ends now, and its reason says that nothing is lost.
+    :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
     from airflow_tx.protocol.step import Done
     from airflow_tx.protocol.yielding import Waiter
@@ -65,9 +69,10 @@ def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | 
             log.info("%s", error)
             return
     if isinstance(answer, Done):
-        raise AirflowFailException(
+        raise Yielded(
             f"Run {ti.run_id} yields: transaction {blocking} has to commit before it, and run {holder} of that one is "
-            "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free."
+            "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free, and "
+            "processes its batch once more."
         )
 
 

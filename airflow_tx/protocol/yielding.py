@@ -55,7 +55,7 @@ def bid(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter, overdue: st
 
 
 def give_way(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Decision | Result:
-    """Yield: the run ends as failed, keeps what it has, and is started again when the way is free.
+    """Yield: the run ends as failed, keeps its transaction, and is started again when the way is free.
 
     :raises Outbid: another waiter leads.
     """

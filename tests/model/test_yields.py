@@ -62,7 +62,7 @@ def test_after_one_has_yielded_the_next_must_bid_anew(waiting: Topology) -> None
         waiting.ledger().give_way(SECOND)
 
 
-def test_one_that_yields_keeps_its_attempt_and_is_named_by_whoever_passes_the_turn_on(waiting: Topology) -> None:
+def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_on(waiting: Topology) -> None:
     first, second, third = Run(waiting, "r1"), Run(waiting, "r2"), Run(waiting, "r3")
     waiting.ledger().bid(THIRD)
     waiting.ledger().give_way(THIRD)

@@ -549,7 +549,7 @@ def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
     assert advice("numbers", 3, "r3", state) == text
 
 
-def failed(run: Run, commit: Commit, error: Exception) -> None:
+def failed(run: Run, commit: Commit | None, error: Exception) -> None:
     """What Airflow does when the commit task has failed and is not tried again."""
     assert run.payload is not None
     with DAG("numbers", schedule=None) as dag:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
+from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx.operators.around import after_task, before_task, task_ended, task_failed
@@ -166,6 +167,16 @@ def test_a_task_without_begin_says_so(numbers: Dag) -> None:
     context = numbers.context("first")
     context["ti"].xcoms.clear()
     with pytest.raises(AirflowFailException, match="Run r1 has no transaction yet. Clear task begin"):
+        before_task(context)
+
+
+@pytest.mark.parametrize("by", ["its skip", "its own state"])
+def test_a_task_that_ran_beside_a_begin_that_has_skipped_it_skips_itself(numbers: Dag, by: str) -> None:
+    context = numbers.context("first", begin="success" if by == "its skip" else "skipped")
+    context["ti"].xcoms.clear()
+    if by == "its skip":
+        context["ti"].xcoms["begin", XCOM_SKIPMIXIN_KEY, -1] = {"skipped": ["first", "second"]}
+    with pytest.raises(AirflowSkipException, match="Task begin of run r1 has skipped its tasks"):
         before_task(context)
 
 

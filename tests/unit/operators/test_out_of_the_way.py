@@ -19,7 +19,7 @@ from airflow_tx.protocol.yielding import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.unit.operators.bench import FakeTi
-from tests.unit.operators.test_commit import Run, counts, make, record, state, update
+from tests.unit.operators.test_commit import Run, counts, failed, make, record, state, update
 
 __all__ = ["make", "state"]
 WHY = Audit("ada", "bad batch")
@@ -281,14 +281,19 @@ def test_a_run_that_yields_fails_with_its_reason_and_is_started_again_by_the_com
     make: Any, airflow: Airflow, store: Any
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
-    with pytest.raises(AirflowFailException, match=r"Run r2 yields: transaction 1 .* run r1 .*Nothing is lost"):
+    second.commit().complete()
+    with pytest.raises(AirflowFailException, match=r"Run r2 yields: transaction 1 .* run r1 .*Nothing is lost") as end:
         yields(second, 1, 2, "r1")
+    failed(second, None, end.value)
     noted = record(store, 2)
     assert noted is not None
     assert (noted.yielded, noted.attempt, noted.failures) == (1, 1, 0)
     first.committer.runs["r2"] = "failed"
     assert first.commit_now() is None
     assert airflow.started == ["r2"]
+    # Airflow starts it as a whole: its batch is processed once more.
+    again = second.begin()
+    assert (again.attempt.txid, again.attempt.attempt) == (2, 2)
 
 
 def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airflow: Airflow) -> None:
