@@ -194,9 +194,7 @@ class Payload:
             if begins(ti, spec):
                 put_back(ti)
             if is_skipped_by(ti, spec.begin):
-                raise AirflowSkipException(
-                    f"Task {spec.begin} of run {ti.run_id} has skipped its tasks: nothing to do."
-                )
+                raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
             raise AirflowFailException(
                 f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
             )

@@ -176,7 +176,7 @@ def test_a_task_that_ran_beside_a_begin_that_has_skipped_it_skips_itself(numbers
     context["ti"].xcoms.clear()
     if by == "its skip":
         context["ti"].xcoms["begin", XCOM_SKIPMIXIN_KEY, -1] = {"skipped": ["first", "second"]}
-    with pytest.raises(AirflowSkipException, match="Task begin of run r1 has skipped its tasks"):
+    with pytest.raises(AirflowSkipException, match="Task begin of run r1 has skipped this task"):
         before_task(context)
 
 
