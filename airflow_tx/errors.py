@@ -47,7 +47,10 @@ class TransactionDefinitionError(TxError):
 
 
 class FailedBatch(TxError):
-    """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException)."""
+    """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException).
+
+    :param message: why; it is kept in the ledger.
+    """
 
     def __init__(self, message: str = "the batch was failed on purpose", **fields: Any) -> None:
         super().__init__(message=message, **fields)

@@ -4,8 +4,8 @@ the next tweets from Redis, Spark splits and joins them, and a committer adds th
 The three topologies of the chapter: one database; four databases, a partition each; and four databases whose batches
 may have other tweets when they are replayed, for which the counts before the last transaction are kept.
 
-    airflow connections add redis_tweets --conn-type redis --conn-host ...
-    airflow connections add redis_counts --conn-type redis --conn-host ...
+    airflow connections add redis_tweets --conn-json '{"conn_type": "redis", "host": "..."}'
+    airflow connections add redis_counts --conn-json '{"conn_type": "redis", "host": "..."}'
     airflow connections add spark_connect_default --conn-type spark_connect --conn-host ...
 """
 

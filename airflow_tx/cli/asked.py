@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy.exc import OperationalError
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import TxError
@@ -35,6 +36,11 @@ def command(function: Command) -> Command:
             function(args)
         except TxError as error:
             raise SystemExit(str(error)) from error
+        except OperationalError as error:  # those of a state are ours
+            raise SystemExit(
+                f"Airflow's metadata database: {error.orig}. What was done so far holds; when it answers, run the "
+                "command again. SQLite lets one process write at a time: for more than a trial take PostgreSQL."
+            ) from error
 
     return run
 

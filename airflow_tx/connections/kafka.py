@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.connections.lookup import Endpoint, airflow_connection
+from airflow_tx.connections.lookup import Endpoint, airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks, such as callbacks.
@@ -76,8 +76,7 @@ class KafkaAddress:
         """
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="kafka")
         if connection.conn_type != "kafka":
-            remedy = f"A {what} needs a connection of type kafka."
-            raise ConfigError(option=f"Connection {conn_id!r}, conn_type", value=connection.conn_type, remedy=remedy)
+            raise wrong_type(connection, what, "kafka")
         extra = connection.extra_dejson
         given = {name: _text(value) for name, value in extra.items() if _taken(name) and value not in (None, "")}
         spark = extra.get(SPARK) or {}

@@ -50,9 +50,25 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str) -> Endpoint
     handed = os.environ.get(_OURS + conn_id)
     found = _parsed(conn_id, handed) if handed else _of_airflow(conn_id)
     if found is None:
-        remedy = f"Define the connection: airflow connections add {conn_id} --conn-type {conn_type} ..."
+        # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
+        example = f'\'{{"conn_type": "{conn_type}", "host": ...}}\''
+        remedy = f"Define the connection: airflow connections add {conn_id} --conn-json {example}"
         raise ConfigError(option=option, value=conn_id, remedy=remedy)
     return found
+
+
+def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
+    """The error about a connection of another type than it should be.
+
+    :param what: who was given its id.
+    :param types: those that would do.
+    """
+    remedy = f"A {what} needs a connection of type {types}."
+    if connection.conn_type == "generic":
+        remedy += " Airflow makes it generic if no installed provider knows its --conn-type: add it by --conn-json."
+    return ConfigError(
+        option=f"Connection {connection.conn_id!r}, conn_type", value=connection.conn_type, remedy=remedy
+    )
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:

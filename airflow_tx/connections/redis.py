@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_tx.connections.lookup import airflow_connection
+from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
@@ -37,11 +37,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
-        raise ConfigError(
-            option=f"Connection {conn_id!r}, conn_type",
-            value=connection.conn_type,
-            remedy=f"A {what} needs a connection of type redis.",
-        )
+        raise wrong_type(connection, what, "redis")
     extra = connection.extra_dejson
     found = {name: extra[name] for name in EXTRAS if extra.get(name) not in (None, "")}
     if "db" not in found and connection.schema:

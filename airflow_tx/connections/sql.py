@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.connections.lookup import airflow_connection
+from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
         return _postgres_url(connection)
     if kind in ("mysql", "mariadb"):
         return _mysql_url(connection)
-    raise ConfigError(
-        option=f"Connection {conn_id!r}, conn_type",
-        value=kind,
-        remedy=f"A {what} needs a connection of type sqlite, postgres or mysql.",
-    )
+    raise wrong_type(connection, what, "sqlite, postgres or mysql")
 
 
 def parsed_url(url: str) -> URL:

@@ -27,7 +27,7 @@ DAG_ID = "flights"
 RUNS = [f"run-{number:02}" for number in range(1, 13)]  # whichever run begins first takes the first month
 PROGRAM = "airflow_tx.local.demo"
 PATHS = Paths(ROOT, DAG_ID)
-_TIMEOUT = 600
+_TIMEOUT = 600  # without a commit
 _LINES = 15
 _CLEARS = 2
 
@@ -96,10 +96,12 @@ class Demo:
         for run_id in RUNS:
             airflow.trigger(DAG_ID, run_id)
         self.say(f"{len(RUNS)} runs triggered, at most 4 transactions in processing at once")
-        deadline = time.monotonic() + _TIMEOUT
-        while time.monotonic() < deadline:
+        last, seen = time.monotonic(), 0
+        while time.monotonic() < last + _TIMEOUT:
             done = {entry.txid: entry.run_id for entry in history(store, PATHS)}
             self._batches.update(batches(store, PATHS))
+            if len(done) > seen:
+                last, seen = time.monotonic(), len(done)
             faults.step(done)
             # Read after the faults: a run that has just been cleared is not done.
             states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}

@@ -29,6 +29,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
     :param transaction: the block it begins.
     :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
     """
 
     # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.

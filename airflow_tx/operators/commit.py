@@ -26,6 +26,7 @@ class CommitOperator(InTurnOperator):
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
     :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
     """
 
     template_fields: Sequence[str] = ("inputs",)

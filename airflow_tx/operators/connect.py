@@ -36,6 +36,8 @@ class SparkConnectBatchOperator(BaseOperator):
     :param conn_id: connection of type spark_connect.
     :param application_args: as ``batch.args``.
     :param inputs: output of other tasks, as for SparkBatchOperator.
+    :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
     """
 
     stages_output = True

@@ -47,6 +47,9 @@ class SparkBatchOperator(SparkSubmitOperator):
     :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
         of ``inputs={"counts": other.output["counts"]}``.
     :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
+    :param deploy_mode: client or cluster; None: as the connection says.
+    :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
     """
 
     stages_output = True

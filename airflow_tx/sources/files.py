@@ -30,25 +30,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class Files(Source):
-    """What the sources of files share: their arguments, which files come next, and the rows of some.
-
-    :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at the
-        same place; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one lies below
-        `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as seen by `begin`: the folder it
-        finds travels with the batch.
-    :param files_per_batch: at most so many files a transaction; by default one, or any number that
-        `max_bytes_per_batch` allows.
-    :param format: a format of Spark's reader; without Spark csv, json (a row a line) and parquet.
-    :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for "no
-        value" need ``{"nullValue": "NA"}``.
-    :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one the fields of a csv file are strings.
-    :param base: the folder that a relative glob starts from.
-    :param kind: ``transactional`` or ``opaque``.
-    :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always fits.
-    :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
-    :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default the
-        same with Hadoop's scheme (``s3a`` for ``s3``).
-    """
+    """What the sources of files share: their arguments, which files come next, and the rows of some."""
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
     unit: ClassVar[str] = "files"
@@ -66,6 +48,27 @@ class Files(Source):
         conn_id: str | None = None,
         spark_folder: str | None = None,
     ) -> None:
+        """Take what names the files, and how they are read.
+
+        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
+            the same place; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
+            lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as seen by
+            `begin`: the folder it finds travels with the batch.
+        :param files_per_batch: at most so many files a transaction; by default one, or any number that
+            `max_bytes_per_batch` allows.
+        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
+            line, in the column ``value``).
+        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
+            "no value" need ``{"nullValue": "NA"}``.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one the fields of a csv file are strings.
+        :param base: the folder that a relative glob starts from.
+        :param kind: ``transactional`` or ``opaque``.
+        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
+            fits.
+        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
+        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
+            the same with Hadoop's scheme (``s3a`` for ``s3``).
+        """
         name = type(self).__name__
         if not path_glob.strip():
             remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."

@@ -60,6 +60,8 @@ def read_rows(
         return _read_json(path)
     if file_format == "parquet":
         return _read_parquet(path)
+    if file_format == "text":
+        return _read_text(path, options, schema)
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
@@ -144,6 +146,18 @@ def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
             except ValueError:
                 raise ValueError(f"line {number} is not JSON") from None
             yield row
+
+
+def _read_text(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+    if unknown := sorted(set(_given(options)) - _NEUTRAL):
+        raise ValueError(f"option {unknown[0]!r} is only known to Spark")
+    names = list(parse_schema(schema)) if schema else ["value"]
+    if len(names) != 1:
+        raise ValueError(f"text has one column, and the schema {len(names)}")
+    # Spark leaves a byte order mark out, too.
+    with path.open(encoding="utf-8-sig") as file:
+        for line in file:
+            yield {names[0]: line.removesuffix("\n")}
 
 
 def _read_parquet(path: FilePath) -> Iterator[dict[str, Any]]:

@@ -52,7 +52,10 @@ class Grant:
 class FenceRow:
     """What a store remembers of the last grant that raised its fence.
 
+    :param incarnation: the life of the ledger that gave it.
+    :param token: of the grant.
     :param applied: whether all of the updates of that grant are in the store.
+    :param batch: rows and position of its transaction, as JSON: a lost ledger is rebuilt from it.
     :param state: name of the state that raised it; "" if the store does not know.
     :param wrote: whether something was written to a place beside the fence, such as a table, which can be lost alone.
     """

@@ -19,6 +19,7 @@ class CachedMap(Generic[V]):
     It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that nobody else has
     written since the last batch of this very object: see `begin_commit`.
 
+    :param backing: where the values are.
     :param size: how many keys are kept; the one that was not used for longest goes first.
     """
 

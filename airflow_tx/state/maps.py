@@ -57,13 +57,14 @@ class MapState(State, Protocol[T]):
 
 
 class _Map(Generic[V, T]):
-    """What the maps have in common: one get and one put for each update, and the memory of the open batch.
-
-    :param backing: where the values are.
-    :param name: for messages.
-    """
+    """What the maps have in common: one get and one put for each update, and the memory of the open batch."""
 
     def __init__(self, backing: BackingMap[V], *, name: str = "map") -> None:
+        """Take the store.
+
+        :param backing: where the values are.
+        :param name: for messages.
+        """
         self.name = name
         self._backing = backing
         self._txid: int | None = None

@@ -85,13 +85,13 @@ def state_query(
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
 
-    `state` is any state of this package, a map, or one of your own; one that nobody updates (`fixed_map`, or a table
-    that was filled by hand) is a static state. Inside `commit_phase`, and in a task after the commit that no later
-    commit overtakes, the values are exactly those up to a transaction. In the processing phase others commit meanwhile:
-    a batch may see a transaction and the next one not, and values of a transaction that is being committed may still
-    change.
+    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly those
+    up to a transaction. In the processing phase others commit meanwhile: a batch may see a transaction and the next one
+    not, and values of a transaction that is being committed may still change.
 
     :param rows: read as they are needed: `batch_size` of them are in memory.
+    :param state: any state of this package, a map, or one of your own; one that nobody updates (`fixed_map`, or a
+        table that was filled by hand) is a static state.
     :param query: None: `MapGet()`.
     :param batch_size: how many rows are asked about at once.
     :raises StateError: the state cannot be asked about a row, or the function does not give one result a row.
@@ -117,6 +117,8 @@ def new_values_stream(
     gives them again.
 
     :param rows: what the committer was given: rows with the key columns.
+    :param state: that it was committed to.
+    :param batch_size: how many keys are asked about at once.
     """
     names = state.columns.keys
     seen = set[Key]()

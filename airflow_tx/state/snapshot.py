@@ -29,6 +29,7 @@ class Snapshottable(State, Protocol[T]):
 class SnapshottableMap(Generic[T]):
     """One value of a map as a state of its own, which is a map, too.
 
+    :param map_state: the map.
     :param key: the fixed key under which the value is kept.
     """
 

@@ -26,7 +26,8 @@ class ValueUpdater(Protocol[T]):
 class CombinerValueUpdater(Generic[T]):
     """Combines the stored value with what an aggregator made of the batch.
 
-    :param delta: NULL changes nothing.
+    :param aggregator: such as `Sum()`.
+    :param delta: what it made of the batch; NULL changes nothing.
     """
 
     def __init__(self, aggregator: CombinerAggregator, delta: T | None) -> None:
@@ -44,6 +45,7 @@ class CombinerValueUpdater(Generic[T]):
 class ReducerValueUpdater(Generic[T]):
     """Takes the rows of a key into its value, one after another.
 
+    :param aggregator: with `init()` and `reduce(current, row)`.
     :param rows: in the order in which they came.
     """
 

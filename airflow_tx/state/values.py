@@ -20,6 +20,8 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 class TransactionalValue(Generic[T]):
     """A value and the last transaction in it: exact when a replay has the same rows (Trident's TransactionalValue).
 
+    :param txid: the last transaction in it.
+    :param value: with it; None: the key was removed.
     :param token: the grant that wrote it; a value outside a fenced state has none.
     :param chunk: the writer within that grant.
     :param updates: how many updates of `txid` are in it, for a batch that updates a key several times and ends between
@@ -58,6 +60,8 @@ class OpaqueValue(Generic[T]):
 
     Exact even when a replay has other rows.
 
+    :param txid: the last transaction in it.
+    :param value: with it; None: the key was removed.
     :param prev: the value before `txid`; None: there was none.
     :param token: the grant that wrote it; a value outside a fenced state has none.
     :param chunk: the writer within that grant.

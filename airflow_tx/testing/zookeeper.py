@@ -1,13 +1,18 @@
-"""A real ZooKeeper on this machine, from the jars that pyspark ships, with faults on demand."""
+"""A real ZooKeeper on this machine, from the jars that pyspark ships, with faults on demand.
+
+``python -m airflow_tx.testing.zookeeper --data FOLDER`` runs one until it is interrupted.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,3 +170,23 @@ def _replace_tree(source: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     if source.is_dir():
         shutil.copytree(source, target)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a server until SIGINT or SIGTERM, for trying things out: its data survive, but there is no second copy."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_tx.testing.zookeeper", description=main.__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder for its data, made if it is missing")
+    parser.add_argument("--port", type=int, default=2181, help="port of 127.0.0.1 to listen on (default: 2181)")
+    options = parser.parse_args(arguments)
+    ends = {signal.SIGINT, signal.SIGTERM}
+    try:
+        with LocalZooKeeper(options.data, port=options.port) as server:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+            print(f"ZooKeeper listens on {server.hosts}, data in {server.data_dir}; Ctrl-C ends it.", flush=True)
+            signal.sigwait(ends)
+    except (TxError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

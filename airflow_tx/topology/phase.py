@@ -132,6 +132,7 @@ def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ())
     the phase has. Clearing one of them takes the turn again, and nothing is counted twice. What comes after a commit
     hangs on `phase.mark`.
 
+    :param group_id: of its task group, and the first part of the ids of its tasks.
     :param outlets: assets whose events tell of a commit.
     """
     return CommitPhase(group_id, outlets)

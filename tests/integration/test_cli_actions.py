@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -92,6 +93,16 @@ class Runs:
     def audited(self) -> list[tuple[str, str]]:
         """Event and details of Airflow's audit log, oldest first."""
         return self._sql("SELECT event, extra FROM log ORDER BY id")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Another process writes within the block."""
+        handle = sqlite3.connect(self._database, isolation_level=None)
+        try:
+            handle.execute("BEGIN IMMEDIATE")
+            yield
+        finally:
+            handle.close()
 
     def _sql(self, statement: str, *values: str) -> list[Any]:
         handle = sqlite3.connect(self._database)
@@ -432,6 +443,19 @@ def test_rows_of_a_log_are_never_decided_anew(
     replay = ("tx", "replay", "logged", "1", "--changed-rows", "--why", "mended", "--force")
     told = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
     assert "reads a log, in which no row is ever another one. Nothing was changed." in told
+
+
+def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be_repeated(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    runs.make(r1="failed")
+    replay = ("tx", "replay", "flights", "--failed")
+    with runs.locked():
+        line = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
+    assert line.startswith("Airflow's metadata database: database is locked. What was done so far holds")
+    assert done(airflow.json(*replay, root=zookeeper_root)) == {"1": "its run was cleared"}
+    assert runs.states() == {"r1": "running"}
 
 
 def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(

@@ -16,6 +16,7 @@ from airflow_tx.errors import TxError
 from airflow_tx.testing import LocalZooKeeper
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.processes import MARK, marked
+from airflow_tx.testing.server import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,20 @@ def _mark_of_server(folder: Path) -> str:
             continue
         return next(v.partition("=")[2] for v in variables if v.startswith(f"{MARK}="))
     raise AssertionError(f"no process works in {folder}")
+
+
+def test_one_command_runs_it_until_it_is_interrupted_and_its_data_survive(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "airflow_tx.testing.zookeeper", "--data", str(tmp_path), "--port", str(port)]
+    for turn in (1, 2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert f"ZooKeeper listens on 127.0.0.1:{port}" in process.stdout.readline()
+            client = KazooClient(f"127.0.0.1:{port}", timeout=60)
+            client.start(timeout=10)
+            client.create(f"/mine{turn}")
+            assert client.exists("/mine1")
+            client.stop()
+            client.close()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0

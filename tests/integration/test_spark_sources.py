@@ -75,6 +75,17 @@ def test_files_of_an_object_storage_are_the_same_in_spark(session: SparkSession,
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
+@pytest.mark.parametrize("schema", [None, "line STRING"])
+def test_lines_of_text_are_the_same_in_spark(session: SparkSession, tmp_path: Path, schema: str | None) -> None:
+    (tmp_path / "a.log").write_bytes('\ufeffone\n\n\ttwo, "three" \r\nfour\rfive\nä'.encode())
+    source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    found = rows_of(source, batch.rows, session)
+    assert found == rows_without_spark(source, batch.rows)
+    assert {next(iter(row.values())) for row in found} == {"one", "", '\ttwo, "three" ', "four", "five", "ä"}
+
+
 @pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
 def test_rows_in_memory_are_the_same_in_spark(session: SparkSession, schema: str | None) -> None:
     words = {"0": [{"word": "cat", "n": 1}, {"word": "dog", "n": 2}], "1": [{"word": "man", "n": 3}]}

@@ -133,6 +133,12 @@ class MemcachedState:
       exactly once.
 
     RedisState, SqlState and MemoryState are without all three.
+
+    :param servers: "host:port", or (host, port).
+    :param kind: "opaque", "transactional" or "non-transactional".
+    :param prefix: of all keys.
+    :param cache: how many values are kept in this process during a batch; None: none.
+    :param timeout: seconds that a server may take to answer.
     """
 
     can_roll_back = False

@@ -59,7 +59,11 @@ class MemoryMap(Generic[V]):
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state: the fence row, and per key the tuple of its values with their writer."""
+    """What a store holds of one state.
+
+    :param fence: the fence row; None: nobody has written yet.
+    :param rows: per key the tuple of its values, with their writer.
+    """
 
     fence: FenceRow | None = None
     rows: dict[Row, Stored] = field(default_factory=dict)

@@ -100,6 +100,11 @@ def test_what_cannot_be_translated_is_refused_unless_the_connection_says_it_for_
     [
         ({}, {}, "extra bootstrap.servers = None cannot be used. Give the brokers"),
         ({}, {"host": "a", "conn_type": "redis"}, "needs a connection of type kafka"),
+        (
+            {},
+            {"host": "a", "conn_type": "generic"},
+            "no installed provider knows its --conn-type: add it by --conn-json",
+        ),
         ({}, {"host": "a", "login": "me", "password": "hush"}, "SASL_SSL or SASL_PLAINTEXT"),
         ({"spark": "hush"}, {"host": "a"}, "extra spark"),
     ],

@@ -243,6 +243,28 @@ def test_json_rows_and_files_of_subfolders_can_be_read(tmp_path: Path) -> None:
     assert rows_of(source, batch.rows) == [{"a": 1}, {"a": 2}] * 2
 
 
+def test_lines_of_text_are_rows_of_one_column(tmp_path: Path) -> None:
+    put(tmp_path, "a.log", content="one\n\ntwo, three\r\nfour")
+    for schema, column in ((None, "value"), ("line STRING", "line")):
+        source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
+        lines = [row[column] for row in rows_of(source, take(source).rows)]
+        assert lines == ["one", "", "two, three", "four"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"schema": "a STRING, b STRING"}, "text has one column, and the schema 2"),
+        ({"options": {"wholetext": True}}, "option 'wholetext' is only known to Spark"),
+    ],
+)
+def test_text_that_only_spark_could_read_is_refused(tmp_path: Path, arguments: Any, problem: str) -> None:
+    put(tmp_path, "a.log")
+    source = FileSource(f"{tmp_path}/*.log", format="text", **arguments)
+    with pytest.raises(SourceError, match=problem):
+        rows_of(source, take(source).rows)
+
+
 def test_the_source_travels_as_plain_json() -> None:
     source = FileSource("in/*.csv", 3, options={"sep": ";"}, schema="a INT")
     classpath, arguments = source.serialize()

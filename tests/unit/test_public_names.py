@@ -1,0 +1,30 @@
+"""What a user finds with `help()`."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from enum import Enum
+from typing import Any
+
+import pytest
+
+import airflow_tx
+import airflow_tx.state
+
+PUBLIC = [(room, name) for room in (airflow_tx, airflow_tx.state) for name in room.__all__]
+_MANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def parameters(public: Any) -> list[str]:
+    """The names that it takes; a protocol is never made, and an enum is listed."""
+    if isinstance(public, type) and (issubclass(public, Enum) or getattr(public, "_is_protocol", False)):
+        return []
+    return [each.name for each in inspect.signature(public).parameters.values() if each.kind not in _MANY]
+
+
+@pytest.mark.parametrize(("room", "name"), PUBLIC, ids=[f"{room.__name__}.{name}" for room, name in PUBLIC])
+def test_help_of_a_public_name_shows_each_of_its_parameters(room: Any, name: str) -> None:
+    public = getattr(room, name)
+    shown = pydoc.plain(pydoc.render_doc(public))
+    assert [each for each in parameters(public) if f":param {each}:" not in shown] == []
