@@ -101,15 +101,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
         if begun.skip is not None:
             self._skip(context, begun)
-        return Payload(
-            topology=spec.topology,
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            rows=begun.rows,
-            position=begun.position,
-            rows_digest=begun.rows_digest,
-            replay=begun.replay,
-        ).to_json()
+        return Payload.of(spec.topology, begun).to_json()
 
     def _wait(self, context: Context, full: WindowFull) -> None:
         from airflow_tx.operators.yielding import slots_of
@@ -137,8 +129,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
-        from airflow_tx.operators.passing import pass_on
-        from airflow_tx.operators.skipping import states_of, take_skip
+        from airflow_tx.operators.passing import skip_and_pass_on
+        from airflow_tx.operators.skipping import states_of
 
         spec, txid = self.transaction, begun.attempt.txid
         assert begun.skip is not None
@@ -146,10 +138,9 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         with spec.store() as store:
             ledger, states = spec.ledger(store), states_of(context["dag"])
             try:
-                ended = take_skip(ledger, txid, states, log=self.log)
+                skip_and_pass_on(spec, ledger, states, context["ti"], txid, self.log)
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
-            pass_on(spec, ledger, states, context["ti"], ended, self.log)
         self._skip_all(context["ti"])
 
     def _skip_all(self, ti: Any) -> NoReturn:

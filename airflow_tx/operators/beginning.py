@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ def ask(
     with spec.store() as store:
         ledger = spec.ledger(store)
         answer = ledger.begin(
-            make_request(spec, ti, run, retry=retry),
+            make_request(spec, ti, run, ledger, retry=retry),
             decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
             decide_again=lambda attempt, rows: decide_again(_of(spec, run), attempt, rows),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
@@ -56,7 +55,7 @@ def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFu
 
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
-    request = BeginRequest(spec.request, None, "", "", retry=False, tasks={task: _message() for task in spec.tasks})
+    request = BeginRequest(spec.request, None, "", "", retry=False, tasks=_messages(spec, ledger))
     answer = ledger.begin(
         request,
         decide=lambda attempt, position: _decide(spec, spec.source, ledger, attempt, position),
@@ -66,7 +65,7 @@ def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFu
     return answer
 
 
-def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -> BeginRequest:
+def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *, retry: bool) -> BeginRequest:
     """What the run asks for."""
     return BeginRequest(
         topology=spec.request,
@@ -74,7 +73,7 @@ def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool) -
         run_id=ti.run_id,
         task_try=str(ti.id),
         retry=retry,
-        tasks={task: _message() for task in spec.tasks},
+        tasks=_messages(spec, ledger),
     )
 
 
@@ -99,8 +98,8 @@ def conf_of(key: str) -> dict[str, Any]:
     return {CONF: {"key": key}}
 
 
-def _message() -> str:
-    return f"{secrets.randbits(64) or 1:016x}"
+def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
+    return {task: f"{ledger.ids.message_id():016x}" for task in spec.tasks}
 
 
 def _sized(source: Source, ledger: Ledger) -> Source:

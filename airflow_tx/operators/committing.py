@@ -22,8 +22,7 @@ from airflow_tx.errors import (
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.new_values import NewValues, found_again
 from airflow_tx.operators.outputs import Rows, values_of
-from airflow_tx.operators.passing import pass_on
-from airflow_tx.operators.skipping import take_skip
+from airflow_tx.operators.passing import pass_on, skip_and_pass_on
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
@@ -127,7 +126,7 @@ class Commit:
         :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
         """
         try:
-            self._pass_on(take_skip(self.ledger, txid, self.states, log=self.log))
+            skip_and_pass_on(self.spec, self.ledger, self.states, self.ti, txid, self.log)
         except (Refused, StateError) as error:
             if txid == self.payload.txid:
                 raise

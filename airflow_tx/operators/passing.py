@@ -16,6 +16,17 @@ from airflow_tx.protocol.step import Committed, NotYet
 from airflow_tx.state.api import FencedState
 
 
+def skip_and_pass_on(
+    spec: TransactionSpec, ledger: Ledger, states: Mapping[str, FencedState], ti: Any, txid: int, log: Any
+) -> None:
+    """Skip a transaction if it is its turn, and go on from there.
+
+    :param states: all states of the topology, by name.
+    :raises Refused, StateError: see `take_skip`.
+    """
+    pass_on(spec, ledger, states, ti, take_skip(ledger, txid, states, log=log), log)
+
+
 def _is_turn(ledger: Ledger, txid: int) -> bool:
     """Whether it is the turn of a transaction still: a retry asks late."""
     return Reader(ledger.store).peek(Counter, ledger.paths.current).txid == txid

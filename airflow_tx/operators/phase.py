@@ -53,15 +53,7 @@ class AcquireTurnOperator(InTurnOperator):
             line = commit_in_turn(turn, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)
-        if turn.grant is None:
-            return {"final": True}
-        grant = turn.grant
-        return {
-            "token": grant.token.to_json(),
-            "incarnation": grant.incarnation,
-            "last": dict(grant.last),
-            "healed": list(turn.healed),
-        }
+        return turn.shared()
 
 
 class MarkCommittedOperator(BaseOperator):
@@ -80,14 +72,11 @@ class MarkCommittedOperator(BaseOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.operators.phasing import PhaseEnd, grant_of
+        from airflow_tx.operators.phasing import PhaseEnd
 
         spec = spec_of(context["dag"])
         with final_errors(), part(PhaseEnd, context, updates_of(context["dag"], spec), self.log) as end:
-            told = end.told()
-            grant = grant_of(told, spec.topology)
-            if grant is not None:
-                end.mark(told, grant)
+            end.run()
         told_of_commit(self, context, spec, end.payload)
 
 
@@ -97,18 +86,12 @@ def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dic
     :raises AirflowFailException: the ledger or a state refuses, and would again.
     """
     from airflow_tx.operators.commit import tell_new_values
-    from airflow_tx.operators.phasing import PhaseWrite, grant_of
+    from airflow_tx.operators.phasing import PhaseWrite
 
     with final_errors(), part(PhaseWrite, context, updates, log) as own:
-        told = own.told()
-        grant = grant_of(told, own.spec.topology)
-        if grant is None:
-            own.tell_again()
-            tell_new_values(own.ti, own.new_values)
-            return None
-        own.write(grant)
+        wrote: dict[str, Any] | None = own.run()
         tell_new_values(own.ti, own.new_values)
-        return {"token": grant.token.to_json()}
+        return wrote
 
 
 @contextmanager

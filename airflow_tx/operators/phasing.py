@@ -145,6 +145,18 @@ class PhaseTurn(PhasePart):
             raise self._explained(grant, error) from None
         self.grant = grant
 
+    def shared(self) -> dict[str, Any]:
+        """What the other tasks of the phase are told."""
+        if self.grant is None:
+            return {"final": True}
+        grant = self.grant
+        return {
+            "token": grant.token.to_json(),
+            "incarnation": grant.incarnation,
+            "last": dict(grant.last),
+            "healed": list(self.healed),
+        }
+
     def _heal(self, grant: Grant) -> tuple[str, ...]:
         """Write again what committers that are not to run again had written under an earlier grant."""
         inside = {task: self._inputs_inside(task) for task in self.phase.committers}
@@ -175,9 +187,17 @@ class PhaseWrite(PhasePart):
     :param updates: its own.
     """
 
-    def tell_again(self) -> None:
-        """The transaction is final already: look for the new values that were left then."""
-        self._log_already()
+    def run(self) -> dict[str, Any] | None:
+        """Write under the grant that the first task told of; what the last task looks at.
+
+        :raises Refused, StateError: nothing was written.
+        """
+        grant = grant_of(self.told(), self.spec.topology)
+        if grant is None:
+            self._log_already()
+            return None
+        self.write(grant)
+        return {"token": grant.token.to_json()}
 
     def write(self, grant: Grant) -> None:
         """Write its updates under the grant of the phase; a retry does the same again.
@@ -206,6 +226,16 @@ class PhaseEnd(PhasePart):
 
     :param updates: those of all committers of the phase.
     """
+
+    def run(self) -> None:
+        """Mark, unless the transaction was final when the phase began.
+
+        :raises PhaseIncomplete: see `mark`.
+        """
+        told = self.told()
+        grant = grant_of(told, self.spec.topology)
+        if grant is not None:
+            self.mark(told, grant)
 
     def mark(self, told: Any, grant: Grant) -> None:
         """Make the transaction final.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.opening import TopologyRequest
+    from airflow_tx.protocol.step import Begun
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -178,6 +179,12 @@ class Payload:
     position: Any
     rows_digest: str
     replay: bool
+
+    @classmethod
+    def of(cls, topology: str, begun: Begun) -> Payload:
+        """What it says once the ledger has given the run its transaction."""
+        txid, attempt = begun.attempt.txid, begun.attempt.attempt
+        return cls(topology, txid, attempt, begun.rows, begun.position, begun.rows_digest, begun.replay)
 
     @classmethod
     def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:

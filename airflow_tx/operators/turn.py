@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths, ack_element
@@ -73,6 +74,18 @@ def standing(line: Line) -> list[list[object]]:
     if decide(line) is not Wait.WARM:
         return []
     return [[each.txid, each.run_id, each.phase.value, each.ready] for each in line.earlier.values()]
+
+
+def wakes(line: Line, *, op: str | None, waited: Sequence[Sequence[object]]) -> dict[str, Any] | None:
+    """The event that wakes a committer which waits elsewhere than in its worker; None: none yet.
+
+    :param op: of its own record when it began to wait.
+    :param waited: see `standing`.
+    """
+    near = decide(line) is not Wait.DEFERRED and not (waited and standing(line) == waited)
+    if line.skip or near:
+        return {"reason": "its turn is near", "current": line.current}
+    return {"reason": "its record changed"} if line.op != op else None
 
 
 def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None) -> Line:

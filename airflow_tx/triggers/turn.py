@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx.operators.turn import Wait, decide, look, standing
+from airflow_tx.operators.turn import look, wakes
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.shared import POLL, until
@@ -78,11 +78,9 @@ class TurnTrigger(BaseTrigger):
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
-        near = decide(line) is not Wait.DEFERRED and not (self.waited and standing(line) == self.waited)
-        if line.skip or near:
-            return {"reason": "its turn is near", "current": line.current}
-        if line.op != self.op:
-            return {"reason": "its record changed"}
+        event = wakes(line, op=self.op, waited=self.waited)
+        if event is not None:
+            return event
         first = line.earlier.get(line.current)
         told = (line.current, first and first.phase)
         if first is not None and told != self._told:
