@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.errors import ConfigError, SourceError
@@ -66,6 +66,7 @@ def rows_of(source: FileSource, metadata: Any) -> list[Any]:
 file_names = st.text("ab1-.é ", min_size=1, max_size=6).map(lambda stem: f"x{stem}.csv")
 
 
+@settings(deadline=None)  # how long it takes is up to the machine
 @given(arrivals=st.lists(st.sets(file_names, max_size=5), min_size=1, max_size=6), size=st.integers(1, 4))
 def test_batches_and_late_files_together_are_all_files(arrivals: list[set[str]], size: int) -> None:
     with tempfile.TemporaryDirectory() as name:
