@@ -18,6 +18,7 @@ from airflow_tx.compat_runs import dag_file as dag_file
 from airflow_tx.compat_runs import is_missing
 from airflow_tx.compat_runs import is_paused as is_paused
 from airflow_tx.compat_runs import is_paused_async as is_paused_async
+from airflow_tx.compat_runs import is_paused_there as is_paused_there
 from airflow_tx.compat_runs import restart_dead as restart_dead
 from airflow_tx.compat_runs import run_states as run_states
 from airflow_tx.compat_runs import running_runs as running_runs

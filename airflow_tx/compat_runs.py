@@ -187,6 +187,17 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
     return found
 
 
+def is_paused_there(dag_id: str) -> bool | None:
+    """Whether the DAG is paused; None if Airflow does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.execute(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)).first()
+    return None if found is None else bool(found.is_paused)
+
+
 class DagFile(NamedTuple):
     """Where Airflow knows a DAG from.
 

@@ -233,8 +233,9 @@ class TopologyClaimed(Refused):
     """Two DAGs use one topology name."""
 
     template = (
-        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. "
-        "Give one of them another name: Transaction(topology=...)."
+        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. If that DAG was renamed: "
+        "airflow tx rename {topology} --dag-id {dag_id} --why TEXT; if there are two, give one of them another name: "
+        "Transaction(topology=...)."
     )
 
 
@@ -297,6 +298,12 @@ class UnknownTransaction(Refused):
     """No such topology or transaction in this ledger."""
 
     template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
+
+
+class MoveRefused(Refused):
+    """A topology that cannot be renamed or deleted as it is."""
+
+    template = "Topology {topology!r} stays as it is: {problem}. {remedy}"
 
 
 class LossRefused(Refused):
@@ -397,8 +404,8 @@ class FenceForeign(StateError):
 
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
-        "One state serves one topology: use another table, or, if this ledger was lost and made anew: "
-        "airflow tx repair {topology} --ledger-lost"
+        "One state serves one topology: use another table; if the DAG was renamed: airflow tx rename OLD {topology} "
+        "--why TEXT; if this ledger was lost and made anew: airflow tx repair {topology} --ledger-lost"
     )
 
 

@@ -101,6 +101,16 @@ ARG_STATE_DAG_ID = _arg(
     help="The DAG that names the states; then the ledger is not asked (default: as the ledger says)",
 )
 
+ARG_NEW = _arg("new", metavar="NEW", nargs="?", default=None, help="The new name; without it, the name stays")
+ARG_NEW_DAG_ID = _arg("--dag-id", default=None, help="The DAG that it belongs to then (default: of the same name)")
+ARG_RELEASE = _arg(
+    "--release-states",
+    action="store_true",
+    default=False,
+    help="Take the fences off its states: their values stay, and another topology may go on with them",
+)
+ARG_DRY_RUN = _arg("--dry-run", action="store_true", default=False, help="Say what would be done, and change nothing")
+
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 
 TX_COMMANDS = (
@@ -181,6 +191,27 @@ TX_COMMANDS = (
         ),
         func=lazy_load_command("airflow_tx.cli.commands.repair"),
         args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+    ),
+    ActionCommand(
+        name="rename",
+        help="Give a topology another name, or to another DAG",
+        description=(
+            "For a DAG that was renamed: its new name has to be in its file. Without NEW the topology keeps its name, "
+            "and belongs to --dag-id. The states stay its own. A ledger that the renamed DAG has made already is "
+            "replaced, unless it has committed. Pause the DAG and end its runs first. If it is interrupted, repeat it."
+        ),
+        func=lazy_load_command("airflow_tx.cli.moving.rename"),
+        args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
+    ),
+    ActionCommand(
+        name="delete",
+        help="Delete the ledger of a topology that is over",
+        description=(
+            "Its states keep their values and their fences: no other topology can have them, unless they are released. "
+            "If it is interrupted, repeat it."
+        ),
+        func=lazy_load_command("airflow_tx.cli.moving.delete"),
+        args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
         name="state",

@@ -75,6 +75,12 @@ class Reader:
         self._versions[path] = None if node is None else node.version
         return node is not None
 
+    def raw(self, path: str) -> bytes | None:
+        """What there is at `path`, whatever it is, and a requirement that it stays so."""
+        node = self._node(path)
+        self._versions[path] = None if node is None else node.version
+        return None if node is None else node.data
+
     def covered(self, cls: type[R], path: str) -> R:
         """The record at `path` as it is now, for one whose every change touches a record that is read with `names`."""
         node = self._store.get(path)

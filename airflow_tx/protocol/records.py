@@ -232,7 +232,7 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what somebody did to the ledger.
 
-    :param what: `state-lost`, `ledger-lost`, `reset` or `accept-loss`.
+    :param what: `state-lost`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
     :param told: what was found and what was made of it, in words.
     :param generation: of the ledger after it.
     """

@@ -71,7 +71,8 @@ class Repairs:
                     what=LEDGER_LOST,
                     topology=own.topology,
                     problem=f"its states belong to topology {name!r}",
-                    remedy="One state serves one topology: use another table.",
+                    remedy=f"If its DAG was renamed: airflow tx rename {name} {own.topology} --why TEXT. Else use "
+                    "another table: one state serves one topology.",
                 )
 
     def reset(self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]) -> Repaired:

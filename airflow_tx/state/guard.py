@@ -133,6 +133,10 @@ class SqlGuard(Addressed["GuardStore"]):
         with self._store.transaction() as connection:
             self._store.clear(connection)
 
+    def release(self) -> None:
+        """Forget the fence and the last txid: another topology may go on."""
+        self.clear()
+
     def _shown(self) -> Any:
         if callable(self.statements):
             return getattr(self.statements, "__qualname__", type(self.statements).__qualname__)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import Outranked
+from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest
@@ -84,6 +84,10 @@ class Runs:
         """What a run was started with."""
         ((conf,),) = self._sql("SELECT conf FROM dag_run WHERE dag_id = 'the_dag' AND run_id = ?", run_id)
         return json.loads(conf)
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause the DAG, or not."""
+        self._sql("UPDATE dag SET is_paused = ? WHERE dag_id = 'the_dag'", str(int(paused)))
 
     def delete(self) -> None:
         """Forget them all."""
@@ -551,3 +555,93 @@ def test_show_puts_a_batch_with_partitions_together(
         "a: rows [1,2], position 2",
         "b: rows none, position 5 (since transaction 1)",
     ]
+
+
+def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    old = Pipeline(pipeline.store, root, pipeline.states, topology="old")
+    old.request = TopologyRequest("old_dag", "transactional", 8)
+    old.run("r1")
+    old.begin("r2")
+    rename = ("tx", "rename", "old", "flights", "--dag-id", "the_dag")
+    why = ("--why", "the DAG was renamed")
+    assert one_line(airflow.run(*rename, root=root, fails=True)).startswith(
+        "Say why, it is kept in the ledger: airflow"
+    )
+    told = "Let topology old of DAG old_dag be topology flights of DAG the_dag."
+    assert one_line(airflow.run(*rename, *why, "--dry-run", root=root)) == (
+        f"It would: {told} Open: transaction 2; then: airflow tx replay flights --failed. Nothing was changed."
+    )
+    assert airflow.run(*rename, *why, root=root, fails=True).startswith(told)
+    assert [row["topology"] for row in airflow.json("tx", "list", "--no-lag", root=root)] == ["old"]
+
+    said = one_line(airflow.run(*rename, *why, "--yes", root=root))
+    assert said.startswith("Renamed: topology old is called flights now. Transaction 2 commits next. Open: ")
+    (listed,) = airflow.json("tx", "list", "--no-lag", root=root)
+    assert listed.items() >= {"topology": "flights", "dag_id": "the_dag", "next_commit": "2", "repairs": "1"}.items()
+    (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
+    assert shown["repairs"].startswith("rename: it was called old, of DAG old_dag (the DAG was renamed; ")
+    started = airflow.json("tx", "replay", "flights", "--failed", root=root)
+    assert done(started) == {"2": "its run did not exist, and was made anew"}
+    pipeline.request = TopologyRequest("the_dag", "transactional", 8)
+    pipeline._tries = old._tries
+    assert [pipeline.run("r2"), pipeline.run("r3")] == [2, 3]
+    assert pipeline.totals() == [6, 6]
+    assert one_line(airflow.run(*rename, *why, "--yes", root=root, fails=True)).startswith("No topology 'old' in the")
+    assert "cli_rename" in [event for event, _ in runs.audited()]
+
+
+def test_a_topology_that_keeps_its_name_is_given_to_the_renamed_dag(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.request = TopologyRequest("old_dag", "transactional", 8)
+    pipeline.run("r1")
+    pipeline.request = TopologyRequest("the_dag", "transactional", 8)
+    with pytest.raises(TopologyClaimed) as refusal:
+        pipeline.begin("r2")
+    advised = str(refusal.value).partition("If that DAG was renamed: airflow ")[2].partition(" TEXT;")[0].split()
+    told = one_line(airflow.run(*advised, "the DAG was renamed", "--yes", root=zookeeper_root))
+    assert told.startswith("Renamed: it belongs to DAG the_dag, and belonged to DAG old_dag.")
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [3, 3]
+
+
+def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_released(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    delete = ("tx", "delete", "flights", "--why", "the airline is no more")
+    pipeline.run("r1")
+    pipeline.run("r2")
+    pipeline.begin("r3")
+    runs.make(r3="running")
+    told = one_line(airflow.run(*delete, "--yes", root=root, fails=True))
+    assert told == (
+        "Topology 'flights' stays as it is: runs of DAG 'the_dag' work on its transactions: r3 (running). "
+        "Pause the DAG, end them, and repeat."
+    )
+    runs.put("r3", "failed")
+    told = one_line(airflow.run(*delete, "--dry-run", root=root))
+    assert "whose last final transaction is 2. Open: transaction 3; its rows are counted nowhere. Its states " in told
+    assert "(tx_state.one: transaction 2; tx_state.two: transaction 2). Nothing was changed." in told
+    released = (*delete, "--release-states")
+    runs.pause(paused=False)
+    told = one_line(airflow.run(*released, "--yes", root=root, fails=True))
+    assert "DAG 'the_dag' is not paused: its next run would count everything anew. Pause it: airflow dags" in told
+    runs.pause(paused=True)
+    assert "the values stay" in one_line(airflow.run(*released, "--dry-run", root=root))
+    assert airflow.json("tx", "list", "--no-lag", root=root) != []
+
+    told = one_line(airflow.run(*released, "--yes", root=root))
+    assert told == 'Deleted: topology flights. Its states: {"tx_state.one":2,"tx_state.two":2}'
+    assert airflow.run("tx", "list", root=root).strip() == "No data found"
+    assert pipeline.totals() == [3, 3]
+    assert [pipeline.run(run) for run in ("r1", "r2", "r3")] == [1, 2, 3]
+    assert pipeline.totals() == [9, 9]
+
+    airflow.run(*delete, "--yes", root=root)
+    with pytest.raises(FenceForeign):
+        pipeline.run("r1")
+    assert [event for event, _ in runs.audited()].count("cli_delete") >= 5

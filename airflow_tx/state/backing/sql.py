@@ -162,6 +162,11 @@ class SqlState(Addressed["SqlStore"]):
         with self._store.transaction() as connection:
             self._store.clear(connection)
 
+    def release(self) -> None:
+        """Delete the fence, and keep the values: another topology may go on with them."""
+        with self._store.transaction() as connection:
+            self._store.release(connection)
+
     def _open(self) -> SqlStore:
         from airflow_tx.connections.sql import located
         from airflow_tx.state.backing.sql_store import SqlStore

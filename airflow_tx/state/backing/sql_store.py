@@ -19,7 +19,15 @@ from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.backing.sql_dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.backing.sql_fence import NOTHING, FencedStore
-from airflow_tx.state.backing.sql_schema import DIGEST, PREV, SINGLE_KEY, existing_key_types, split_name, state_table
+from airflow_tx.state.backing.sql_schema import (
+    DIGEST,
+    PREV,
+    SINGLE_KEY,
+    WRITER,
+    existing_key_types,
+    split_name,
+    state_table,
+)
 from airflow_tx.state.backing.sql_types import digests
 from airflow_tx.state.backing.sql_upsert import may_update, of_another, upsert, writer_of
 from airflow_tx.state.columns import Columns, Row, explained
@@ -161,6 +169,14 @@ class SqlStore(FencedStore):
         found = self._found(connection)
         if found is not None:
             connection.execute(found[0].delete())
+
+    def release(self, connection: Connection) -> None:
+        """Delete the fence row; the values stay, and say no more of which transaction they are."""
+        FencedStore.clear(self, connection)
+        found = self._found(connection)
+        if found is not None:
+            writer = {**dict.fromkeys(WRITER, 0), **({"tx_created": False} if self.kind is StateKind.OPAQUE else {})}
+            connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
         """Besides raising the fence: look for the table anew, since it may have been dropped."""
