@@ -26,7 +26,6 @@ from airflow_tx.operators.passing import pass_on, skip_and_pass_on
 from airflow_tx.operators.spec import Payload, TransactionSpec
 from airflow_tx.operators.updates import Update
 from airflow_tx.operators.writing import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
-from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
@@ -242,9 +241,7 @@ class Commit:
 
     def _grant(self, granted: Granted) -> Grant:
         own = self.payload
-        token = Token(granted.generation, own.txid, own.attempt, granted.epoch, granted.nonce)
-        batch = dumps({"rows": own.rows, "position": own.position, "prev": granted.position_before})
-        return Grant(self.spec.topology, granted.incarnation, token, granted.last, batch)
+        return Grant.of(self.spec.topology, own.transaction, granted, rows=own.rows, position=own.position)
 
     def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
         staged = self._new_values(grant)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter, TransactionRecord, dumps
-from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet, SkipGranted
+from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.state.api import FencedState, Grant, StateKind
 
 
@@ -63,7 +62,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
         return answer
-    grant = _grant(ledger.paths.topology, answer)
+    grant = Grant.of(ledger.paths.topology, answer.attempt, answer.grant, rows=answer.rows, position=answer.position)
     for state in states.values():
         state.raise_fence(grant)
     for state in states.values():
@@ -71,10 +70,3 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     done = ledger.commit_skip(grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
     return done
-
-
-def _grant(topology: str, answer: SkipGranted) -> Grant:
-    given, attempt = answer.grant, answer.attempt
-    token = Token(given.generation, attempt.txid, attempt.attempt, given.epoch, given.nonce)
-    batch = dumps({"rows": answer.rows, "position": answer.position, "prev": given.position_before})
-    return Grant(topology, given.incarnation, token, given.last, batch)

@@ -32,6 +32,7 @@ class Token:
     :param attempt: its attempt.
     :param epoch: grows with every grant and every restart of the transaction.
     :param nonce: random, of this grant alone.
+    :param birth: random, of this transaction alone; "" if an older release began it.
     """
 
     generation: int
@@ -39,6 +40,7 @@ class Token:
     attempt: int
     epoch: int
     nonce: str
+    birth: str = ""
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -49,7 +51,7 @@ class Token:
         return f"{self.generation}/{self.txid}.{self.attempt}#{self.epoch}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of all five fields."""
+        """Plain JSON of all fields."""
         return asdict(self)
 
     @classmethod

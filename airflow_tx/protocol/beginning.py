@@ -163,6 +163,7 @@ def _allocate(
         pinned=readmission is not None,
         size=size,
         lost=[] if readmission is not None else place.passed(after),
+        birth=stamp.op,
     )
     binding = encode(Binding(txid))
     writes = (

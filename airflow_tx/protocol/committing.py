@@ -113,7 +113,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         error=None,
         op=stamp.op,
     )
-    result = Granted(topology.generation, topology.incarnation, epoch, nonce, topology.states, before)
+    result = Granted.of(topology, taken, before)
     return Decision(
         (Put(paths.transaction(attempt.txid), encode(taken)),),
         result,
@@ -198,6 +198,7 @@ def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) 
         stamp,
         paths=paths,
         topology=topology,
+        record=record,
         history=told,
         states=request.states,
         limit=request.history,

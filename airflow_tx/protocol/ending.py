@@ -67,22 +67,28 @@ def ended(
     *,
     paths: Paths,
     topology: TopologyRecord,
+    record: TransactionRecord,
     history: History,
     states: Collection[str],
     limit: int,
 ) -> tuple[Write, ...]:
     """Make a transaction final and pass the turn on.
 
+    :param record: of the transaction.
     :param states: names of the states whose fence its grant has raised.
     :param limit: how many final transactions are remembered.
     """
     txid = history.txid
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}
+    # Of one that an older release began nothing is known.
+    births = {name: each for name, each in {**topology.births, **dict.fromkeys(states, record.birth)}.items() if each}
     blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
     skips = [each for each in topology.skips if each != txid]
     pace = pace_after(topology.pace, history)
-    after = replace(topology, states=final, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op)
+    after = replace(
+        topology, states=final, births=births, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op
+    )
     return (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),

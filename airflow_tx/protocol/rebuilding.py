@@ -54,6 +54,7 @@ class Rebuilt:
     """Where the ledger goes on, as the states say.
 
     :param last: per state, the last txid that is final in it.
+    :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
     """
 
@@ -62,6 +63,7 @@ class Rebuilt:
     current: int
     meta: Metadata | None
     last: dict[str, int]
+    births: dict[str, str]
     told: str
 
 
@@ -75,17 +77,19 @@ def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
     generation = max(each.token.generation for each in held) + 1
-    if all(each.token.txid == txid and each.applied for each in held):
+    births = {each.state: each.token.birth for each in held}
+    complete = all(each.token.txid == txid and each.applied for each in held)
+    if complete and len(set(births.values())) == 1:
         meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
         last = {each.state: txid for each in held}
         told = f"transaction {txid} is complete in every state; {txid + 1} is next"
-        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, told)
+        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, births, told)
     _check_open(paths, held, txid)
     before = txid - 1
     prev = Metadata(1, None, newest.batch["prev"]) if before else None
     last = {each.state: before for each in held} if before else {}
     told = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
-    return Rebuilt(newest.incarnation, generation, txid, prev, last, told)
+    return Rebuilt(newest.incarnation, generation, txid, prev, last, births, told)
 
 
 def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:

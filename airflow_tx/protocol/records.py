@@ -45,6 +45,8 @@ class TopologyRecord:
     :param incarnation: uuid made with this ledger; a fence of another one is refused.
     :param generation: raised only by a repair.
     :param states: per state, the last txid whose grant raised its fence and which became final.
+    :param births: per state, the birth that its fence holds besides that of an open transaction: of the last one that
+        became final, or of the one that a rebuilt ledger begins anew.
     :param partitioned: whether the source has partitions, each with a place of its own.
     :param blocked: the transaction that is replayed no more, and why; None if there is none.
     :param bid: which waiter is about to give up its run slot, while that is decided.
@@ -71,6 +73,7 @@ class TopologyRecord:
     skips: list[int] = field(default_factory=list)
     pace: list[list[float]] = field(default_factory=list)
     accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    births: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class TransactionRecord:
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
+    :param birth: random, made when the txid is allocated and kept by every attempt: a ledger that went back gives txids
+        again, and never a birth. "" in a record of an older release.
     """
 
     key: str
@@ -158,6 +163,7 @@ class TransactionRecord:
     processed: str | None = None
     granted_at: str | None = None
     error: str | None = None
+    birth: str = ""
     changed: list[dict[str, Any]] = field(default_factory=list)
 
     @property

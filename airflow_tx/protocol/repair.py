@@ -49,7 +49,8 @@ def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: A
         known = ", ".join(sorted(topology.states)) or "none"
         raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
     left = {name: txid for name, txid in topology.states.items() if name != state}
-    after = replace(topology, generation=topology.generation + 1, states=left, op=stamp.op)
+    births = {name: birth for name, birth in topology.births.items() if name != state}
+    after = replace(topology, generation=topology.generation + 1, states=left, births=births, op=stamp.op)
     told = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
 
@@ -93,6 +94,7 @@ def ledger_lost(
         found or request.made(plan.incarnation, stamp.op),
         generation=generation,
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
+        births={**(found.births if found else {}), **plan.births},
         # What was noted of open transactions goes with them.
         skips=[],
         blocked=None,

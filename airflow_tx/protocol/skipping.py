@@ -107,7 +107,7 @@ def grant_skip(
     meta = whole(read, paths, txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)
-    grant = Granted(topology.generation, topology.incarnation, taken.epoch, nonce, topology.states, before)
+    grant = Granted.of(topology, taken, before)
     result = SkipGranted(grant, TransactionAttempt(txid, record.attempt), meta.rows, meta.position)
     return Decision((Put(paths.transaction(txid), encode(taken)),), result, paths.transaction(txid))
 
@@ -130,7 +130,16 @@ def commit_skip(
     assert record.skip is not None, "withdrawing a skip raises the epoch"
     kept = Skipped(record.key, record.run_id, whole(read, paths, txid).rows, record.skip, stamp.op)
     told = history_of(record, stamp, txid, Outcome.SKIPPED)
-    end = ended(read, stamp, paths=paths, topology=topology, history=told, states=states, limit=history)
+    end = ended(
+        read,
+        stamp,
+        paths=paths,
+        topology=topology,
+        record=record,
+        history=told,
+        states=states,
+        limit=history,
+    )
     writes = (*end, Create(paths.skipped(txid), encode(kept)))
     return Decision(writes, Committed.first(topology, txid), paths.history(txid))
 

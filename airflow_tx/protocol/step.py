@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Ack, Counter, Skipped, TopologyRecord
+from airflow_tx.protocol.records import Ack, Counter, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.requirement import Write
 
 
@@ -169,6 +169,8 @@ class ToBeSkipped:
 class Granted:
     """The turn is taken.
 
+    :param last: per state, the last txid that became final in it.
+    :param births: per state, as in the topology record.
     :param position_before: the position after txid − 1.
     """
 
@@ -178,6 +180,14 @@ class Granted:
     nonce: str
     last: Mapping[str, int] = field(hash=False)
     position_before: Any = field(hash=False, default=None)
+    birth: str = ""
+    births: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, topology: TopologyRecord, record: TransactionRecord, before: Any) -> Granted:
+        """The grant that `record` holds."""
+        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births)
+        return cls(topology.generation, topology.incarnation, *own)
 
 
 @dataclass(frozen=True)

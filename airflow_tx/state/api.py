@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.records import dumps
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.step import Granted
     from airflow_tx.state.columns import Columns
 
 
@@ -32,6 +34,7 @@ class Grant:
     :param incarnation: uuid of this life of the ledger.
     :param token: outranks every earlier grant.
     :param last: per state name, the last txid that became final in it; a state without entry is new to this ledger.
+    :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
     :param batch: the transaction's {"rows", "position", "prev"} as compact JSON text, kept beside the
         fence so that a lost ledger can be rebuilt from the state.
     """
@@ -41,6 +44,18 @@ class Grant:
     token: Token
     last: Mapping[str, int]
     batch: str = "null"
+    births: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, topology: str, attempt: TransactionAttempt, granted: Granted, *, rows: Any, position: Any) -> Grant:
+        """What a committer shows to the states.
+
+        :param rows: of the batch; `position` is where the source stands after it.
+        """
+        own = (granted.epoch, granted.nonce, granted.birth)
+        token = Token(granted.generation, attempt.txid, attempt.attempt, *own)
+        batch = dumps({"rows": rows, "position": position, "prev": granted.position_before})
+        return cls(topology, granted.incarnation, token, granted.last, batch, granted.births)
 
     @property
     def txid(self) -> int:

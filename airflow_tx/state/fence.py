@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
+from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import FenceRow, Grant
 
 
@@ -14,7 +15,8 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = F
     :param stored: the fence as read under an exclusive lock.
     :param there: whether the place beside the fence that holds the values is there, of a state that has one.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
-    :raises LedgerBehind, StateBehind: one of the two went back, or what was written is gone without its fence.
+    :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
+        or what was written is gone without its fence.
     :raises FenceOutranked: a later grant has raised it.
     :raises StateError: this very grant has raised it for a state of another name.
     """
@@ -31,6 +33,7 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = F
             expected=grant.incarnation,
         )
     _check_rank(stored, grant, state=state)
+    _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
     if stored.wrote and not there and not accepted(stored, grant, state=state):
         found = f"{stored.token.txid}, but what was written is missing"
@@ -64,10 +67,28 @@ def applied(stored: FenceRow) -> FenceRow:
 
 def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
     found, mine = stored.token, grant.token
-    if found.generation == mine.generation and found.txid > mine.txid:
-        return  # the continuity check words this better: the ledger is behind, or the writer is
+    if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
+        return  # the checks that follow word this better: the ledger is behind, or the writer is
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
+
+
+def _is_another(found: Token, mine: Token) -> bool:
+    """Whether a txid was given twice, by a ledger that had gone back in between."""
+    return found.txid == mine.txid and found.birth != mine.birth
+
+
+def _check_birth(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
+    """Attempts, epochs and generations of two transactions with one txid say nothing about each other."""
+    found, known = stored.token, grant.births.get(state)
+    if found.birth == known:
+        return
+    shown = f"{found.txid} (another one of that number)"
+    if _is_another(found, grant.token):
+        expected = last if last is not None else "nothing"
+        raise LedgerBehind(state=state, topology=grant.topology, found=shown, expected=expected, txid=grant.txid)
+    if known is not None and found.txid == last:
+        raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
 
 
 def _check_one_update(stored: FenceRow, *, state: str) -> None:

@@ -172,7 +172,7 @@ class StateSuite(ValueSuite):
     ) -> None:
         state, grant = make_state(kind), grants(1)
         state.raise_and_write(grant, rows({"a": 1}))
-        rank = Token(*grant.token.rank, nonce="another life of the ledger")
+        rank = Token(*grant.token.rank, nonce="another life of the ledger", birth=grant.token.birth)
         with pytest.raises(FenceOutranked):
             use(state, Grant("suite", grants.incarnation, rank, {}), rows({"a": 1}))
         assert totals(state) == {"a": 1}
@@ -285,6 +285,20 @@ class StateSuite(ValueSuite):
         with pytest.raises(LedgerBehind, match="The ledger went back"):
             use(state, grants(2), rows({"a": 1}))
         assert totals(state) == {"a": 6}
+
+    @both_kinds
+    @every_raise
+    @pytest.mark.parametrize("later", [0, 1], ids=["of equal rank", "of higher rank"])
+    def test_a_ledger_that_went_back_by_one_transaction_is_refused(
+        self, make_state: MakeState, grants: Grants, kind: str, use: Use, later: int
+    ) -> None:
+        state = make_state(kind)
+        grants.commit(1, state, {"a": 1})
+        grants.commit(2, state, {"a": 2, "b": 5})
+        grants.go_back(2)
+        with pytest.raises(LedgerBehind, match=r"says transaction 2 \(another one .*--ledger-lost"):
+            use(state, grants(2, 1 + later), rows({"a": 4}))
+        assert totals(state) == {"a": 3, "b": 5}
 
     @both_kinds
     @every_raise

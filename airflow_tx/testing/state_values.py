@@ -61,23 +61,34 @@ class MakeState(Protocol):
 
 
 class Grants:
-    """Gives grants as a ledger does: a growing epoch, a nonce of their own, and what became final in which state."""
+    """Gives grants as a ledger does: a growing epoch, a nonce of their own, the birth of their transaction, and what
+    became final in which state."""
 
     def __init__(self) -> None:
         self.incarnation = uuid.uuid4().hex
         self.generation = 1
         self.last: dict[str, int] = {}
+        self.births: dict[str, str] = {}
+        self._birth_of: dict[int, str] = {}
         self._epoch = 0
 
     def __call__(self, txid: int, attempt: int = 1) -> Grant:
         """A new grant of a transaction attempt."""
         self._epoch += 1
-        token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex)
-        return Grant("suite", self.incarnation, token, dict(self.last))
+        birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
+        token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
+        return Grant("suite", self.incarnation, token, dict(self.last), births=dict(self.births))
 
     def final(self, grant: Grant, *states: FencedState) -> None:
         """The transaction of `grant` became final: so the next grant says."""
         self.last.update({state.name: grant.txid for state in states})
+        self.births.update({state.name: grant.token.birth for state in states})
+
+    def go_back(self, txid: int) -> None:
+        """The ledger is set back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
+        self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
+        self.births.clear()
+        self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
 
     def commit(self, txid: int, state: ReadableState, updates: Mapping[str, int | None]) -> None:
         """One whole transaction on one state."""

@@ -10,13 +10,12 @@ from typing import Any
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.asking import BeginRequest
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.step import Begun, Granted, Processed
 from airflow_tx.state.api import FencedState, Grant
 
@@ -45,6 +44,7 @@ class Pipeline:
     """Runs transactions step by step, each step as another process would: with a ledger object of its own.
 
     :param tasks: how many processing tasks a run has.
+    :param by_interval: the rows of a run are its own, as of a data interval: those of run "r7" are 7.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Pipeline:
         kind: str = "opaque",
         tasks: int = 1,
         history: int = 1000,
+        by_interval: bool = False,
     ) -> None:
         self.store = store
         self.paths = Paths(root, topology)
@@ -64,6 +65,7 @@ class Pipeline:
         self.request = TopologyRequest("dag", kind, 8)
         self.tasks = [f"task{number}" for number in range(tasks)]
         self.history = history
+        self.by_interval = by_interval
         self._tries = itertools.count()
         self._clock = Clock()
 
@@ -74,11 +76,14 @@ class Pipeline:
 
     def begin(self, run: str) -> Begun:
         """Allocate the run's transaction, or replay it. The source counts: row n is n."""
+
+        def decide(_: TransactionAttempt, position: Any) -> tuple[int, int | None]:
+            row = int(run[1:]) if self.by_interval else (position or 0) + 1
+            return row, None if self.by_interval else row
+
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, messages)
-        begun = self.ledger.begin(
-            request, decide=lambda _, position: (row := (position or 0) + 1, row), run_state=lambda run_id: "failed"
-        )
+        begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed")
         assert isinstance(begun, Begun), begun
         return begun
 
@@ -139,6 +144,4 @@ class Pipeline:
 
 def grant_of(topology: str, attempt: TransactionAttempt, granted: Granted, rows: Any, position: Any) -> Grant:
     """What the committer shows to the states."""
-    token = Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
-    batch = dumps({"rows": rows, "position": position, "prev": granted.position_before})
-    return Grant(topology, granted.incarnation, token, granted.last, batch)
+    return Grant.of(topology, attempt, granted, rows=rows, position=position)

@@ -258,6 +258,41 @@ def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
     assert pipeline.totals() == [1 + 2 + 3 + 4 + 5] * len(states)
 
 
+@pytest.mark.parametrize(("kind", "states"), [("opaque", "a"), ("transactional", "ab")])
+@pytest.mark.parametrize("by_interval", [False, True], ids=["by position", "by data interval"])
+def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+    kind: str,
+    states: str,
+    by_interval: bool,
+) -> None:
+    pipeline = Pipeline(
+        store,
+        zookeeper_root,
+        [databases.state(name, kind) for name in states],
+        kind=kind,
+        by_interval=by_interval,
+    )
+    pipeline.run("r1")
+    snapshot(server, store, tmp_path / "snapshot")
+    assert pipeline.run("r2") == 2
+    server.restore_from(tmp_path / "snapshot")
+    pipeline.store = new_store()
+    for _ in range(3):  # a retry has a higher epoch, a replay a higher attempt
+        with pytest.raises(LedgerBehind, match=r"its fence says transaction 2 \(another one") as refusal:
+            assert pipeline.run("r3") == 2
+    assert pipeline.totals() == [1 + 2] * len(states)
+    repair_named_by(refusal.value, pipeline)
+    assert pipeline.run("r4") == 3
+    assert pipeline.run("r5") == 4
+    assert pipeline.totals() == [1 + 2 + (4 + 5 if by_interval else 3 + 4)] * len(states)
+
+
 def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
     server: LocalZooKeeper,
     store: ZooKeeperStore,

@@ -356,14 +356,16 @@ def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything
 def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
-    query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN raised_by")
-    query(url, "ALTER TABLE airflow_tx_fence DROP COLUMN wrote")
+    for column in ("raised_by", "wrote", "birth"):
+        query(url, f"ALTER TABLE airflow_tx_fence DROP COLUMN {column}")
+    grants.births.clear()  # so does the ledger of one
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     assert state.fence() is not None
     with pytest.raises(StateError, match="missing"):
         state.raise_and_write(grants(2), [{"wrong": 1}])
     grants.commit(2, state, {"a": 1})
-    assert query(url, f"SELECT raised_by FROM airflow_tx_fence WHERE state = '{table}'") == [(state.name,)]
+    after = query(url, f"SELECT raised_by, birth FROM airflow_tx_fence WHERE state = '{table}'")
+    assert after == [(state.name, grants(2).token.birth)]
     assert state.read() == [{"key": "a", "n": 2}]
 
 

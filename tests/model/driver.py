@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.protocol.asking import BeginRequest
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.committing import AcquireRequest
@@ -283,9 +283,7 @@ class Skipper:
     def acquire(self) -> Skipper:
         granted = self.ask()
         assert isinstance(granted, SkipGranted), granted
-        given = granted.grant
-        token = Token(given.generation, self.txid, granted.attempt.attempt, given.epoch, given.nonce)
-        self.grant = Grant("trace", given.incarnation, token, given.last)
+        self.grant = Grant.of("trace", granted.attempt, granted.grant, rows=granted.rows, position=granted.position)
         return self
 
     def raise_fences(self) -> Skipper:
@@ -361,9 +359,8 @@ class Committer:
         if isinstance(granted, AlreadyCommitted):
             return None
         assert isinstance(granted, Granted), granted
-        attempt = self.begun.attempt
-        token = Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
-        self.grant = Grant("trace", granted.incarnation, token, granted.last)
+        own = self.begun
+        self.grant = Grant.of("trace", own.attempt, granted, rows=own.rows, position=own.position)
         return self.grant
 
     def raise_fences(self) -> None:

@@ -144,7 +144,7 @@ class RedisFence:
                 remedy="Upgrade airflow-provider-tx.",
             )
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
-        token = Token(generation, txid, attempt, epoch, fields["nonce"])
+        token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
         return FenceRow(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
 
 

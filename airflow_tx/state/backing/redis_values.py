@@ -121,7 +121,7 @@ def _plain_dict(value: dict[Any, Any]) -> Any:
 
 
 def _plain_token(token: Token | None) -> Any:
-    return None if token is None else [*token.rank, token.nonce]
+    return None if token is None else [*token.rank, token.nonce, token.birth]
 
 
 def _token(plain: Any) -> Token | None:

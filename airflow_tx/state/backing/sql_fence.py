@@ -15,7 +15,15 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import FenceRow, Grant
 from airflow_tx.state.backing.sql_dialects import dialect_of
-from airflow_tx.state.backing.sql_schema import DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, WROTE, fence_table
+from airflow_tx.state.backing.sql_schema import (
+    BIRTH,
+    DEFINITION,
+    FENCE_FORMAT,
+    FENCE_TABLE,
+    RAISED_BY,
+    WROTE,
+    fence_table,
+)
 
 COMPLETE = "the fence table has all columns"
 NOTHING = "Nothing of this update was written."
@@ -155,7 +163,8 @@ class FencedStore:
                 problem=f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}",
                 remedy="Upgrade airflow-provider-tx.",
             )
-        token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], row["nonce"])
+        own = (row["nonce"], row.get(BIRTH) or "")
+        token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
         of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
         return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
 

@@ -19,6 +19,7 @@ from airflow_tx.state.columns import Columns
 FENCE_TABLE = "airflow_tx_fence"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
+BIRTH = "birth"
 DEFINITION = "definition"
 WROTE = "wrote"
 SINGLE_KEY = "tx_key"
@@ -64,11 +65,12 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", LONG_TEXT, nullable=False),
-        # Of which name the state was, what made its values, and whether there are any; tables of earlier versions get
-        # these columns at a raise.
+        # Of which name the state was, what made its values, whether there are any, and the birth of the transaction:
+        # tables of earlier versions get these columns at a raise.
         sa.Column(RAISED_BY, LONG_TEXT),
         sa.Column(DEFINITION, LONG_TEXT),
         sa.Column(WROTE, sa.Boolean),
+        sa.Column(BIRTH, sa.String(64)),
         schema=schema,
     )
 

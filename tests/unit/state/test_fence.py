@@ -12,15 +12,24 @@ from airflow_tx.state import FenceRow, Grant
 from airflow_tx.state.fence import applied, check_write, raised
 
 
-def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n") -> FenceRow:
-    return FenceRow("here", Token(generation, txid, attempt, epoch, nonce), False, "old")
+def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> FenceRow:
+    return FenceRow("here", Token(generation, txid, attempt, epoch, nonce, birth), False, "old")
 
 
 def _grant(
-    generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", *, last: int | None = None
+    generation: int,
+    txid: int,
+    attempt: int = 1,
+    epoch: int = 1,
+    nonce: str = "n",
+    *,
+    last: int | None = None,
+    birth: str = "",
+    known: str | None = None,
 ) -> Grant:
-    token = Token(generation, txid, attempt, epoch, nonce)
-    return Grant("flights", "here", token, {} if last is None else {"s": last}, "new")
+    token = Token(generation, txid, attempt, epoch, nonce, birth)
+    births = {} if known is None else {"s": known}
+    return Grant("flights", "here", token, {} if last is None else {"s": last}, "new", births)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +43,11 @@ def _grant(
         (_row(1, 3), _grant(1, 9, nonce="m", last=3)),  # transactions in between were without this state
         (_row(1, 2, 5, 9), _grant(1, 2, 6, 1, nonce="m", last=1)),
         (_row(1, 5), _grant(2, 3, nonce="m")),  # a repair has accepted what the state holds
+        (_row(1, 2, birth="b"), _grant(1, 3, last=2, birth="c", known="b")),
+        (_row(1, 2, birth="b"), _grant(1, 2, 2, last=1, birth="b", known="a")),
+        (_row(1, 2, birth="b"), _grant(2, 2, last=1, birth="c", known="b")),  # a rebuilt ledger begins it anew
+        (_row(1, 2), _grant(1, 3, last=2, birth="c")),  # the fence of an older release
+        (_row(1, 2), _grant(2, 2, last=1, birth="c", known="")),  # the same, seen by a rebuilt ledger
     ],
 )
 def test_a_grant_that_follows_raises_the_fence(stored: FenceRow | None, grant: Grant) -> None:
@@ -59,6 +73,15 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(1, 1), _grant(1, 2), LedgerBehind),
         (_row(1, 2), _grant(1, 1, last=2), LedgerBehind),
         (FenceRow("elsewhere", Token(1, 1, 1, 1, "n")), _grant(9, 9, last=1), FenceForeign),
+        (_row(1, 2, birth="b"), _grant(1, 2, last=1, birth="c"), LedgerBehind),
+        (_row(1, 2, 3, 9, birth="b"), _grant(1, 2, 4, 1, last=1, birth="c", known="a"), LedgerBehind),
+        (_row(1, 2, 4, 9, birth="b"), _grant(1, 2, 3, last=1, birth="c", known="a"), LedgerBehind),
+        (_row(1, 2, birth="b"), _grant(2, 2, last=1, birth="c", known="a"), LedgerBehind),
+        (_row(1, 2, birth="b"), _grant(2, 2, birth="c"), LedgerBehind),  # --state-lost does not help
+        (_row(1, 2), _grant(1, 2, last=1, birth="c"), LedgerBehind),  # the fence of an older release
+        (_row(1, 2, birth="b"), _grant(1, 2, last=1), LedgerBehind),
+        (_row(1, 2, birth="b"), _grant(1, 3, last=2, birth="c", known="a"), StateBehind),
+        (_row(2, 2, birth="b"), _grant(1, 2, last=1, birth="c"), FenceOutranked),
     ],
 )
 def test_anything_else_is_refused(stored: FenceRow | None, grant: Grant, error: type[StateError]) -> None:
