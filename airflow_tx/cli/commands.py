@@ -96,7 +96,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         if fence is not None
     ]
     plan = rebuilt(paths_of(args), held)
-    confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.told}.")
+    confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.summary}.")
     _done(_repairs(args, store).ledger_lost(held, request, audit_of(args)))
 
 

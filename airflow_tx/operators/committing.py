@@ -279,7 +279,7 @@ class Commit:
     def _log_already(self) -> None:
         # Whoever committed it may have been killed before it told of its new values.
         area, own = self.spec.staging().kept, self.payload
-        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, self.updates)
+        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
 
     def _clean_up(self) -> None:

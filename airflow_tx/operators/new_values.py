@@ -75,11 +75,11 @@ class NewValues:
 
 
 def found_again(
-    area: StagingArea, topology: str, txid: int, task_id: str, updates: Iterable[Update]
+    area: StagingArea, topology: str, txid: int, task_id: str, birth: str, updates: Iterable[Update]
 ) -> dict[str, dict[str, Any]]:
     """What the committer of a final transaction had staged; nothing, if it is not kept any more."""
     wanted = {update.new_values for update in updates} - {None}
     if not wanted:
         return {}
-    found = newest(area, topology, txid, task_id)
+    found = newest(area, topology, txid, task_id, birth)
     return {name: ref.to_json() for name, ref in found.items() if name in wanted}

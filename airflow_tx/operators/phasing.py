@@ -96,7 +96,7 @@ class PhasePart(Commit):
     def _left_by(self, task: str, update: Update) -> Rows:
         """The new values of another committer."""
         area, own = self.spec.staging().kept, self.payload.transaction
-        found = newest(area, self.spec.topology, own.txid, task)
+        found = newest(area, self.spec.topology, own.txid, task, own.birth)
         values = [found[update.input.key].to_json()] if update.input.key in found else []
         return rows_to_write(update, values, area, own)
 

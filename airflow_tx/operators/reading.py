@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StagingError
 from airflow_tx.operators.acked import is_ref
-from airflow_tx.spark.new_values import are_new_values, newest
+from airflow_tx.spark.new_values import are_new_values, newest_of
 from airflow_tx.staging.descriptor import Input
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def located(
         raise _refused(ref, attempt, "?", "?", "it is no reference", 'Pass the output of a task: task.output["name"].')
     if not are_new_values(ref):
         return area, ref, attempt
-    found = newest(area.kept, ref["topology"], ref["txid"], ref["task_id"]).get(ref["name"])
+    found = newest_of(area.kept, ref)
     if found is None:
         remedy = "Ask the state itself; [tx] keep_new_values says for how many transactions they are kept."
         raise _refused(ref, attempt, ref["name"], ref["task_id"], "they are not kept any more", remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta, timezone
@@ -179,12 +179,13 @@ class Payload:
     position: Any
     rows_digest: str
     replay: bool
+    birth: str = ""
 
     @classmethod
     def of(cls, topology: str, begun: Begun) -> Payload:
         """What it says once the ledger has given the run its transaction."""
-        txid, attempt = begun.attempt.txid, begun.attempt.attempt
-        return cls(topology, txid, attempt, begun.rows, begun.position, begun.rows_digest, begun.replay)
+        own, batch = begun.attempt, (begun.rows, begun.position, begun.rows_digest)
+        return cls(topology, own.txid, own.attempt, *batch, begun.replay, own.birth)
 
     @classmethod
     def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:
@@ -205,12 +206,17 @@ class Payload:
             raise AirflowFailException(
                 f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
             )
-        return cls(**{each.name: value[each.name] for each in fields(cls)})
+        return cls.from_json(value)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Payload:
+        """What `to_json` gave; an older release gave less."""
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
 
     @property
     def transaction(self) -> TransactionAttempt:
         """Which attempt of which transaction."""
-        return TransactionAttempt(self.txid, self.attempt)
+        return TransactionAttempt(self.txid, self.attempt, self.birth)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON of all fields."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -12,10 +12,13 @@ class TransactionAttempt:
 
     :param txid: integer from 1, the same however often the batch is replayed.
     :param attempt: integer from 1, one more for every replay.
+    :param birth: random, of this transaction alone: a ledger that was reset, repaired or set back gives txids again.
+        "" if it is not known.
     """
 
     txid: int
     attempt: int
+    birth: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.txid}.{self.attempt}"

@@ -175,7 +175,7 @@ def _allocate(
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
     result = Begun(
-        TransactionAttempt(txid, 1),
+        TransactionAttempt(txid, 1, record.birth),
         rows,
         ended,
         record.rows_digest,

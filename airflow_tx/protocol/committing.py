@@ -39,6 +39,7 @@ from airflow_tx.protocol.step import (
     Result,
     Stamp,
     ToBeSkipped,
+    is_another,
     is_committed,
 )
 
@@ -113,7 +114,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         error=None,
         op=stamp.op,
     )
-    result = Granted.of(topology, taken, before)
+    result = Granted.of(topology, taken, stamp, before)
     return Decision(
         (Put(paths.transaction(attempt.txid), encode(taken)),),
         result,
@@ -186,7 +187,7 @@ def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) 
     token = request.token
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
-    if record is None and is_committed(read, paths, txid):
+    if record is None and is_committed(read, paths, txid) and not is_another(read, paths, txid, token.birth):
         return Committed(txid, here=False)
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)

@@ -58,6 +58,7 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
         size=record.size,
         lost=record.lost,
         changed=record.changed,
+        birth=record.birth,
     )
 
 

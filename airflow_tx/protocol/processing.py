@@ -28,9 +28,11 @@ from airflow_tx.protocol.step import (
     Result,
     Stamp,
     Started,
+    is_another,
     is_committed,
 )
 
+_ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
 Instance = tuple[str, int]
 """A task id and a map index, −1 for a task that is not mapped."""
 
@@ -51,11 +53,13 @@ class TaskTry:
 def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -> TransactionRecord | AlreadyCommitted:
     """The record of a transaction whose newest attempt is `attempt`.
 
-    :raises StaleAttempt: a newer attempt exists.
+    :raises StaleAttempt: a newer attempt exists, or the transaction is another one.
     :raises SkippedTransaction: it was skipped.
     :raises UnknownTransaction: there is no such transaction.
     """
     record = read.find(TransactionRecord, paths.transaction(attempt.txid))
+    if record is None and is_another(read, paths, attempt.txid, attempt.birth):
+        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
     if record is None:
         if is_committed(read, paths, attempt.txid):
             return AlreadyCommitted(attempt.txid)
@@ -65,6 +69,8 @@ def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -
             what=f"open transaction {attempt.txid}",
             path=paths.transaction(attempt.txid),
         )
+    if attempt.birth and record.birth != attempt.birth:
+        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
     if record.attempt != attempt.attempt:
         raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     return record

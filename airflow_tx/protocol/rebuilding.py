@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class Held:
 
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
     :param applied: whether all updates of the token's transaction are in the state.
-    :param batch: {"rows", "position", "prev"} of that transaction.
+    :param batch: {"rows", "position", "prev"} of that transaction; and whose it is, unless an older release granted it.
     """
 
     state: str
@@ -56,6 +56,8 @@ class Rebuilt:
     :param last: per state, the last txid that is final in it.
     :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
+    :param told: of that transaction, if the fences hold it: {"key", "run_id", "skip"}.
+    :param granted: when the states' newest grant was given: what began later, no state knows. None: nobody knows.
     """
 
     incarnation: str
@@ -64,7 +66,9 @@ class Rebuilt:
     meta: Metadata | None
     last: dict[str, int]
     births: dict[str, str]
-    told: str
+    summary: str
+    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    granted: str | None = None
 
 
 def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
@@ -78,18 +82,21 @@ def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
     txid = newest.token.txid
     generation = max(each.token.generation for each in held) + 1
     births = {each.state: each.token.birth for each in held}
+    times = [each.batch.get("granted") for each in held if each.token.txid == txid]
+    granted = min(times) if all(times) else None
     complete = all(each.token.txid == txid and each.applied for each in held)
     if complete and len(set(births.values())) == 1:
         meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
         last = {each.state: txid for each in held}
-        told = f"transaction {txid} is complete in every state; {txid + 1} is next"
-        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, births, told)
+        summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
+        told = newest.batch if "key" in newest.batch else {}
+        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, births, summary, told, granted)
     _check_open(paths, held, txid)
     before = txid - 1
     prev = Metadata(1, None, newest.batch["prev"]) if before else None
     last = {each.state: before for each in held} if before else {}
-    told = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
-    return Rebuilt(newest.incarnation, generation, txid, prev, last, births, told)
+    summary = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
+    return Rebuilt(newest.incarnation, generation, txid, prev, last, births, summary, granted=granted)
 
 
 def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:

@@ -47,6 +47,7 @@ class TopologyRecord:
     :param states: per state, the last txid whose grant raised its fence and which became final.
     :param births: per state, the birth that its fence holds besides that of an open transaction: of the last one that
         became final, or of the one that a rebuilt ledger begins anew.
+    :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
     :param partitioned: whether the source has partitions, each with a place of its own.
     :param blocked: the transaction that is replayed no more, and why; None if there is none.
     :param bid: which waiter is about to give up its run slot, while that is decided.
@@ -74,6 +75,7 @@ class TopologyRecord:
     pace: list[list[float]] = field(default_factory=list)
     accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     births: dict[str, str] = field(default_factory=dict)
+    rebuilt: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ class History:
     size: dict[str, Any] | None = None
     lost: list[str] = field(default_factory=list)
     changed: list[dict[str, Any]] = field(default_factory=list)
+    birth: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.audit import Audit, note
-from airflow_tx.protocol.metadata import rebuilt_from
+from airflow_tx.protocol.metadata import rebuilt_from, whole
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -20,6 +20,9 @@ from airflow_tx.protocol.rebuilding import LEDGER_LOST, Rebuilt
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
+    History,
+    Outcome,
+    Skipped,
     TopologyRecord,
     TransactionRecord,
     dumps,
@@ -95,29 +98,30 @@ def ledger_lost(
         generation=generation,
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
         births={**(found.births if found else {}), **plan.births},
+        rebuilt=plan.current - 1,
         # What was noted of open transactions goes with them.
         skips=[],
         blocked=None,
         bid=None,
         op=stamp.op,
     )
-    writes = [*_folders(read, paths), *_emptied(read, paths, anew)]
+    writes = [*_folders(read, paths), *_emptied(read, stamp, paths, plan, anew)]
     writes.append(_put(read, paths.record, encode(after)))
     writes.append(_put(read, paths.current, encode(Counter(plan.current))))
     writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
     if plan.meta is not None:
         there = set(_names(read, paths.sources))
         writes += rebuilt_from(paths, plan.current - 1, plan.meta, partitioned=request.partitioned, there=there)
-    return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.told)
+    return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.summary)
 
 
 def _folders(read: Reader, paths: Paths) -> list[Write]:
     return [Create(path, b"") for path in paths.folders if not read.exists(path)]
 
 
-def _emptied(read: Reader, paths: Paths, anew: int) -> list[Write]:
+def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
     """What the ledger holds of open transactions, and of all from `anew` on: they stand for other batches now."""
-    writes: list[Write] = []
+    writes = _bindings(read, stamp, paths, plan, anew)
     for folder in (paths.transactions, paths.metas):
         writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
     for partition in _names(read, paths.sources):
@@ -127,15 +131,64 @@ def _emptied(read: Reader, paths: Paths, anew: int) -> list[Write]:
         folder = f"{paths.all_acks}/{txid}"
         writes += [Delete(f"{folder}/{name}") for name in _names(read, folder)]
         writes.append(Delete(folder))
-    for name in _names(read, paths.runs):
-        path = f"{paths.runs}/{name}"
-        # Without a check: there is one binding for every run that ever was, and they never change.
-        if read.peek(Binding, path).txid >= anew:
-            writes.append(Delete(path))
     for name in _names(read, paths.histories):
         if int(name) >= anew:
             writes.append(Delete(f"{paths.histories}/{name}"))
     return writes
+
+
+def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
+    """Runs whose transaction the states do not know begin anew; the one whose transaction they prove is bound to it."""
+    writes, bound = list[Write](), dict[str, int]()
+    opened = {
+        int(name): read.get(TransactionRecord, paths.transaction(int(name)))
+        for name in _names(read, paths.transactions)
+    }
+    gone = {txid for txid, record in opened.items() if txid >= anew or _began_later(record, plan)}
+    if any(opened[txid].pinned for txid in gone):
+        for name in _names(read, paths.all_skipped):
+            skipped = read.get(Skipped, paths.skipped(int(name)))
+            if skipped.readmitted_as in gone:
+                writes += _taken_back(read, stamp, paths, int(name), skipped)
+                bound[paths.run(skipped.key)] = int(name)
+    if plan.told:
+        writes += _final(read, stamp, paths, plan)
+        bound[paths.run(plan.told["key"])] = plan.current - 1
+    for name in _names(read, paths.runs):
+        path = f"{paths.runs}/{name}"
+        # Without a check: there is one binding for every run that ever was, and they never change.
+        txid = read.peek(Binding, path).txid
+        if (txid >= anew or txid in gone) and path not in bound:
+            writes.append(Delete(path))
+    return [*writes, *(_put(read, path, encode(Binding(txid))) for path, txid in bound.items())]
+
+
+def _began_later(record: TransactionRecord, plan: Rebuilt) -> bool:
+    """Whether a transaction began after all that the states know, in a ledger that had gone back. One that began before
+    was committed in the time that is lost, if its txid is one of theirs."""
+    return record.birth not in plan.births.values() and plan.granted is not None and record.created > plan.granted
+
+
+def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:
+    """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
+    assert skipped.readmitted_as is not None
+    rows = whole(read, paths, skipped.readmitted_as).rows
+    writes: list[Write] = [
+        Put(paths.skipped(txid), encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)))
+    ]
+    history = read.find(History, paths.history(txid))
+    if history is not None:
+        told = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+        writes.append(Put(paths.history(txid), encode(told)))
+    return writes
+
+
+def _final(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt) -> list[Write]:
+    """What the end of the transaction that the states prove has left, if the ledger does not know of it."""
+    path, told = paths.skipped(plan.current - 1), plan.told
+    if told["skip"] is None or read.exists(path):
+        return []
+    return [Create(path, encode(Skipped(told["key"], told["run_id"], told["rows"], told["skip"], stamp.op)))]
 
 
 # --- --reset -----------------------------------------------------------------------------------------------------

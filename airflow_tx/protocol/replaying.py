@@ -72,7 +72,7 @@ def _continue(
 ) -> Decision | Result:
     meta = whole(read, paths, txid)
     result = Begun(
-        TransactionAttempt(txid, record.attempt),
+        TransactionAttempt(txid, record.attempt, record.birth),
         meta.rows,
         meta.position,
         record.rows_digest,
@@ -161,7 +161,7 @@ def _next_attempt(
         Put(paths.acks(txid), b""),
     )
     result = Begun(
-        TransactionAttempt(txid, again.attempt),
+        TransactionAttempt(txid, again.attempt, again.birth),
         rows,
         ended,
         again.rows_digest,

@@ -107,7 +107,7 @@ def grant_skip(
     meta = whole(read, paths, txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)
-    grant = Granted.of(topology, taken, before)
+    grant = Granted.of(topology, taken, stamp, before)
     result = SkipGranted(grant, TransactionAttempt(txid, record.attempt), meta.rows, meta.position)
     return Decision((Put(paths.transaction(txid), encode(taken)),), result, paths.transaction(txid))
 

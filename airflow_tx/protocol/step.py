@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Ack, Counter, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import Ack, Counter, History, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.requirement import Write
 
 
@@ -172,6 +172,8 @@ class Granted:
     :param last: per state, the last txid that became final in it.
     :param births: per state, as in the topology record.
     :param position_before: the position after txid − 1.
+    :param told: what a repair has to know of the transaction if the ledger is lost: whose it is, since when it is
+        granted, and who skips it, if somebody does.
     """
 
     generation: int
@@ -182,11 +184,13 @@ class Granted:
     position_before: Any = field(hash=False, default=None)
     birth: str = ""
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
+    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
 
     @classmethod
-    def of(cls, topology: TopologyRecord, record: TransactionRecord, before: Any) -> Granted:
+    def of(cls, topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, before: Any) -> Granted:
         """The grant that `record` holds."""
-        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births)
+        told = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip}
+        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births, told)
         return cls(topology.generation, topology.incarnation, *own)
 
 
@@ -308,3 +312,14 @@ def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
     """Whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
     current = read.peek(Counter, paths.current)
     return txid < current.txid and read.peek_if_any(Skipped, paths.skipped(txid)) is None
+
+
+def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
+    """Whether what became of a txid without an open record is not what became of the transaction of this birth: the
+    ledger gave the txid a second time, or it was rebuilt, and nobody knows."""
+    if not birth:
+        return False
+    history = read.peek_if_any(History, paths.history(txid))
+    if history is None:
+        return txid <= read.peek(TopologyRecord, paths.record).rebuilt
+    return history.birth not in ("", birth)

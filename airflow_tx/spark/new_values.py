@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What a state is asked for at once.
 KEYS_AT_ONCE = 10_000
-_GRANT = re.compile(r"grant-(\d+)\.(\d+)")
+_GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Place:
     @classmethod
     def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> Place:
         """The place of what a committer stages under a grant."""
-        task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}")
+        life = f"-{token.birth}" if token.birth else ""
+        task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
         return cls(area.root, topology, TransactionAttempt(token.txid, token.attempt), task, name)
 
     @property
@@ -132,25 +133,34 @@ def are_new_values(ref: Mapping[str, Any]) -> bool:
     return _GRANT.fullmatch(str(ref.get("task_try"))) is not None
 
 
-def newest(area: StagingArea, topology: str, txid: int, task_id: str) -> dict[str, OutputRef]:
+def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
+    """What counts now of the new values that a reference names: those of the last grant of that very transaction."""
+    found = _GRANT.fullmatch(ref["task_try"])
+    birth = (found and found[3]) or ""
+    return newest(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(ref["name"])
+
+
+def newest(area: StagingArea, topology: str, txid: int, task_id: str, birth: str) -> dict[str, OutputRef]:
     """What the last grant of a transaction has staged for a committer, by name; nothing, if it is not kept any more.
 
     :param area: the one of what is kept.
+    :param birth: of the transaction: another life of the ledger had one of the same number.
     """
     below = f"{encode(topology)}/{txid}"
     attempts = sorted((int(name) for name in area.files.list(below) if name.isdecimal()), reverse=True)
     for attempt in attempts:
         tries = area.files.list(f"{below}/{attempt}/{encode(task_id)}@-1")
-        for _, task_try in sorted(((_rank(name), name) for name in tries), reverse=True):
+        own = ((rank, name) for name in tries if (rank := _rank(name, birth)) is not None)
+        for _, task_try in sorted(own, reverse=True):
             task = TaskTry(task_id, -1, task_try)
             with suppress(StagingError):
                 return read_manifest(area.try_dir(topology, TransactionAttempt(txid, attempt), task)).refs()
     return {}
 
 
-def _rank(name: str) -> tuple[int, ...]:
+def _rank(name: str, birth: str) -> tuple[int, int] | None:
     found = _GRANT.fullmatch(name)
-    return tuple(map(int, found.groups())) if found else ()
+    return (int(found[1]), int(found[2])) if found and (found[3] or "") == birth else None
 
 
 def _part(chunk: int) -> str:

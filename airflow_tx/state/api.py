@@ -35,8 +35,8 @@ class Grant:
     :param token: outranks every earlier grant.
     :param last: per state name, the last txid that became final in it; a state without entry is new to this ledger.
     :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
-    :param batch: the transaction's {"rows", "position", "prev"} as compact JSON text, kept beside the
-        fence so that a lost ledger can be rebuilt from the state.
+    :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
+        the fence so that a lost ledger can be rebuilt from the state.
     """
 
     topology: str
@@ -54,7 +54,7 @@ class Grant:
         """
         own = (granted.epoch, granted.nonce, granted.birth)
         token = Token(granted.generation, attempt.txid, attempt.attempt, *own)
-        batch = dumps({"rows": rows, "position": position, "prev": granted.position_before})
+        batch = dumps({**granted.told, "rows": rows, "position": position, "prev": granted.position_before})
         return cls(topology, granted.incarnation, token, granted.last, batch, granted.births)
 
     @property

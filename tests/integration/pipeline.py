@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx.operators.skipping import take_skip
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.committing import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
 from airflow_tx.protocol.opening import TopologyRequest
@@ -136,6 +139,12 @@ class Pipeline:
         self.write(grant, begun.rows)
         self.mark(grant)
         return begun.attempt.txid
+
+    def skip(self, txid: int) -> None:
+        """A person skips an open transaction whose turn it is."""
+        self.ledger.note_skip(txid, Audit("ada", "why"))
+        states = {state.name: state for state in self.states}
+        take_skip(self.ledger, txid, states, log=logging.getLogger(__name__))
 
     def totals(self) -> list[Any]:
         """Per state, the sum of the rows it holds."""

@@ -19,6 +19,8 @@ from airflow_tx.errors import (
     LedgerBehind,
     Outranked,
     RepairRefused,
+    SkippedTransaction,
+    StaleAttempt,
     StateBehind,
     TxError,
     UnknownTransaction,
@@ -287,10 +289,86 @@ def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
         with pytest.raises(LedgerBehind, match=r"its fence says transaction 2 \(another one") as refusal:
             assert pipeline.run("r3") == 2
     assert pipeline.totals() == [1 + 2] * len(states)
+    late = pipeline.begin("r3")
     repair_named_by(refusal.value, pipeline)
-    assert pipeline.run("r4") == 3
-    assert pipeline.run("r5") == 4
-    assert pipeline.totals() == [1 + 2 + (4 + 5 if by_interval else 3 + 4)] * len(states)
+    with pytest.raises(StaleAttempt, match="of another transaction of this number"):
+        pipeline.complete(late)
+    # Its own transaction is committed, and that of the run that began in between was another one.
+    with pytest.raises(AssertionError, match="AlreadyCommitted"):
+        pipeline.run("r2")
+    assert pipeline.run("r3") == 3
+    assert pipeline.run("r4") == 4
+    assert pipeline.totals() == [1 + 2 + 3 + 4] * len(states)
+
+
+def test_a_run_that_began_after_the_loss_is_never_told_that_it_is_committed(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")], by_interval=True)
+    pipeline.run("r1")
+    open_before = pipeline.begin("r2")
+    snapshot(server, store, tmp_path / "snapshot")
+    for run in ("r2", "r3", "r4"):
+        pipeline.run(run)
+    server.restore_from(tmp_path / "snapshot")
+    pipeline.store = new_store()
+    assert pipeline.begin("r7").attempt.txid == 3
+    assert pipeline.begin("r8").attempt.txid == 4
+    with pytest.raises(LedgerBehind) as refusal:
+        pipeline.run("r2")
+    repair_named_by(refusal.value, pipeline)
+    for committed in ("r1", "r2", "r4"):  # of r3 nobody knows any more
+        with pytest.raises(AssertionError, match="AlreadyCommitted"):
+            pipeline.begin(committed)
+    with pytest.raises(StaleAttempt):
+        pipeline.complete(open_before)
+    assert [pipeline.run("r7"), pipeline.run("r8")] == [5, 6]
+    assert pipeline.totals() == [1 + 2 + 3 + 4 + 7 + 8]
+
+
+def test_rows_that_a_readmission_alone_holds_are_kept(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")], by_interval=True)
+    pipeline.run("r1")
+    pipeline.begin("r2")
+    pipeline.skip(2)
+    pipeline.ledger.readmit(2, AUDIT)
+    assert pipeline.begin("r2").attempt.txid == 3
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    view = topology_view(store, pipeline.paths)
+    assert [(each.txid, each.status) for each in view.transactions if each.txid == 2] == [(2, "SKIPPED")]
+    pipeline.ledger.readmit(2, AUDIT)
+    assert pipeline.run("r2") == 3
+    assert pipeline.totals() == [1 + 2]
+
+
+def test_a_skip_that_the_ledger_has_lost_is_taken_from_the_states(
+    server: LocalZooKeeper,
+    store: ZooKeeperStore,
+    new_store: Callable[[], ZooKeeperStore],
+    zookeeper_root: str,
+    databases: Databases,
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")], by_interval=True)
+    pipeline.run("r1")
+    snapshot(server, store, tmp_path / "snapshot")
+    pipeline.begin("r2")
+    pipeline.skip(2)
+    server.restore_from(tmp_path / "snapshot")
+    pipeline.store = new_store()
+    Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+    with pytest.raises(SkippedTransaction, match="airflow tx readmit flights 2"):
+        pipeline.begin("r2")
+    pipeline.ledger.readmit(2, AUDIT)
+    assert pipeline.run("r2") == 3
+    assert pipeline.totals() == [1 + 2]
 
 
 def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(

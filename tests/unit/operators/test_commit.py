@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,15 +57,7 @@ class Run:
     def begin(self) -> Any:
         answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
         if isinstance(answer, Begun):
-            self.payload = Payload(
-                self.spec.topology,
-                answer.attempt.txid,
-                answer.attempt.attempt,
-                answer.rows,
-                answer.position,
-                answer.rows_digest,
-                answer.replay,
-            )
+            self.payload = Payload.of(self.spec.topology, answer)
         return answer
 
     def start(self, task: str = "count", index: int = -1) -> Processing:
@@ -492,7 +485,13 @@ def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state:
         run.commit_now()
     fence = state.fence()
     assert fence is not None
-    assert fence.batch == '{"position":20,"prev":10,"rows":[10,20]}'
+    kept = json.loads(fence.batch)
+    assert {name: kept[name] for name in ("rows", "position", "prev")} == {
+        "rows": [10, 20],
+        "position": 20,
+        "prev": 10,
+    }
+    assert (kept["key"], kept["run_id"], kept["skip"]) == ("r2", "r2", None)
 
 
 def test_a_transaction_with_one_task_takes_at_most_20_requests(make: Any, store: CountingStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,9 @@ from airflow_tx.operators.reading import inputs_of, rows_of_output
 from airflow_tx.operators.spec import PhaseSpec
 from airflow_tx.operators.updates import partition_persist, persistent_aggregate
 from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.rebuilding import Held
+from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_AT_ONCE
 from airflow_tx.staging import TaskTry
@@ -106,8 +110,42 @@ def test_what_an_outranked_grant_has_staged_is_not_what_counts(
     monkeypatch.delenv(VARIABLE)
     refs = committed(run, [word("man", 2)])
     assert read(run, refs["words"]) == [word("man", 2)]
-    old = {**refs["words"], "task_try": "grant-1.1", "attempt": 1}
+    birth = refs["words"]["task_try"].partition("-")[2].partition("-")[2]
+    old = {**refs["words"], "task_try": f"grant-1.1-{birth}", "attempt": 1}
     assert read(run, old) == [word("man", 2)]
+
+
+@pytest.mark.parametrize("lost", ["reset", "ledger-lost"])
+def test_what_another_life_of_the_ledger_has_left_is_not_what_counts(
+    make: Any,  # noqa: F811
+    state: MemoryState,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    lost: str,
+) -> None:
+    update = persistent_aggregate(SOURCE, state=state, new_values="words")
+    run = make("r1", [update])
+    run.begin()
+    if lost == "ledger-lost":
+        monkeypatch.setenv(VARIABLE, f"commit.before_mark:raise:once={tmp_path}/hit")
+        with pytest.raises(FailpointError):
+            committed(run, [word("man", 3)])
+        # The fence says that nothing of it is complete.
+        assert state.database.fence is not None
+        state.database.fence = replace(state.database.fence, applied=False)
+    else:
+        committed(run, [word("man", 3)])
+    repairs, audit = Repairs(run.spec.ledger(run.spec.memory)), Audit("ada", "why")
+    if lost == "reset":
+        repairs.reset(run.spec.request, audit, clear=state.clear)
+    else:
+        held = Held.of(state.name, undoable=True, fence=state.fence())
+        repairs.ledger_lost([held], run.spec.request, audit)
+    again = make("r1", [update])
+    refs = committed(again, [word("man", 2)])
+    assert refs["words"]["attempt"] == 1, "the lost one was attempt 2"
+    assert read(again, refs["words"]) == [word("man", 2)]
+    assert read(again, told(again)["words"]) == [word("man", 2)]
 
 
 def test_they_are_kept_for_a_number_of_transactions(
@@ -278,7 +316,8 @@ def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_a
     assert [(row["word"], row["count"]) for row in largest.read()] == [("dog", 1), ("man", 3)]
     assert sorted(row["count"] for row in read(phase.run, refs["counts"])) == [1, 3]
     tries = phase.run.spec.staging().kept.files.list("numbers/1/1/b@-1")
-    assert sorted(tries) == [f"grant-{grant.token.generation}.{grant.token.epoch}" for grant in (first, second)]
+    made = [f"grant-{token.generation}.{token.epoch}-{token.birth}" for token in (first.token, second.token)]
+    assert sorted(tries) == made
 
 
 def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
