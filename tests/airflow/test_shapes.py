@@ -27,6 +27,7 @@ def test_a_spark_application_reads_exactly_its_batch_and_a_run_without_data_is_s
     runs = [f"r{number}" for number in range(1, FILES + 1)]
     hold = stack.signal()
     stack.start(dag, runs[0], hold=hold)
+    stack.begun(dag, runs[0])
     for run_id in runs[1:]:
         stack.start(dag, run_id)
     for run_id in runs[1:]:
