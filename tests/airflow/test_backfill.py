@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.testing.airflow_client import AirflowAnswer
 from airflow_tx.testing.eventually import eventually
 from dags import order_book
 from tests.airflow.dags.daily import DAY, FIRST, SIZE
@@ -157,6 +159,26 @@ def doubled(stack: Stack) -> Story:
     return story
 
 
+def running(stack: Stack) -> Story:
+    """Two days fail inside a backfill, which goes on since the last day waits for them; each is replayed in its way."""
+    story = Story(days := Days(stack, "in_backfill"))
+    airflow = stack.airflow
+    airflow.wait_dag("in_backfill")
+    with days.told("fail", *DAYS[1:3]):
+        airflow.create_backfill("in_backfill", DAYS[0], DAYS[-1])
+        run_ids = [days.run_of(day) for day in DAYS]
+        days.wait(dict.fromkeys(run_ids[1:3], "failed"))
+    with pytest.raises(AirflowAnswer) as refused:
+        airflow.create_backfill("in_backfill", DAYS[0], DAYS[-1], reprocess="failed")
+    story.seen["refused"] = str(refused.value)
+    airflow.clear_run("in_backfill", run_ids[1], only_failed=True)
+    replay = airflow.command("tx", "replay", "in_backfill", "--failed", "--output", "json", timeout=300)
+    done = {row["run_id"]: row["done"] for row in json.loads(replay[replay.index("[") :])}
+    story.seen["replayed"] = done[run_ids[2]]
+    story.seen["runs"] = days.wait_all(4)
+    return story
+
+
 def example(stack: Stack) -> Story:
     """`dags/daily_orders.py` over two days, and over the one that the schedule starts by itself."""
     story = Story(days := Days(stack, "daily_orders"))
@@ -182,7 +204,9 @@ Stories = dict[str, Future[Story]]
 def stories(stack: Stack) -> Iterator[Stories]:
     """All stories, told at the same time: most of it is waiting."""
     with ThreadPoolExecutor() as threads:
-        yield {tell.__name__: threads.submit(tell, stack) for tell in (scheduled, partitioned, doubled, example)}
+        yield {
+            tell.__name__: threads.submit(tell, stack) for tell in (scheduled, running, partitioned, doubled, example)
+        }
 
 
 def test_failed_days_are_backfilled_and_counted_once(stories: Stories) -> None:
@@ -195,6 +219,17 @@ def test_failed_days_are_backfilled_and_counted_once(stories: Stories) -> None:
     assert sorted(entry.attempts for entry in history) == [1, 1, 2, 2]
     story.days.stack.assert_counted_once("by_day", 4 * SIZE)
     assert totals == story.days.totals()
+
+
+def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_another_backfill_is_refused(
+    stories: Stories,
+) -> None:
+    story = stories["running"].result()
+    assert "There is already a running backfill" in story.seen["refused"]
+    assert story.seen["replayed"] == "its run was cleared"
+    assert sorted(entry.attempts for entry in story.days.history()) == [1, 1, 1, 2]
+    assert {entry.run_id for entry in story.days.history()} == set(story.seen["runs"])
+    story.days.stack.assert_counted_once("in_backfill", 4 * SIZE)
 
 
 def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stories: Stories) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+from pathlib import Path
+
+from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack, expected
 
 
@@ -74,3 +79,22 @@ def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
     airflow.wait_run(dag, "again")
     assert stack.ledger(dag).of_run("again").attempts == 2
     assert stack.totals(dag) == expected(len(stack.ledger(dag).history()) * SIZE)
+
+
+def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_coordinator(stack: Stack) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (stack.folder / "inbox").mkdir()
+    for name, line in (("a", "the man and the dog"), ("b", "the dog")):
+        (stack.folder / "inbox" / f"{name}.txt").write_text(f"{line}\n")
+    file, airflow = stack.airflow_dags / "text_words.py", stack.airflow
+    file.write_text(code)
+    airflow.wait_dag("text_words")
+    eventually(
+        lambda: len(stack.ledger("text_words").names("history")) == 2, 120, "both files are committed", interval=0.5
+    )
+    airflow.pause("text_words_coordinator")
+    file.unlink()
+    with sqlite3.connect(stack.folder / "state.db") as state:
+        assert dict(state.execute("SELECT word, n FROM words")) == {"the": 3, "man": 1, "and": 1, "dog": 2}
+        assert state.execute("SELECT files, characters FROM text_files").fetchall() == [(2, 26)]

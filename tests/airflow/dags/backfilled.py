@@ -63,7 +63,7 @@ def daily_dag(dag_id: str, schedule: Any, source: Any, **dag: Any) -> None:
 
 days = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
 daily_dag("by_day", days, DataIntervalSource("daily.of_interval"), catchup=True, is_paused_upon_creation=True)
-for dag_id in ("doubled_days", "backwards"):
+for dag_id in ("doubled_days", "backwards", "in_backfill"):
     daily_dag(dag_id, days, DataIntervalSource("daily.of_interval"))
 daily_dag("by_partition", CronPartitionTimetable("0 0 * * *", timezone="UTC"), RunPartitionSource("daily.of_partition"))
 
