@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.cli import render
 from airflow_tx.cli.asked import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import ConfigError, LossRefused, SourceError, TxError
+from airflow_tx.protocol.accepting import shortened
 from airflow_tx.protocol.records import digest
 from airflow_tx.protocol.view import topology_record
 
@@ -27,7 +28,7 @@ def accept_loss(args: Namespace) -> None:
         losses = losses_of(source, ledger.deciding_from())
         if not losses:
             raise LossRefused(topology=args.topology)
-        what = "; ".join(loss.what for loss in losses)
+        what = "; ".join(shortened([loss.what for loss in losses]))
         confirm(args, f"Let topology {args.topology} go on without these rows, in no transaction ever: {what}.")
         ledger.accept_loss(losses, audit_of(args))
     render.show([render.loss(loss) for loss in losses], args.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -72,10 +73,11 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> Row:
 
 def _accepted(view: TopologyView) -> Iterator[str]:
     """One line a loss."""
-    for partition, losses in sorted(view.record.accepted.items()):
+    of = [(partition, each, each) for partition, losses in view.record.accepted.items() for each in losses]
+    of += [(each["partition"], each, asdict(repair)) for repair in view.repairs for each in repair.losses]
+    for partition, each, by in sorted(of, key=lambda found: found[0]):
         where = f"partition {partition}: " if partition else ""
-        for each in losses:
-            yield f"{where}{each['what']} ({each['why']}; {each['who']}, {each['when']})"
+        yield f"{where}{each['what']} ({by['why']}; {by['who']}, {by['when']})"
 
 
 def loss(accepted: Loss) -> Row:
@@ -229,14 +231,14 @@ def _replay(view: TransactionView) -> str | None:
 def _partitions(found: TransactionDetails) -> str | None:
     """One line a partition."""
     batch = found.batch
-    if batch is None or batch.partitions is None:
+    if batch is None or not found.partitioned:
         return None
     rows = batch.rows or {}
-    return "\n".join(
-        f"{name}: rows {dumps(rows[name]) if name in rows else 'none'}, position {dumps((batch.position or {})[name])}"
-        + (f" (since transaction {last})" if last != found.transaction.txid else "")
-        for name, last in sorted(batch.partitions.items())
+    lines = (
+        f"{name}: rows {dumps(rows[name]) if name in rows else 'none'}, position {dumps(place)}"
+        for name, place in sorted((batch.position or {}).items())
     )
+    return "\n".join(lines) or None
 
 
 def _seconds(start: str | None, end: str | None) -> str | None:

@@ -121,13 +121,18 @@ def _check_upstream(context: Context, processing: Processing) -> None:
     :raises AirflowFailException: naming those tasks.
     """
     from airflow_tx.protocol.paths import ack_element
+    from airflow_tx.protocol.reading import Reader
+    from airflow_tx.protocol.records import TransactionRecord
 
     spec, task = processing.spec, context["task"]
     before = sorted(task.upstream_task_ids.intersection(spec.tasks))
     if not before:
         return
     with spec.store() as store:
-        found = store.children(spec.paths.acks(processing.attempt.txid))
+        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(processing.attempt.txid))
+        if record is None:
+            return  # it is final, as its start will find
+        found = store.children(spec.paths.acks(processing.attempt.txid, record.acks))
     if found is None:
         return
     acked = {ack_element(name) for name in found.names}

@@ -273,7 +273,7 @@ class Commit:
         with ExitStack() as stack:
             if announce is not None:
                 text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
-                stack.enter_context(announce(self.spec.paths.owner, text.encode()))
+                stack.enter_context(announce(self.spec.paths.owner(grant.token.nonce), text.encode()))
             yield
 
     def _log_already(self) -> None:

@@ -91,7 +91,7 @@ class Looker:
             return None
         owner = None
         if self._shows and current in opened and opened[current].phase is Phase.COMMITTING:
-            owner = self.store.get(paths.owner) is not None
+            owner = self.store.get(paths.owner(opened[current].nonce)) is not None
         return Look(
             now=self._now(),
             current=current,
@@ -114,7 +114,9 @@ class Looker:
             position = position_before(Reader(self.store), self._paths, look.allocated + 1)
             # While it is open, a replay may move it.
             self._next = None if look.opened else (look.allocated, position)
-        return position if look.topology is None else going_on_at(look.topology, position).position
+        if look.topology is None:
+            return position
+        return going_on_at(Reader(self.store), self._paths, look.topology, position).position
 
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:

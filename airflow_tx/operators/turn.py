@@ -44,6 +44,7 @@ class Line:
     """The line before a transaction, as read.
 
     :param op: of its own record: another one means that something happened to it; None: it is final.
+    :param acks: of its own record.
     :param earlier: open transactions from `current` on, those that are close.
     :param skip: whether the one whose turn it is is to be skipped, by whoever sees it.
     """
@@ -54,6 +55,7 @@ class Line:
     phase: Phase | None = None
     earlier: Mapping[int, Earlier] = field(default_factory=dict)
     skip: bool = False
+    acks: str = ""
 
 
 def decide(line: Line) -> Wait:
@@ -106,20 +108,22 @@ def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: R
             skip |= each == current and record.skip is not None
             ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
             earlier[each] = Earlier(each, record.run_id, record.phase, ready)
-    return Line(txid, current, own.op if own else None, own.phase if own else None, earlier, skip)
+    if own is None:
+        return Line(txid, current, None, None, earlier, skip)
+    return Line(txid, current, own.op, own.phase, earlier, skip, own.acks)
 
 
 def watched(paths: Paths, line: Line) -> tuple[str, ...]:
     """The records whose change may change the decision; every ack touches the one that holds the acks."""
     return (
         paths.current,
-        paths.acks(line.txid),
+        paths.acks(line.txid, line.acks),
         *(paths.transaction(each) for each in (*line.earlier, line.txid)),
     )
 
 
 def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    folder = paths.acks(txid)
+    folder = paths.acks(txid, record.acks)
     children = store.children(folder)
     if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
         return children is None

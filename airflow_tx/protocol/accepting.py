@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_tx.errors import LossRefused
 from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.loss import WHOLE, Loss
-from airflow_tx.protocol.metadata import position_before
+from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, digest, encode
+from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
 ACCEPT_LOSS = "accept-loss"
+PORTION = 500
+"""Losses in one record."""
+SHOWN = 20
+
+
+def shortened(told: list[str]) -> list[str]:
+    """Words for people: a record that names thousands of partitions would be too large."""
+    return told if len(told) <= SHOWN else [*told[:SHOWN], f"and {len(told) - SHOWN} more"]
 
 
 @dataclass(frozen=True)
@@ -40,32 +48,80 @@ class Place:
 
         :param after: where the source stands after it; of a partitioned source by partition, of those that take part.
         """
-        return [
-            what for partition, each in self.lost.items() if partition == WHOLE or partition in after for what in each
-        ]
+        return shortened(
+            [what for partition, each in self.lost.items() if partition == WHOLE or partition in after for what in each]
+        )
 
 
-def going_on_at(topology: TopologyRecord, position: Any) -> Place:
+def going_on_at(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> Place:
     """Where a source goes on once the transaction before has ended at `position`."""
-    if not topology.accepted or position is None:
+    accepted = _accepted(read, paths, topology)
+    if not accepted or position is None:
         return Place(position)
     if not topology.partitioned:
-        place, lost = _behind(topology, WHOLE, position)
-        return Place(place, {WHOLE: lost})
-    behind = {partition: _behind(topology, partition, place) for partition, place in position.items()}
-    places = {partition: place for partition, (place, _) in behind.items()}
-    return Place(places, {partition: lost for partition, (_, lost) in behind.items()})
+        behind = _behind(accepted, WHOLE, position)
+        return Place(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
+    places, lost = {}, {}
+    for partition, place in position.items():
+        behind = _behind(accepted, partition, place)
+        places[partition] = behind[-1]["goes_on"] if behind else place
+        lost[partition] = [each["what"] for each in behind]
+    return Place(places, lost)
 
 
-def _behind(topology: TopologyRecord, partition: str, place: Any) -> tuple[Any, list[str]]:
-    lost: list[str] = []
-    left = list(topology.accepted.get(partition, []))
+_Accepted = dict[str, list[dict[str, Any]]]
+
+
+def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted:
+    """By partition, the losses that a batch may still be decided behind; of one place the last that was accepted."""
+    found: _Accepted = {partition: list(each) for partition, each in topology.accepted.items()}
+    for number in topology.losses:
+        for loss in read.peek(RepairRecord, paths.repair(number)).losses:
+            others = [each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]]
+            found[loss["partition"]] = [*others, loss]
+    return found
+
+
+def _behind(accepted: _Accepted, partition: str, place: Any) -> list[dict[str, Any]]:
+    """The losses between a place and the one from which rows can be had."""
+    behind: list[dict[str, Any]] = []
+    left = list(accepted.get(partition, []))
     # What is behind one loss may be the place of another one. Each counts once: they might lead in a circle.
     while (loss := next((each for each in left if each["place"] == place), None)) is not None:
         left.remove(loss)
         place = loss["goes_on"]
-        lost.append(loss["what"])
-    return place, lost
+        behind.append(loss)
+    return behind
+
+
+def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: int) -> TopologyRecord:
+    """The topology record without the losses that the source has passed, now that `txid` is final.
+
+    Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
+    """
+    accepted = _accepted(read, paths, topology)
+    if not accepted:
+        return topology
+    ahead: set[tuple[str, str]] = set()
+    for each in range(txid, read.get(Counter, paths.allocated).txid + 1):
+        meta = whole(read, paths, each)
+        places = [(meta.position or {}), (meta.begin or {})] if topology.partitioned else [{WHOLE: meta.position}]
+        for partition, place in (item for found in places for item in found.items()):
+            ahead |= {(partition, digest(loss["place"])) for loss in _behind(accepted, partition, place)}
+
+    def is_ahead(partition: str, loss: dict[str, Any]) -> bool:
+        return (partition, digest(loss["place"])) in ahead
+
+    old = {name: [each for each in losses if is_ahead(name, each)] for name, losses in topology.accepted.items()}
+    return replace(
+        topology,
+        accepted={name: losses for name, losses in old.items() if losses},
+        losses=[
+            number
+            for number in topology.losses
+            if any(is_ahead(each["partition"], each) for each in read.peek(RepairRecord, paths.repair(number)).losses)
+        ],
+    )
 
 
 def standing(read: Reader, paths: Paths) -> Any:
@@ -73,7 +129,9 @@ def standing(read: Reader, paths: Paths) -> Any:
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
-    return going_on_at(topology, position_before(read, paths, read.peek(Counter, paths.current).txid)).position
+    return going_on_at(
+        read, paths, topology, position_before(read, paths, read.peek(Counter, paths.current).txid)
+    ).position
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
@@ -86,7 +144,7 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     # A transactional source decides once, and a replay has the same rows.
     first = allocated + 1 if topology.source_kind == "transactional" else current
     positions = [position_before(read, paths, txid) for txid in range(first, allocated + 2)]
-    return [going_on_at(topology, position).position for position in positions if position is not None]
+    return [going_on_at(read, paths, topology, position).position for position in positions if position is not None]
 
 
 def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision:
@@ -98,13 +156,11 @@ def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Lo
     current = read.peek(Counter, paths.current)
     if not losses:
         raise LossRefused(topology=paths.topology)
-    accepted = {partition: list(before) for partition, before in topology.accepted.items()}
-    for loss in losses:
-        others = [each for each in accepted.get(loss.partition, []) if each["place"] != loss.place]
-        mine = {"place": loss.place, "goes_on": loss.goes_on, "what": loss.what, **audit.noted(stamp)}
-        accepted[loss.partition] = [*others, mine]
-    after = replace(topology, accepted=accepted, op=stamp.op)
-    told = "lost, and in no batch: " + "; ".join(loss.what for loss in losses)
-    noted = note(read, stamp, paths, audit, what=ACCEPT_LOSS, generation=after.generation, told=told)
-    writes = (Put(paths.record, encode(after)), *noted)
-    return Decision(writes, Repaired(after.generation, current.txid, told), paths.record)
+    told = "lost, and in no batch: " + "; ".join(shortened([loss.what for loss in losses]))
+    listed = tuple(asdict(loss) for loss in losses)
+    noted = note(read, stamp, paths, audit, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
+    number = int(noted[-1].path.rpartition("/")[2])
+    after = replace(topology, losses=[*topology.losses, number], op=stamp.op)
+    return Decision(
+        (Put(paths.record, encode(after)), *noted), Repaired(after.generation, current.txid, told), noted[-1].path
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -24,16 +26,25 @@ class Audit:
 
 
 def note(
-    read: Reader, stamp: Stamp, paths: Paths, audit: Audit, *, what: str, generation: int, told: str
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    audit: Audit,
+    *,
+    what: str,
+    generation: int,
+    told: str,
+    losses: Sequence[dict[str, Any]] = (),
 ) -> tuple[Write, ...]:
     """The writes of a `RepairRecord`; the last of them is the record itself, which proves that it happened.
 
     :param generation: of the ledger after it.
     :param told: what was found and what was made of it, in words.
+    :param losses: the rows that were accepted as lost.
     """
     there = read.exists(paths.repairs)
     names = read.names(paths.repairs) if there else ()
     number = max(map(int, names), default=0) + 1
-    record = RepairRecord(number, what, audit.who, stamp.now, audit.why, told, generation, stamp.op)
+    record = RepairRecord(number, what, audit.who, stamp.now, audit.why, told, generation, stamp.op, [*losses])
     folder = () if there else (Create(paths.repairs, b""),)
     return (*folder, Create(paths.repair(number), encode(record)))

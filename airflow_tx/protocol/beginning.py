@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import SkippedTransaction, UnknownTransaction
+from airflow_tx.protocol import garbage
 from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.changing import decided_anew
-from airflow_tx.protocol.metadata import position_after, position_before, unmoved, written
+from airflow_tx.protocol.metadata import position_after, position_before, unmoved
 from airflow_tx.protocol.opening import check_claim, is_current
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -128,7 +129,7 @@ def _allocate(
     position = position_before(read, paths, txid)
     base = digest(position)
     partitioned = request.topology.partitioned
-    place, size, begins = going_on_at(topology, position), None, None
+    place, size, begins = going_on_at(read, paths, topology, position), None, None
     if readmission is not None:
         rows = readmission.skipped.rows
         if rows is not None:
@@ -164,14 +165,15 @@ def _allocate(
         size=size,
         lost=[] if readmission is not None else place.passed(after),
         birth=stamp.op,
+        acks=garbage.acks_of(stamp, txid, 1),
     )
     binding = encode(Binding(txid))
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
         Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
-        *written(read, paths, txid, Metadata(1, rows, after, begin=begins), partitioned=partitioned, replaces=False),
+        Create(paths.meta(txid), encode(Metadata(1, rows, ended, begin=begins))),
         Create(paths.transaction(txid), encode(record)),
-        Create(paths.acks(txid), b""),
+        Create(paths.acks(txid, record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
     result = Begun(

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_tx.errors import Outranked
+from airflow_tx.protocol import garbage
+from airflow_tx.protocol.accepting import without_passed
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.metadata import forgotten
 from airflow_tx.protocol.pace import pace_after
@@ -90,14 +92,21 @@ def ended(
     after = replace(
         topology, states=final, births=births, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op
     )
+    acks = paths.acks(txid, record.acks)
+    gone = garbage.deletes(acks, read.names(acks))
+    if gone is None:
+        after = garbage.left(after, paths, acks)
+    after = without_passed(read, paths, after, txid)
+    old, last = forgotten(read, paths, txid)
+    if last:
+        after = garbage.left(after, paths, paths.sources)
     return (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),
         Create(paths.history(txid), encode(history)),
         Delete(paths.transaction(txid)),
-        *(Delete(f"{paths.acks(txid)}/{name}") for name in read.names(paths.acks(txid))),
-        Delete(paths.acks(txid)),
-        *forgotten(read, paths, txid, partitioned=topology.partitioned),
+        *(gone or ()),
+        *old,
         *_forgotten_history(read, paths, txid, limit),
     )
 

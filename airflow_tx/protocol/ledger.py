@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from airflow_tx.errors import TooMuchContention, UnreadableRecord
+from airflow_tx.errors import StoreError, TooMuchContention, UnreadableRecord
 from airflow_tx.protocol import (
     accepting,
     beginning,
     changing,
     committing,
     ending,
+    garbage,
     opening,
     processing,
     recovering,
@@ -40,6 +42,7 @@ from airflow_tx.protocol.step import (
     Bidding,
     Blocked,
     Committed,
+    Decision,
     Done,
     Granted,
     NeedBatch,
@@ -53,12 +56,15 @@ from airflow_tx.protocol.step import (
     Repaired,
     ReplayNoted,
     Restarted,
+    Result,
     SkipGranted,
     Started,
     ToBeSkipped,
     WindowFull,
 )
 from airflow_tx.protocol.yielding import Waiter
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -131,6 +137,8 @@ class Ledger(StepRunner):
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             else:
+                if isinstance(result, Begun):
+                    self.sweep()
                 return cast("Begun | NoData | WindowFull | AlreadyCommitted", result)
         raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)
 
@@ -161,9 +169,14 @@ class Ledger(StepRunner):
         return look(Reader(self.store), self.paths)
 
     def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
-        """Rows that the source lost; see `accepting.accept_loss`."""
-        step = partial(accepting.accept_loss, paths=self.paths, losses=tuple(losses), audit=audit)
-        return cast(Repaired, self.run(step))
+        """Rows that the source lost; see `accepting.accept_loss`. If it fails midway, the rest can be accepted again.
+
+        :return: the last of as many repairs as it takes.
+        """
+        for start in range(0, max(len(losses), 1), accepting.PORTION):
+            portion = tuple(losses[start : start + accepting.PORTION])
+            done = self.run(partial(accepting.accept_loss, paths=self.paths, losses=portion, audit=audit))
+        return cast(Repaired, done)
 
     def open(self, request: TopologyRequest) -> None:
         """Make the ledger of this topology, or bring it up to date with the DAG.
@@ -182,8 +195,6 @@ class Ledger(StepRunner):
 
     def start(self, attempt: TransactionAttempt, task: TaskTry) -> Started | AlreadyCommitted:
         """Step `start`; see `processing.start`."""
-        # A first try has no entry yet: assume so, and read only if the multi says otherwise.
-        self._known.nodes.setdefault(self.paths.ack(attempt.txid, task.task, task.map_index), None)
         step = partial(
             processing.start,
             paths=self.paths,
@@ -272,10 +283,7 @@ class Ledger(StepRunner):
         # The history of so many commits ago is there: assume so, and read only if the multi says otherwise.
         if token.txid > self.options.history:
             self._known.nodes.setdefault(self.paths.history(token.txid - self.options.history), PRESENT)
-        return cast(
-            Committed,
-            self.run(partial(committing.commit, paths=self.paths, request=request)),
-        )
+        return self._ended(partial(committing.commit, paths=self.paths, request=request))
 
     def note_skip(self, txid: int, audit: Audit) -> Done | AlreadySkipped:
         """Step `skip`; see `skipping.note_skip`."""
@@ -304,7 +312,7 @@ class Ledger(StepRunner):
             states=tuple(states),
             history=self.options.history,
         )
-        return cast(Committed, self.run(step))
+        return self._ended(step)
 
     def readmit(self, txid: int, audit: Audit) -> Done:
         """Step `readmit`; see `skipping.readmit`."""
@@ -331,6 +339,25 @@ class Ledger(StepRunner):
     def unblock(self) -> Done:
         """See `recovering.unblock`."""
         return cast(Done, self.run(partial(recovering.unblock, paths=self.paths)))
+
+    def _ended(self, step: partial[Decision | Result]) -> Committed:
+        ended = cast(Committed, self.run(step))
+        if ended.here:
+            self.sweep()
+        return ended
+
+    def sweep(self) -> None:
+        """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
+        try:
+            # Known by now: the step has read it.
+            topology = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)
+            if topology is None or not topology.garbage:
+                return
+            for each in topology.garbage:
+                garbage.remove(self.store, f"{self.paths.base}/{each}")
+            self.run(partial(garbage.forget, paths=self.paths, folders=topology.garbage))
+        except StoreError as error:
+            log.info("Old records of %s are left to the next transaction: %s", self.paths.topology, error)
 
     def _of(self, txid: int) -> dict[str, Any]:
         return {"paths": self.paths, "txid": txid}

@@ -71,17 +71,16 @@ class Paths:
     def all_acks(self) -> str:
         return f"{self.coordinator}/acks"
 
-    def acks(self, txid: int) -> str:
-        return f"{self.all_acks}/{txid}"
+    def acks(self, txid: int, name: str) -> str:
+        """What the tasks of one attempt have contributed.
 
-    def ack(self, txid: int, task: str, map_index: int) -> str:
-        """What one task of the newest attempt has contributed."""
-        return f"{self.acks(txid)}/{encode(task)}@{map_index}"
+        :param name: as the record of the transaction has it; "": the txid, as older releases called it.
+        """
+        return f"{self.all_acks}/{name or txid}"
 
-    @property
-    def owner(self) -> str:
-        """Ephemeral, while a committer holds the turn; for display only."""
-        return f"{self.coordinator}/owner"
+    def owner(self, nonce: str) -> str:
+        """Ephemeral, while the committer that was given this grant holds the turn; for display only."""
+        return f"{self.coordinator}/owner-{nonce}"
 
     @property
     def histories(self) -> str:
@@ -109,7 +108,7 @@ class Paths:
 
     @property
     def sources(self) -> str:
-        """Metadata per partition, for partitioned sources."""
+        """Metadata per partition, as older releases kept it."""
         return f"{self.base}/source"
 
     def places(self, partition: str) -> str:
@@ -141,11 +140,15 @@ class Paths:
             self.histories,
             self.runs,
             self.all_skipped,
-            self.sources,
         )
 
 
+def ack_name(task: str, map_index: int) -> str:
+    """What one task has contributed, as a name below `Paths.acks`."""
+    return f"{encode(task)}@{map_index}"
+
+
 def ack_element(name: str) -> tuple[str, int]:
-    """Task id and map index of a name below `acks/<txid>`."""
+    """The task id and the map index that `ack_name` was given."""
     task, _, index = name.rpartition("@")
     return decode(task), int(index)

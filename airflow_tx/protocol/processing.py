@@ -16,7 +16,7 @@ from airflow_tx.errors import (
     UnknownTransaction,
 )
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.paths import Paths, ack_element
+from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
 from airflow_tx.protocol.requirement import Create, Put
@@ -93,15 +93,16 @@ def start(
     record = newest(read, paths, attempt, "start")
     if isinstance(record, AlreadyCommitted):
         return record
-    path = paths.ack(attempt.txid, task.task, task.map_index)
-    found = read.find(Ack, path)
+    folder = paths.acks(attempt.txid, record.acks)
+    path = f"{folder}/{ack_name(task.task, task.map_index)}"
+    found = read.find(Ack, path, new=True)  # a first try has no entry yet
     if found is not None and found.task_try > task.task_try:
         raise _stale_try("start", attempt, task, found)
     own = "0" if _by_begin(record, task) else f"{emitted:016x}"
     entry = encode(Ack(task.task_try, stamp.op, emitted=own))
     writes = [
         Create(path, entry) if found is None else Put(path, entry),
-        Put(paths.acks(attempt.txid), b""),
+        Put(folder, b""),
     ]
     if record.phase is not Phase.PROCESSING:
         again = replace(
@@ -133,12 +134,13 @@ def ack(
     :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
     """
     record = newest(read, paths, attempt, "ack")
-    path = paths.ack(attempt.txid, task.task, task.map_index)
     if isinstance(record, AlreadyCommitted):
         raise UnknownTransaction(
             what=f"open transaction {attempt.txid}",
             path=paths.transaction(attempt.txid),
         )
+    folder = paths.acks(attempt.txid, record.acks)
+    path = f"{folder}/{ack_name(task.task, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
         raise FailedTransaction(
@@ -148,7 +150,7 @@ def ack(
         )
     acked = record.tasks[task.task] if _by_begin(record, task) else found.emitted
     entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=outputs)
-    return Decision((Put(path, encode(entry)), Put(paths.acks(attempt.txid), b"")), Done(), path)
+    return Decision((Put(path, encode(entry)), Put(folder, b"")), Done(), path)
 
 
 def fail(
@@ -170,7 +172,8 @@ def fail(
         Phase.PROCESSED,
     ):
         return Done()
-    _own(read, paths.ack(attempt.txid, task.task, task.map_index), attempt, task, "fail")
+    path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task, task.map_index)}"
+    _own(read, path, attempt, task, "fail")
     failed = replace(
         record,
         phase=Phase.FAILED,
@@ -213,7 +216,7 @@ def processed(
             digest=rows_digest,
             found=record.rows_digest,
         )
-    acks = _acks(read, paths, attempt.txid)
+    acks = _acks(read, paths.acks(attempt.txid, record.acks))
     wanted = must_ack(record, acks) if expected is None else set(expected)
     acks = {instance: entry for instance, entry in acks.items() if instance in wanted}
     missing = missing_acks(acks, wanted)
@@ -253,8 +256,7 @@ def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> 
     return [task if index < 0 else f"{task}[{index}]" for task, index in sorted(missing)]
 
 
-def _acks(read: Reader, paths: Paths, txid: int) -> dict[Instance, Ack]:
-    folder = paths.acks(txid)
+def _acks(read: Reader, folder: str) -> dict[Instance, Ack]:
     return {ack_element(name): read.covered(Ack, f"{folder}/{name}") for name in read.names(folder)}
 
 

@@ -38,17 +38,24 @@ class Reader:
     :param store: where records come from.
     :param known: what this process last saw, taken without asking. It may be out of date: then the multi is refused and
         the step passes again without it; a step that writes nothing is never answered from it.
+    :param hasty: whether this pass may assume what is most likely.
     """
 
-    def __init__(self, store: Store, known: Memory | None = None) -> None:
+    def __init__(self, store: Store, known: Memory | None = None, *, hasty: bool = False) -> None:
         self._store = store
         self._known = known or Memory()
+        self.hasty = hasty
         self._versions: dict[str, int | None] = {}
         self.seen = Memory()
         self.guessed = False
 
-    def find(self, cls: type[R], path: str) -> R | None:
-        """The record at `path` or None, and a requirement that it stays so."""
+    def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
+        """The record at `path` or None, and a requirement that it stays so.
+
+        :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
+        """
+        if new and self.hasty:
+            self._known.nodes.setdefault(path, None)
         node = self._node(path)
         self._versions[path] = None if node is None else node.version
         return None if node is None else decode(cls, path, node.data)

@@ -55,8 +55,10 @@ class TopologyRecord:
     :param yields: how many did so in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
     :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
-    :param accepted: per partition ("" for a source without), the losses of rows that a person has accepted: from which
-        place the source goes on at which other one, with who, when, why, and what is lost.
+    :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
+    :param accepted: the same as older releases kept it: per partition, the losses with who, when and why.
+    :param garbage: records that no step reads any more and that were too many for the multi that left them, as paths
+        below the topology's.
     """
 
     incarnation: str
@@ -73,9 +75,11 @@ class TopologyRecord:
     yields: int = 0
     skips: list[int] = field(default_factory=list)
     pace: list[list[float]] = field(default_factory=list)
+    losses: list[int] = field(default_factory=list)
     accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     births: dict[str, str] = field(default_factory=dict)
     rebuilt: int = 0
+    garbage: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,9 @@ class Metadata:
     """Exactly which rows a transaction has, and where the source stands after them.
 
     :param attempt: the attempt that wrote it.
-    :param partitions: of a partitioned source: per partition, the last transaction up to this one that it took part in,
-        where its rows and position lie.
-    :param begin: of a partition that had no place before: where it begins, for replays of an opaque source. Of a batch
-        that is put together: that of each such partition.
+    :param partitions: of a partitioned source, if an older release wrote it: per partition, the last transaction up to
+        this one that it took part in, where its rows and position lie.
+    :param begin: of each partition that had no place before: where it begins, for replays of an opaque source.
     """
 
     attempt: int
@@ -135,6 +138,7 @@ class TransactionRecord:
     :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
     :param birth: random, made when the txid is allocated and kept by every attempt: a ledger that went back gives txids
         again, and never a birth. "" in a record of an older release.
+    :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
     """
 
     key: str
@@ -167,6 +171,7 @@ class TransactionRecord:
     error: str | None = None
     birth: str = ""
     changed: list[dict[str, Any]] = field(default_factory=list)
+    acks: str = ""
 
     @property
     def to_change(self) -> dict[str, Any] | None:
@@ -244,6 +249,8 @@ class RepairRecord:
     :param what: `state-lost`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
     :param told: what was found and what was made of it, in words.
     :param generation: of the ledger after it.
+    :param losses: of `accept-loss`: each with its partition ("" for a source without), its place, the place from which
+        the source goes on, and what is lost.
     """
 
     number: int
@@ -254,6 +261,7 @@ class RepairRecord:
     told: str
     generation: int
     op: str
+    losses: list[dict[str, Any]] = field(default_factory=list)
 
 
 def encode(record: Any) -> bytes:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from airflow_tx.errors import OutcomeUnknown, RepairRefused, RequirementFailed
+from airflow_tx.errors import RepairRefused
+from airflow_tx.protocol import garbage
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.audit import Audit, note
-from airflow_tx.protocol.metadata import rebuilt_from, whole
+from airflow_tx.protocol.metadata import whole
 from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -33,7 +34,6 @@ from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
 STATE_LOST = "state-lost"
 RESET = "reset"
-_TOGETHER = 100  # deletions in one multi
 _RESETTING = "being reset: "
 
 
@@ -105,13 +105,13 @@ def ledger_lost(
         bid=None,
         op=stamp.op,
     )
+    after = garbage.left(after, paths, *_left(read, paths))
     writes = [*_folders(read, paths), *_emptied(read, stamp, paths, plan, anew)]
     writes.append(_put(read, paths.record, encode(after)))
     writes.append(_put(read, paths.current, encode(Counter(plan.current))))
     writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
     if plan.meta is not None:
-        there = set(_names(read, paths.sources))
-        writes += rebuilt_from(paths, plan.current - 1, plan.meta, partitioned=request.partitioned, there=there)
+        writes.append(Create(paths.meta(plan.current - 1), encode(plan.meta)))
     return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.summary)
 
 
@@ -124,13 +124,6 @@ def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int)
     writes = _bindings(read, stamp, paths, plan, anew)
     for folder in (paths.transactions, paths.metas):
         writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
-    for partition in _names(read, paths.sources):
-        folder = f"{paths.sources}/{partition}"
-        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
-    for txid in _names(read, paths.all_acks):
-        folder = f"{paths.all_acks}/{txid}"
-        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder)]
-        writes.append(Delete(folder))
     for name in _names(read, paths.histories):
         if int(name) >= anew:
             writes.append(Delete(f"{paths.histories}/{name}"))
@@ -154,11 +147,11 @@ def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int
     if plan.told:
         writes += _final(read, stamp, paths, plan)
         bound[paths.run(plan.told["key"])] = plan.current - 1
-    for name in _names(read, paths.runs):
-        path = f"{paths.runs}/{name}"
-        # Without a check: there is one binding for every run that ever was, and they never change.
-        txid = read.peek(Binding, path).txid
-        if (txid >= anew or txid in gone) and path not in bound:
+    # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
+    for txid in sorted(gone):
+        path = paths.run(opened[txid].key)
+        binding = read.find(Binding, path)
+        if binding is not None and binding.txid == txid and path not in bound:
             writes.append(Delete(path))
     return [*writes, *(_put(read, path, encode(Binding(txid))) for path, txid in bound.items())]
 
@@ -191,6 +184,12 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt) -> list[Writ
     return [Create(path, encode(Skipped(told["key"], told["run_id"], told["rows"], told["skip"], stamp.op)))]
 
 
+def _left(read: Reader, paths: Paths) -> list[str]:
+    """What is as large as the batches were: nothing that is begun after this finds it under its name."""
+    acks = [f"{paths.all_acks}/{name}" for name in _names(read, paths.all_acks)]
+    return [*acks, *([paths.sources] if _names(read, paths.sources) else [])]
+
+
 # --- --reset -----------------------------------------------------------------------------------------------------
 
 
@@ -211,22 +210,9 @@ def is_being_reset(data: bytes) -> bool:
 
 def empty(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in paths.folders:
+    for path in (*paths.folders, paths.sources):
         if path not in (paths.base, paths.coordinator):
-            _delete_below(store, path)
-
-
-def _delete_below(store: Store, path: str) -> None:
-    while children := store.children(path):
-        below = [f"{path}/{name}" for name in children.names[:_TOGETHER]]
-        if not below:
-            return
-        for each in below:
-            _delete_below(store, each)
-        try:
-            store.multi([], [Delete(each) for each in below])
-        except (RequirementFailed, OutcomeUnknown):
-            store.sync()  # somebody else deletes too, or the reply was lost: look again
+            garbage.empty(store, path)
 
 
 def reset(

@@ -54,7 +54,9 @@ class Repairs:
         self._check_owner(plan.incarnation)
         self._ledger.store.ensure(paths.root)
         step = partial(repair.ledger_lost, paths=paths, request=request, plan=plan, audit=audit)
-        return cast(Repaired, self._ledger.run(step))
+        done = cast(Repaired, self._ledger.run(step))
+        self._ledger.sweep()
+        return done
 
     def _check_owner(self, incarnation: str) -> None:
         """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from airflow_tx.errors import RunHeld, StaleBegin
+from airflow_tx.protocol import garbage
 from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.asking import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.changing import decided_anew, to_decide_anew
-from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole, written
+from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
-from airflow_tx.protocol.requirement import Delete, Put, Write
+from airflow_tx.protocol.requirement import Create, Put, Write
 from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRows, NeedRunState, Result, Stamp
 
 LIVE_RUN_STATES = frozenset({"queued", "running"})
@@ -53,7 +53,7 @@ def replay(
                 holder=record.run_id,
                 state=run_states[record.run_id],
             )
-    started = read.names(paths.acks(txid))
+    started = read.names(paths.acks(txid, record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed.
     again = request.retry or record.request == ""
@@ -109,7 +109,6 @@ def _next_attempt(
     meta = whole(read, paths, txid)
     partitioned = request.topology.partitioned
     rows, ended, base, size = meta.rows, meta.position, record.base, record.size
-    after = _own_places(meta, txid) if partitioned else ended
     lost, begins = record.lost, meta.begin
     stays = record.pinned or request.topology.source_kind == "transactional"
     if stays and to_decide_anew(record, rows):
@@ -124,7 +123,7 @@ def _next_attempt(
         else:
             # A partition that this transaction took up has no place before it; where it begins is not chosen anew.
             begins = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
-            place = going_on_at(topology, {**begins, **(position or {})} if begins else position)
+            place = going_on_at(read, paths, topology, {**begins, **(position or {})} if begins else position)
             if proposal is None or not proposal.answers(txid, place.digest):
                 return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest)
             nothing = (None, None if partitioned else position)
@@ -152,13 +151,13 @@ def _next_attempt(
         processed=None,
         yielded=None,
         error=None,
+        acks=garbage.acks_of(stamp, txid, record.attempt + 1),
     )
-    meta = Metadata(again.attempt, rows, after, begin=begins)
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        *written(read, paths, txid, meta, partitioned=partitioned, replaces=True),
-        *(Delete(f"{paths.acks(txid)}/{name}") for name in started),
-        Put(paths.acks(txid), b""),
+        Put(paths.meta(txid), encode(Metadata(again.attempt, rows, ended, begin=begins))),
+        Create(paths.acks(txid, again.acks), b""),
+        *garbage.removed(read, stamp, paths, paths.acks(txid, record.acks), started),
     )
     result = Begun(
         TransactionAttempt(txid, again.attempt, again.birth),
@@ -172,8 +171,3 @@ def _next_attempt(
         lost=tuple(lost),
     )
     return Decision(writes, result, paths.transaction(txid))
-
-
-def _own_places(meta: Metadata, txid: int) -> dict[str, Any]:
-    """The places of the partitions that take part in this very transaction."""
-    return {name: meta.position[name] for name, last in (meta.partitions or {}).items() if last == txid}

@@ -59,8 +59,8 @@ class StepRunner:
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
         synced = False
-        for _ in range(PASSES):
-            read = Reader(self.store, self._known)
+        for number in range(PASSES):
+            read = Reader(self.store, self._known, hasty=number == 0)
             stamp = Stamp(self.clock.now().isoformat(timespec="milliseconds"), self.ids.nonce())
             refusal: TxError | None = None
             try:

@@ -130,16 +130,7 @@ def commit_skip(
     assert record.skip is not None, "withdrawing a skip raises the epoch"
     kept = Skipped(record.key, record.run_id, whole(read, paths, txid).rows, record.skip, stamp.op)
     told = history_of(record, stamp, txid, Outcome.SKIPPED)
-    end = ended(
-        read,
-        stamp,
-        paths=paths,
-        topology=topology,
-        record=record,
-        history=told,
-        states=states,
-        limit=history,
-    )
+    end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states, limit=history)
     writes = (*end, Create(paths.skipped(txid), encode(kept)))
     return Decision(writes, Committed.first(topology, txid), paths.history(txid))
 

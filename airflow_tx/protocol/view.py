@@ -43,11 +43,13 @@ class TransactionDetails:
     :param batch: its rows and position, while the ledger keeps them; of a partitioned source those by partition, of
         every partition there is; of a skipped one its rows alone, until it is re-admitted.
     :param acks: per task (`task` or `task[index]`) what it contributed, while the transaction is open.
+    :param partitioned: whether rows and position are by partition.
     """
 
     transaction: TransactionView
     batch: Metadata | None
     acks: Mapping[str, Ack] = field(default_factory=dict)
+    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
             views.append(view_final(history, skipped.get(txid)))
     ordered = tuple(sorted(views, key=lambda view: -view.txid))
     return TopologyView(
-        paths.topology, record, current, allocated, ordered, _owner(store, paths), repairs(store, paths)
+        paths.topology, record, current, allocated, ordered, _owner(store, paths, line), repairs(store, paths)
     )
 
 
@@ -121,15 +123,15 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     batch = _batch(store, paths, txid)
     if txid in line.opened:
         (view,) = _open_views(store, paths, line, (txid,))
-        acks = {_task(key): entry for key, entry in _acks(store, paths, txid).items()}
-        return TransactionDetails(view, batch, acks)
+        acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
+        return TransactionDetails(view, batch, acks, topology.partitioned)
     skipped = _skipped(store, paths, txid)
     if skipped is not None and not is_back(skipped):
         batch = Metadata(0, skipped.rows, None)
     history = _history(store, paths, txid, skipped)
     if history is None:
         raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid))
-    return TransactionDetails(view_final(history, skipped), batch)
+    return TransactionDetails(view_final(history, skipped), batch, partitioned=topology.partitioned)
 
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
@@ -143,7 +145,7 @@ def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
 
 def _open_views(store: Store, paths: Paths, line: Line, txids: tuple[int, ...]) -> list[TransactionView]:
     line = replace(line, stale=_stale(store, paths, line))
-    return [view_open(paths.topology, txid, line, _acks(store, paths, txid)) for txid in txids]
+    return [view_open(paths.topology, txid, line, _acks(store, paths, txid, line.opened[txid])) for txid in txids]
 
 
 def _stale(store: Store, paths: Paths, line: Line) -> frozenset[int]:
@@ -190,8 +192,8 @@ def _batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
         raise
 
 
-def _acks(store: Store, paths: Paths, txid: int) -> dict[tuple[str, int], Ack]:
-    folder = paths.acks(txid)
+def _acks(store: Store, paths: Paths, txid: int, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
+    folder = paths.acks(txid, record.acks)
     children = store.children(folder)
     names = children.names if children else ()
     found = {ack_element(name): _get(store, Ack, f"{folder}/{name}") for name in names}
@@ -202,8 +204,9 @@ def _task(key: tuple[str, int]) -> str:
     return key[0] if key[1] < 0 else f"{key[0]}[{key[1]}]"
 
 
-def _owner(store: Store, paths: Paths) -> Mapping[str, Any] | None:
-    node = store.get(paths.owner)
+def _owner(store: Store, paths: Paths, line: Line) -> Mapping[str, Any] | None:
+    first = line.opened.get(line.current)
+    node = store.get(paths.owner(first.nonce)) if first is not None and first.nonce else None
     try:
         told = None if node is None else json.loads(node.data)
     except ValueError:

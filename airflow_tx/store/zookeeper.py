@@ -86,6 +86,7 @@ class ZooKeeperStore:
         self._requests = 0
         self._lost_at: float | None = None
         self._watches = Watches()
+        self._announced: dict[str, bytes] = {}
         client.add_listener(self._on_state)
 
     @property
@@ -170,21 +171,21 @@ class ZooKeeperStore:
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
-        """Show `data` in an ephemeral node at `path` within the block.
+        """Show `data` in an ephemeral node within the block, also in a new session.
 
-        For display only: nothing is waited for, and whatever goes wrong is ignored. A node that somebody else left is
-        replaced; at the end the node is removed, unless it is somebody else's by then.
+        For display only: nothing is waited for, and whatever goes wrong is ignored.
+
+        :param path: of this caller alone.
         """
-        self._tell(lambda: self._client.create_async(path, data, ephemeral=True)).rawlink(
-            lambda result: self._replace(path, data, result)
-        )
+        with self._state:
+            self._announced[path] = data
+            self._show(path)
         try:
             yield
-        except BaseException:
-            # Somebody may have taken the turn over, and show himself here.
-            self._tell(lambda: self._client.get_async(path)).rawlink(lambda found: self._remove_own(path, data, found))
-            raise
-        self._tell(lambda: self._client.delete_async(path))
+        finally:
+            with self._state:  # so that no new session shows it again
+                del self._announced[path]
+                self._tell(lambda: self._client.delete_async(path))
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -225,23 +226,14 @@ class ZooKeeperStore:
     def _set_watch(self, path: str) -> None:
         self._read(path, lambda: self._client.exists_async(path, watch=self._on_event))
 
-    def _tell(self, request: Callable[[], Any]) -> Any:
+    def _show(self, path: str) -> None:
+        self._tell(lambda: self._client.create_async(path, self._announced[path], ephemeral=True))
+
+    def _tell(self, request: Callable[[], Any]) -> None:
         try:
-            return self._sent(request)
+            self._sent(request)
         except Exception:  # noqa: BLE001 - an announcement must never stop a commit
-            return self._client.handler.async_result()
-
-    def _remove_own(self, path: str, data: bytes, found: Any) -> None:
-        """Not the node of somebody who shows himself there by now."""
-        if found.exception is None and found.value[0] == data:
-            self._tell(lambda: self._client.delete_async(path, version=found.value[1].version))
-
-    def _replace(self, path: str, data: bytes, result: Any) -> None:
-        if isinstance(result.exception, NodeExistsError):
-            transaction = self._client.transaction()
-            transaction.delete(path)
-            transaction.create(path, data, ephemeral=True)
-            self._tell(transaction.commit_async)
+            pass
 
     # --- connection ----------------------------------------------------------------------------------------------
 
@@ -249,6 +241,8 @@ class ZooKeeperStore:
         with self._state:
             if self._client.connected:
                 self._lost_at = None
+                for path in self._announced:
+                    self._show(path)  # the session may be a new one; else it is there already
             elif self._lost_at is None:
                 self._lost_at = time.monotonic()
             self._state.notify_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.loss import Loss
 from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import (
     FORMAT,
     History,
@@ -29,6 +32,7 @@ from airflow_tx.protocol.records import (
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import Begun, NoData
 from airflow_tx.protocol.view import topology_view, transaction_details
+from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the retention was too short")
@@ -247,8 +251,8 @@ def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_
     topology.accept(10)
     second = topology.begin("r2")
     assert (second.rows, second.lost) == ([50, 60], ("rows 10 to 49 of it",))
-    accepted = topology_view(topology.store, topology.paths).record.accepted[""]
-    assert [(each["place"], each["goes_on"]) for each in accepted] == [(25, 50), (10, 50)]
+    losses = [each for repair in topology_view(topology.store, topology.paths).repairs for each in repair.losses]
+    assert [(each["place"], each["goes_on"]) for each in losses] == [(10, 25), (25, 50), (10, 50)]
 
 
 def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str) -> None:
@@ -301,8 +305,8 @@ def test_who_accepted_it_when_and_why_is_on_the_record(each_store: Store, zookee
     (repair,) = view.repairs
     assert (repair.what, repair.who, repair.why) == ("accept-loss", AUDIT.who, AUDIT.why)
     assert (repair.told, repair.generation) == ("lost, and in no batch: rows 10 to 24 of it", 1)
-    (accepted,) = view.record.accepted[""]
-    assert accepted.items() >= {"who": AUDIT.who, "why": AUDIT.why, "when": repair.when}.items()
+    assert repair.losses == [{"partition": "", "place": 10, "goes_on": 25, "what": "rows 10 to 24 of it"}]
+    assert (view.record.losses, view.record.accepted) == ([1], {})
 
 
 def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Store, zookeeper_root: str) -> None:
@@ -311,7 +315,7 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
     topology.begin("r2")
     paths, store = topology.paths, topology.store
     for path, new in (
-        (paths.record, ("pace", "accepted")),
+        (paths.record, ("pace", "accepted", "losses")),
         (paths.transaction(2), ("size", "lost")),
         (paths.history(1), ("size", "lost")),
     ):
@@ -326,12 +330,76 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
     assert topology.begin("r3").rows == [20, 30]
 
 
+def old_losses(topology: Topology) -> None:
+    """Keep the accepted losses as older releases did: in the record of the topology."""
+    view = topology_view(topology.store, topology.paths)
+    accepted: dict[str, list[Any]] = {}
+    for repair in view.repairs:
+        for loss in repair.losses:
+            told = {"who": repair.who, "when": repair.when, "why": repair.why}
+            accepted.setdefault(loss["partition"], []).append({**loss, **told})
+    topology.store.multi([], [Put(topology.paths.record, encode(replace(view.record, losses=[], accepted=accepted)))])
+
+
+@pytest.mark.parametrize("release", ["this", "an older one"])
+def test_a_loss_is_dropped_once_the_source_has_passed_it_everywhere(
+    each_store: Store, zookeeper_root: str, kind: str, release: str
+) -> None:
+    log = Log(a=range(100), b=range(100))
+    topology = Topology(each_store, zookeeper_root, log, kind)
+    first = topology.begin("r1")
+    log.there = {"a": range(20, 100), "b": range(40, 40)}
+    topology.accept({"a": 10, "b": 10})
+    if release != "this":
+        old_losses(topology)
+
+    def kept() -> int:
+        record = topology_view(topology.store, topology.paths).record
+        return len(record.losses) + sum(map(len, record.accepted.values()))
+
+    topology.finish(first)
+    assert kept() == (1 if release == "this" else 2)
+    topology.finish(topology.begin("r2"))
+    assert kept() == 1, "b has taken no part"
+    log.there["b"] = range(40, 100)
+    third, fourth = topology.begin("r3"), topology.begin("r4")
+    assert (third.rows["b"], third.lost) == ([40, 50], ("rows 10 to 39 of b",))
+    topology.finish(third)
+    assert kept() == 0
+    topology.finish(fourth)
+    assert topology.begin("r5").rows == {"a": [50, 60], "b": [60, 70]}
+    assert topology_view(topology.store, topology.paths).repairs[0].why == AUDIT.why
+
+
+def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
+    each_store: Store, zookeeper_root: str
+) -> None:
+    names = [f"orders-of-the-whole-shop-{number}" for number in range(3000)]
+    log = Log(**{name: range(1000) for name in names})
+    topology = Topology(each_store, zookeeper_root, log, "opaque")
+    topology.finish(topology.begin("r1"))
+    place = 10
+    for start in (100, 200, 300):
+        log.there = {name: range(start, 1000) for name in names}
+        told = topology.accept(dict.fromkeys(names, place))
+        assert told.endswith("; and 480 more")
+        place = start
+    second = topology.begin("r2")
+    assert second.rows[names[-1]] == [300, 310]
+    assert (len(second.lost), second.lost[-1]) == (21, "and 8980 more")
+    assert len(topology_view(topology.store, topology.paths).record.losses) == 18
+    topology.finish(second)
+    assert topology_view(topology.store, topology.paths).record.losses == []
+
+
 def test_no_loss_moves_nothing() -> None:
+    read, paths = Reader(MemoryStore()), Paths("/", "t")
     none = TopologyRecord("i", "dag", "opaque", 1)
-    assert going_on_at(none, 10).position == 10
-    assert going_on_at(none, 10).passed(20) == []
+    assert going_on_at(read, paths, none, 10).position == 10
+    assert going_on_at(read, paths, none, 10).passed(20) == []
     lost = {"": [{"place": None, "goes_on": 5, "what": "rows"}]}
-    assert going_on_at(TopologyRecord("i", "dag", "opaque", 1, accepted=lost), None).position is None
+    record = TopologyRecord("i", "dag", "opaque", 1, accepted=lost)
+    assert going_on_at(read, paths, record, None).position is None
 
 
 def test_a_record_of_losses_is_read_as_it_was_written() -> None:

@@ -130,15 +130,17 @@ def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipelin
 
 
 def test_the_owner_is_shown_and_nonsense_there_stops_nothing(pipeline: Pipeline) -> None:
-    pipeline.begin("r1")
+    begun = pipeline.begin("r1")
     store, paths = pipeline.store, pipeline.paths
     assert topology_view(store, paths).owner is None
-    store.multi([], [Create(paths.owner, b'{"run_id":"r1"}')])
+    owner = paths.owner(pipeline.acquire(begun, pipeline.process(begun)).token.nonce)
+    assert topology_view(store, paths).owner is None
+    store.multi([], [Create(owner, b'{"run_id":"r1"}')])
     assert topology_view(store, paths).owner == {"run_id": "r1"}
     for nonsense in (b"", b"\xff", b"[]"):
-        store.multi([], [Put(paths.owner, nonsense)])
+        store.multi([], [Put(owner, nonsense)])
         assert topology_view(store, paths).owner is None
-    store.multi([], [Delete(paths.owner)])
+    store.multi([], [Delete(owner)])
 
 
 def test_a_damaged_record_stops_with_its_path(pipeline: Pipeline) -> None:
@@ -276,7 +278,7 @@ def test_the_details_of_a_batch_with_partitions_put_it_together(pipeline: Pipeli
     for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
         request = BeginRequest(topology, run, run, "000001", False, {})
         pipeline.ledger.begin(request, decide=lambda *_, batch=batch: batch, run_state=lambda _: None)
-    found = transaction_details(pipeline.store, pipeline.paths, 2).batch
-    assert found is not None
-    assert (found.rows, found.position) == ({"a": [1, 2]}, {"a": 2, "b": 5})
-    assert found.partitions == {"a": 2, "b": 1}
+    found = transaction_details(pipeline.store, pipeline.paths, 2)
+    assert found.partitioned
+    assert found.batch is not None
+    assert (found.batch.rows, found.batch.position) == ({"a": [1, 2]}, {"a": 2, "b": 5})

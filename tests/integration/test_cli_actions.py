@@ -553,7 +553,7 @@ def test_show_puts_a_batch_with_partitions_together(
     assert shown["batch"] == '{"a":[1,2]}'
     assert shown["partitions"].splitlines() == [
         "a: rows [1,2], position 2",
-        "b: rows none, position 5 (since transaction 1)",
+        "b: rows none, position 5",
     ]
 
 

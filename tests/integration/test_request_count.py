@@ -29,7 +29,7 @@ class Counted(Pipeline):
             self.work(begun, task)
         ledger = self.ledger
         processed = self.complete(begun, ledger)
-        with self._store.announce(self.paths.owner, b"me"):
+        with self._store.announce(self.paths.owner("n"), b"me"):
             self.mark(self.acquire(begun, processed, ledger), ledger)
         assert begun.attempt.txid == int(run)
         return self._sent() - before

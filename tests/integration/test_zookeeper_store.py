@@ -6,14 +6,17 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable, TooMuchMetadata
+from airflow_tx.operators.looking import Looker
 from airflow_tx.protocol.api import Node
 from airflow_tx.protocol.requirement import Create, Put, Unchanged
 from airflow_tx.protocol.view import topologies, topology_view
+from airflow_tx.state.api import Grant
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
@@ -245,23 +248,99 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+# --- sizes -------------------------------------------------------------------------------------------------------
+
+
+def test_what_every_path_gets_in_front_counts_for_the_size_of_a_multi(
+    server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
+) -> None:
+    """The server would cut the connection, and nobody would know whether it happened."""
+    client, store = client_of(server.start().hosts, config={"chroot": f"{zookeeper_root}/{'deep' * 50}"})
+    store.ensure("/many")
+    many = [Create(f"/many/{number}", b"") for number in range(4000)]
+    session = client.client_id[0]
+    with pytest.raises(TooMuchMetadata, match=r"^/many/0 and what is written with it would hold 1\d{6} bytes"):
+        store.multi([], many)
+    store.multi([], many[:3000])
+    assert len(store.children("/many").names) == 3000  # type: ignore[union-attr]
+    assert client.client_id[0] == session
+
+
+def test_the_limit_of_a_store_is_that_of_its_servers(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+    _, store = client_of(server.hosts, limit=2000)
+    with pytest.raises(TooMuchMetadata, match="would hold 1900 bytes, and ZooKeeper takes at most 2000"):
+        store.multi([], [Put(root, b"x" * 1900)])
+    store.multi([], [Put(root, b"x" * 1500)])
+
+
 # --- the owner ---------------------------------------------------------------------------------------------------
 
 
-def test_an_announcement_is_shown_replaced_and_taken_back(
+def test_an_announcement_is_shown_and_taken_back(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+    client, store = client_of(server.hosts)
+    path = f"{root}/owner"
+    with store.announce(path, b"me"):
+        shown = eventually(lambda: (n := store.get(path)) and n.data == b"me" and n, _SOON, "it is shown")
+        assert shown
+        assert client.exists(path).ephemeralOwner == client.client_id[0]
+    store.sync()
+    assert store.get(path) is None
+
+
+def test_an_announcement_is_shown_again_in_a_new_session_and_not_after_its_end(
     server: LocalZooKeeper, client_of: Connect, root: str
 ) -> None:
     client, store = client_of(server.hosts)
     _, other = client_of(server.hosts)
     path = f"{root}/owner"
-    with other.announce(path, b"old"):
-        other.sync()
-        with store.announce(path, b"new"):
-            shown = eventually(lambda: (n := store.get(path)) and n.data == b"new" and n, _SOON, "it is shown")
-            assert shown
-            assert client.exists(path).ephemeralOwner == client.client_id[0]
-        store.sync()
-        assert store.get(path) is None
+
+    def expire() -> None:
+        session = client.client_id[0]
+        server.expire_session(client)
+        eventually(lambda: client.connected and client.client_id[0] != session, _SOON, "it has a new session")
+
+    with store.announce(path, b"me"):
+        eventually(lambda: other.get(path), _SOON, "it is shown")
+        expire()
+        eventually(lambda: other.get(path), _SOON, "it is shown again")
+        assert client.exists(path).ephemeralOwner == client.client_id[0]
+    expire()
+    store.sync()
+    assert other.get(path) is None
+
+
+def test_a_committer_that_is_held_up_after_its_mark_takes_no_announcement_of_the_next_one(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
+    """The coordinator would take the next one for dead."""
+    server.start()
+    _, store = client_of(server.hosts)
+    pipeline = Pipeline(store, root)
+    looker = Looker(store, pipeline.paths)
+
+    def granted(run: str) -> Grant:
+        begun = pipeline.begin(run)
+        return pipeline.acquire(begun, pipeline.process(begun))
+
+    def shown() -> bool | None:
+        look = looker.look()
+        assert look is not None
+        return look.owner
+
+    first = granted("r1")
+    with ExitStack() as late:
+        late.enter_context(store.announce(pipeline.paths.owner(first.token.nonce), b"r1"))
+        eventually(shown, _SOON, "the first one is shown")
+        pipeline.mark(first)
+        second = granted("r2")
+        assert shown() is False
+        with store.announce(pipeline.paths.owner(second.token.nonce), b"r2"):
+            late.close()
+            store.sync()
+            assert shown() is True
+            assert topology_view(store, pipeline.paths).owner is None  # b"r2" is no JSON
+    store.sync()
+    assert shown() is False
 
 
 def test_an_announcement_never_blocks_and_never_fails(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
@@ -290,7 +369,7 @@ def test_everything_made_under_a_login_belongs_to_it_alone(
     client, store = client_of(server.hosts, config=ada)
     pipeline = Pipeline(store, "/root")
     pipeline.run("r1")
-    with store.announce(pipeline.paths.owner, b"x"):
+    with store.announce(pipeline.paths.owner("n"), b"x"):
         store.sync()
         client.chroot = ""
         for path in _below(client, zookeeper_root + "-chroot"):

@@ -191,7 +191,7 @@ def _shown(value: Any) -> Hashable:
     if isinstance(value, Ledger):
         return _shown(value._known)
     if isinstance(value, Reader):
-        return (_shown(value._known), _shown(value.seen), _shown(value._versions), value.guessed)
+        return (_shown(value._known), _shown(value.seen), _shown(value._versions), value.guessed, value.hasty)
     if isinstance(value, Memory):
         return (_shown(value.nodes), _shown(value.children))
     if isinstance(value, dict):

@@ -248,38 +248,11 @@ MUTANTS = (
         _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
     ),
     Mutant(
-        "a partition's newest place is rotated away",
-        ((metadata.forgotten, "if last == txid and name in before", "if name in before"),),
+        "a partition that takes no part loses its place",
+        ((metadata.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
         _trace(
             test_partitions,
             "test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place",
-            partitioned=True,
-        ),
-    ),
-    Mutant(
-        "later transactions are not told of partitions that left",
-        ((metadata._followed, "for name in left:", "for name in ():"),),
-        _trace(
-            test_partitions.TestReplayWithOtherPartitions,
-            "test_one_that_is_lost_in_a_replay_is_back_later_where_it_stood",
-            partitioned=True,
-        ),
-    ),
-    Mutant(
-        "later transactions are not told of partitions that joined",
-        ((metadata._followed, "for name in joined:", "for name in ():"),),
-        _trace(
-            test_partitions.TestReplayWithOtherPartitions,
-            "test_one_that_joins_in_a_replay_is_not_looked_for_where_rotation_took_it_away",
-            partitioned=True,
-        ),
-    ),
-    Mutant(
-        "a transaction allocated meanwhile is not told",
-        ((metadata._followed, "read.get(Counter", "read.peek(Counter"),),
-        _trace(
-            test_partitions.TestReplayWithOtherPartitions,
-            "test_a_transaction_allocated_while_partitions_change_is_told_too",
             partitioned=True,
         ),
     ),

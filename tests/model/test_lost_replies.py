@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -176,9 +177,9 @@ def seen(topology: Topology) -> dict[str, Any]:
     for path in topology.tree():
         data = store.get(path).data
         value = json.loads(data) if data else {}
-        for name in ("op", "nonce", "request", "incarnation", "tasks"):
+        for name in ("op", "nonce", "request", "incarnation", "tasks", "birth", "acks"):
             value.pop(name, None)
-        found[path] = value
+        found[re.sub(r"/acks/([0-9.]+)-[0-9a-f]+", r"/acks/\1", path)] = value
     return found
 
 

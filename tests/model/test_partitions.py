@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import StaleBatch
+from airflow_tx.protocol.records import Metadata, decode, encode
+from airflow_tx.protocol.requirement import Create, Put, Write
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
@@ -59,7 +61,6 @@ class TestReplayWithOtherPartitions:
         first.begin({"A": 1})
         first.process({})
         first.commit()
-        assert partitioned.position(3) == {"A": 3}
         second.process({})
         with pytest.raises(StaleBatch):
             second.commit()
@@ -72,14 +73,11 @@ class TestReplayWithOtherPartitions:
         second.begin({"A": 1, "B": 5})
         third.begin({"A": 1})
         second.begin({"A": 1})
-        assert partitioned.position(3) == {"A": 3, "B": 5}
         second.process({})
         second.commit()
         assert third.whole({"B": 1}).rows == {"B": [5, 6]}
 
-    def test_one_that_joins_in_a_replay_is_not_looked_for_where_rotation_took_it_away(
-        self, partitioned: Topology
-    ) -> None:
+    def test_one_that_joins_in_a_replay_goes_on_from_there(self, partitioned: Topology) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
         second, third, fourth = (Run(partitioned, name) for name in ("r2", "r3", "r4"))
         second.begin({"A": 1})
@@ -88,7 +86,6 @@ class TestReplayWithOtherPartitions:
         second.begin({"A": 1, "B": 2})
         second.process({})
         second.commit()
-        assert partitioned.position(4) == {"A": 4, "B": 7}
         assert third.whole({"B": 1}).rows == {"B": [7, 8]}
         assert fourth.whole({"A": 1, "B": 1}).rows == {"A": [2, 3], "B": [8, 9]}
 
@@ -100,7 +97,7 @@ class TestReplayWithOtherPartitions:
         assert partitioned.position(1) is None
         assert second.whole({"B": 2}).rows == {"B": [0, 2]}
 
-    def test_a_transaction_allocated_while_partitions_change_is_told_too(self, partitioned: Topology) -> None:
+    def test_one_allocated_while_partitions_change_starts_where_the_others_end(self, partitioned: Topology) -> None:
         """Between the reads of the replay and its multi another run begins."""
         first, second, third = (Run(partitioned, name) for name in ("r1", "r2", "r3"))
         first.begin({"A": 1, "B": 5})
@@ -120,7 +117,9 @@ class TestReplayWithOtherPartitions:
         partitioned.store = Late
         first.begin({"A": 1})
         assert third.begun is not None
-        assert partitioned.position(3) == {"A": 3}
+        assert first.whole({"A": 1}).rows == {"A": [0, 1]}
+        assert second.whole({"A": 1}).position == {"A": 2}
+        assert third.whole({"A": 1, "B": 1}).rows == {"A": [2, 3], "B": [0, 1]}
 
     def test_only_a_later_batch_whose_partitions_moved_is_broken(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
@@ -158,6 +157,48 @@ class TestSkippedPartitions:
         second.commit()
         assert first.whole({}).rows == {"A": [0, 1], "B": [0, 2]}
         assert fourth.whole({"B": 1}).rows == {"B": [2, 3]}
+
+
+def kept_as_before(topology: Topology) -> None:
+    """Let the ledger look as older releases kept it: one record for each partition and transaction."""
+    store, paths = topology.store(), topology.paths
+    lasts: dict[str, int] = {}
+    writes: list[Write] = [Create(paths.sources, b"")]
+    for txid in sorted(map(int, store.children(paths.metas).names)):
+        meta = decode(Metadata, "", store.get(paths.meta(txid)).data)
+        rows, begins = meta.rows or {}, meta.begin or {}
+        parts = {name for name in meta.position if name in rows or name not in lasts}
+        for name in sorted(parts):
+            writes += [] if name in lasts else [Create(paths.places(name), b"")]
+            part = Metadata(meta.attempt, rows.get(name), meta.position[name], begin=begins.get(name))
+            writes.append(Create(paths.place(name, txid), encode(part)))
+        lasts |= dict.fromkeys(parts, txid)
+        writes.append(Put(paths.meta(txid), encode(Metadata(meta.attempt, None, None, dict(lasts)))))
+    store.multi([], writes)
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["committed", "replayed"])
+def test_records_by_partition_of_an_older_release_are_read_and_removed_with_the_last_batch_that_names_them(
+    partitioned: Topology, replayed: bool
+) -> None:
+    Run(partitioned, "r1").whole({"A": 1, "B": 5})
+    second, third = Run(partitioned, "r2"), Run(partitioned, "r3")
+    second.begin({"A": 1})
+    third.begin({"B": 1})
+    kept_as_before(partitioned)
+    assert partitioned.position(3) == {"A": 2, "B": 6}
+    if replayed:
+        second.begin({"A": 2})
+    second.process({})
+    second.commit()
+    if replayed:
+        third.begin({"B": 1})
+    third.process({})
+    third.commit()
+    assert partitioned.position(3) == {"A": 3 if replayed else 2, "B": 6}
+    assert Run(partitioned, "r4").whole({"A": 1}).position == {"A": 4 if replayed else 3, "B": 6}
+    # Not if it was replayed: then nothing names them, and nothing is due to be forgotten.
+    assert replayed == any(path.startswith(partitioned.paths.sources) for path in partitioned.tree())
 
 
 def kinds(tree: list[str], topology: Topology) -> list[str]:

@@ -497,7 +497,9 @@ def _final(before: World, after: World) -> World:
 
 def _check_mark(world: World) -> None:
     """What is being committed is what the newest try of every task has acked."""
-    folder = PATHS.acks(world.current) + "/"
+    record = world.record(world.current)
+    assert record is not None
+    folder = PATHS.acks(world.current, record.acks) + "/"
     for path, node in world.nodes.items():
         if path.startswith(folder):
             entry = decode(Ack, path, node.data)

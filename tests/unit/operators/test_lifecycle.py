@@ -15,7 +15,7 @@ from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.beginning import ask
 from airflow_tx.operators.lifecycle import Batch, Processing
 from airflow_tx.operators.spec import Payload
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
 from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
@@ -56,7 +56,7 @@ class Dag:
         return {"ti": ti, "dag": self.dag, "task": done}
 
     def ack(self, task_id: str) -> Ack | None:
-        path = PATHS.ack(1, task_id, -1)
+        path = f"{PATHS.acks(1, self.record().acks)}/{ack_name(task_id, -1)}"
         node = self.store.get(path)
         return None if node is None else decode(Ack, path, node.data)
 

@@ -9,10 +9,13 @@ import pytest
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.accepting import going_on_at
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.sources.kafka import KafkaSource
 from airflow_tx.sources.kafka_places import Extent, Look, Range, available, chosen, losses, place_of
 from airflow_tx.sources.sizing import Limit
+from airflow_tx.store.memory import MemoryStore
 
 
 def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]) -> Look:
@@ -91,6 +94,7 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
 ) -> None:
     source = KafkaSource(topic="t")
     topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
+    read, paths = Reader(MemoryStore()), Paths("/", "t")
     position: Any = {"t-0": place_of(ids[0], 7)}
     batches = []
     # Cut to 5, written again up to 7, and cut and written once more.
@@ -98,11 +102,11 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
         for end in (5, 6, 7, 7):
             seen = Look({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
             monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
-            for loss in losses(seen, going_on_at(topology, position).position):
+            for loss in losses(seen, going_on_at(read, paths, topology, position).position):
                 topology.accepted.setdefault(loss.partition, []).append(
                     {"place": loss.place, "goes_on": loss.goes_on, "what": loss.what}
                 )
-            decided = source.decide(TransactionAttempt(1, 1), going_on_at(topology, position).position)
+            decided = source.decide(TransactionAttempt(1, 1), going_on_at(read, paths, topology, position).position)
             if decided is not None:
                 batches.append((decided.rows["t-0"]["from"], decided.rows["t-0"]["to"]))  # type: ignore[index,call-overload]
                 position = decided.position

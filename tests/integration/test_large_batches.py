@@ -1,0 +1,253 @@
+"""Batches of many tasks and of many partitions: no multi grows beyond what ZooKeeper takes. Source: PROTOCOL §4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
+from airflow_tx.operators.skipping import take_skip
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.paths import ack_name
+from airflow_tx.protocol.rebuilding import Held
+from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
+from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.requirement import Create, Delete, Put, Requirement, Write
+from airflow_tx.protocol.step import Begun
+from airflow_tx.state import Sum
+from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+
+TASKS, INSTANCES = 6, 1024
+MOST = 20
+"""Requests that a commit takes."""
+
+
+class Logger:
+    """A log that nobody reads."""
+
+    def info(self, *_: object) -> None:
+        """Forget it."""
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
+
+
+class Finished(Pipeline):
+    """A pipeline that ends what has acked."""
+
+    def finish(self, begun: Begun) -> None:
+        grant = self.acquire(begun, self.complete(begun))
+        self.write(grant, begun.rows)
+        self.mark(grant)
+
+
+class Wide(Finished):
+    """Each task is mapped to many instances."""
+
+    def map(self, begun: Begun, *, tasks: int = TASKS) -> str:
+        """Let all instances have acked; where their acks lie."""
+        txid = begun.attempt.txid
+        acks = self.paths.acks(txid, self.record(txid).acks)
+        entry = encode(Ack("1", "op", emitted="1", acked="1", done=True, rows=1))
+        mapped = [f"count_the_words_of_part_{task}" for task in range(tasks)]
+        names = [ack_name(task, index) for task in mapped for index in range(INSTANCES)]
+        for start in range(0, len(names), 1000):
+            made = [Create(f"{acks}/{name}", entry) for name in names[start : start + 1000]]
+            self.store.multi([], [*made, Put(acks, b"")])
+        return acks
+
+    def record(self, txid: int) -> TransactionRecord:
+        node = self.store.get(path := self.paths.transaction(txid))
+        assert node is not None
+        return decode(TransactionRecord, path, node.data)
+
+    def garbage(self) -> list[str]:
+        node = self.store.get(self.paths.record)
+        assert node is not None
+        return decode(TopologyRecord, self.paths.record, node.data).garbage
+
+    def kept(self) -> Sequence[str]:
+        children = self.store.children(self.paths.all_acks)
+        assert children is not None
+        return children.names
+
+
+class Cut:
+    """A store whose process dies when it removes what a step has left."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.died = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        if not requirements and writes:
+            self.died += 1
+            raise StoreUnavailable(hosts="h", connection="c", reason="killed")
+        self._store.multi(requirements, writes)
+
+
+def test_a_transaction_of_six_times_1024_instances_commits(store: ZooKeeperStore, zookeeper_root: str) -> None:
+    pipeline = Wide(store, zookeeper_root, tasks=0)
+    first = pipeline.begin("r1")
+    pipeline.map(first)
+    pipeline.finish(first)
+    assert (pipeline.kept(), pipeline.garbage()) == ((), [])
+    assert pipeline.run("r2") == 2
+
+
+def test_it_is_replayed_and_only_the_acks_of_its_new_attempt_count(store: ZooKeeperStore, zookeeper_root: str) -> None:
+    pipeline = Wide(store, zookeeper_root, tasks=1)
+    pipeline.map(pipeline.begin("r1"))
+    again = pipeline.begin("r1")
+    assert (again.attempt.attempt, len(pipeline.kept()), pipeline.garbage()) == (2, 1, [])
+    assert list(pipeline.process(again).acks) == [("task0", -1)]
+    pipeline.finish(again)
+    assert (pipeline.kept(), pipeline.garbage()) == ((), [])
+
+
+def test_it_is_skipped(store: ZooKeeperStore, zookeeper_root: str) -> None:
+    pipeline = Wide(store, zookeeper_root, tasks=0)
+    pipeline.map(pipeline.begin("r1"))
+    pipeline.ledger.note_skip(1, Audit("ann", "test"))
+    take_skip(pipeline.ledger, 1, {}, log=Logger())
+    assert (pipeline.kept(), pipeline.garbage()) == ((), [])
+    assert pipeline.run("r2") == 2
+
+
+def test_what_a_committer_left_that_died_after_its_mark_is_removed_by_the_next(
+    store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    pipeline = Wide(store, zookeeper_root, tasks=0)
+    begun = pipeline.begin("r1")
+    acks = pipeline.map(begun, tasks=1)
+    pipeline.store = dying = Cut(store)  # type: ignore[assignment]
+    pipeline.finish(begun)
+    assert (dying.died, len(pipeline.garbage())) == (1, 1)
+    pipeline.store = store
+    with pytest.raises(RequirementFailed):
+        store.multi([], [Create(acks, b"")])
+    pipeline.run("r2")
+    assert (pipeline.kept(), pipeline.garbage()) == ((), [])
+
+
+def test_a_transaction_that_an_older_release_began_goes_on(store: ZooKeeperStore, zookeeper_root: str) -> None:
+    pipeline = Wide(store, zookeeper_root)
+    paths = pipeline.paths
+    for run in ("r1", "r2"):
+        txid = pipeline.begin(run).attempt.txid
+        # Its acks lay under its txid, and nothing said so.
+        old = {name: value for name, value in asdict(pipeline.record(txid)).items() if name not in ("acks", "birth")}
+        data = dumps({"format": 1, **old}).encode()
+        moved: list[Write] = [Create(paths.acks(txid, ""), b""), Delete(paths.acks(txid, pipeline.record(txid).acks))]
+        store.multi([], [*moved, Put(paths.transaction(txid), data)])
+    begun = pipeline.begin("r1")
+    assert pipeline.kept() == (pipeline.record(1).acks, "2")
+    pipeline.process(begun)
+    pipeline.finish(begun)
+    second = Begun(TransactionAttempt(2, 1), 2, 2, digest(2), replay=False)
+    pipeline.work(second, "task0")
+    assert store.get(f"{paths.acks(2, '')}/{ack_name('task0', -1)}") is not None
+    pipeline.finish(second)
+    assert pipeline.kept() == ()
+
+
+# --- partitions --------------------------------------------------------------------------------------------------
+
+PARTITIONS = [f"orders-of-the-whole-shop-{number}" for number in range(5000)]
+
+
+class Partitioned(Finished):
+    """Each transaction takes a row of each partition."""
+
+    def __init__(self, store: Store, root: str, states: Sequence[FencedState] = ()) -> None:
+        super().__init__(store, root, states)
+        self.request = TopologyRequest("dag", "opaque", 8, partitioned=True)
+
+    def begin(self, run: str) -> Begun:
+        request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, {"task0": "1"})
+        begun = self.ledger.begin(request, decide=self.decide, run_state=lambda run_id: "failed")
+        assert isinstance(begun, Begun), begun
+        return begun
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Any:
+        places = position or dict.fromkeys(PARTITIONS, 0)
+        rows = {name: [place, place + 1] for name, place in places.items()}
+        return rows, {name: place + 1 for name, place in places.items()}
+
+    def write(self, grant: Grant, rows: Any) -> None:
+        super().write(grant, 1)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SqlState:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    return SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}, label="s")
+
+
+def test_a_batch_of_5000_partitions_is_begun_replayed_and_committed(
+    store: ZooKeeperStore, zookeeper_root: str, state: SqlState
+) -> None:
+    pipeline = Partitioned(store, zookeeper_root, [state])
+    assert pipeline.run("r1") == 1
+    pipeline.begin("r2")
+    assert pipeline.begin("r2").attempt.attempt == 2
+    assert pipeline.run("r2") == 2
+    third = pipeline.begin("r3")
+    assert (third.rows[PARTITIONS[-1]], len(third.rows)) == ([2, 3], 5000)
+    pipeline.process(third)
+    before = store.requests
+    pipeline.finish(third)
+    assert store.requests - before <= MOST
+
+
+def test_a_lost_ledger_of_5000_partitions_is_rebuilt_whoever_wrote_it(
+    store: ZooKeeperStore, zookeeper_root: str, state: SqlState
+) -> None:
+    pipeline = Partitioned(store, zookeeper_root, [state])
+    pipeline.run("r1")
+    pipeline.begin("r2")
+    for start in range(0, len(PARTITIONS), 1000):
+        of = PARTITIONS[start : start + 1000]
+        place = encode(Metadata(1, [0, 1], 1))
+        folder = [Create(pipeline.paths.sources, b"")] if not start else []
+        folders = [Create(pipeline.paths.places(name), b"") for name in of]
+        store.multi([], [*folder, *folders, *(Create(pipeline.paths.place(name, 1), place) for name in of)])
+    fence = state.fence()
+    assert fence is not None
+    held = [Held.of(state.name, undoable=True, fence=fence)]
+    Repairs(pipeline.ledger).ledger_lost(held, pipeline.request, Audit("ann", "restored"))
+    assert store.children(pipeline.paths.sources) is None
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [2]
+
+
+def test_a_batch_too_large_for_a_record_is_refused_by_name_and_nothing_is_allocated(
+    store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root)
+    pipeline.ledger.open(pipeline.request)
+    request = BeginRequest(pipeline.request, "r1", "r1", "0", False, {"task0": "1"})
+    with pytest.raises(TooMuchMetadata, match=f"{pipeline.paths.meta(1)} would hold .* let the source put fewer rows"):
+        pipeline.ledger.begin(request, decide=lambda *_: ("x" * 1_050_000, 1), run_state=lambda _: None)
+    assert store.get(pipeline.paths.transaction(1)) is None
+    assert pipeline.run("r1") == 1
