@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.errors import ConfigError, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source, SourceKind, TransactionalSource
 from airflow_tx.sources.fileset import Position, split_glob
@@ -27,6 +28,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
+
+
+_SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
 
 
 class Files(Source):
@@ -219,17 +223,22 @@ class Files(Source):
             try:
                 yield from read_rows(path, self.format, options, self.schema)
             except (ValueError, OSError) as error:
-                raise self._unreadable(attempt, path, error) from None
+                raise self._unreadable(attempt, f"{path}: {error}") from None
+
+    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        """See `Source.cause`: Spark's own words for a file that it cannot read say nothing of what to do."""
+        told = _SPARK_CANNOT.search(str(error))
+        return None if told is None else self._unreadable(attempt, told[0].rstrip("."))
 
     def _header_schema(self, attempt: TransactionAttempt, path: FilePath, options: Mapping[str, Any]) -> str | None:
         try:
             return csv_schema(path, options)
         except (ValueError, OSError) as error:
-            raise self._unreadable(attempt, path, error) from None
+            raise self._unreadable(attempt, f"{path}: {error}") from None
 
-    def _unreadable(self, attempt: TransactionAttempt, path: FilePath, error: Exception) -> SourceError:
+    def _unreadable(self, attempt: TransactionAttempt, problem: str) -> SourceError:
         remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or correct the source's options and "
-        return self._refused(f"{path}: {error}", f"{remedy}schema, then clear the task.")
+        return self._refused(problem, f"{remedy}schema, then clear the task.")
 
     def _root(self) -> str:
         """The folder before the first wildcard, which exists."""

@@ -54,3 +54,38 @@ def test_a_dag_or_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_th
     stack.commit_runs("tested", "r2")
     assert stack.ledger("tested").allocated == 2
     stack.assert_counted_once("tested", 2 * SIZE)
+
+
+_RENAMED = """from counting import counting_dag
+
+dag = counting_dag({dag_id!r}, table="renamed")  # airflow DAG
+"""
+
+
+def test_a_renamed_dag_goes_on_where_it_stood_also_after_the_old_one_was_deleted(stack: Stack) -> None:
+    airflow, file, broken = stack.airflow, stack.airflow_dags / "renamed.py", stack.signal()
+    file.write_text(_RENAMED.format(dag_id="before"))
+    stack.commit_runs("before", "r1")
+    broken.give()
+    stack.start("before", "r2", fail_while=broken)
+    airflow.wait_run("before", "r2", state="failed")
+
+    file.write_text(_RENAMED.format(dag_id="after"))
+    stack.start("after", "r3")
+    airflow.wait_run("after", "r3", state="failed")
+    assert "if the DAG was renamed: airflow tx rename OLD after --why TEXT" in airflow.whole_log(
+        "after", "r3", "commit"
+    )
+    airflow.command("dags", "delete", "before", "--yes")
+    airflow.command("tx", "rename", "before", "after", "--why", "a better name", "--yes")
+    airflow.command("tx", "replay", "after", "--failed")
+    airflow.wait_run("after", "r2")
+    airflow.clear_run("after", "r3")
+    airflow.wait_run("after", "r3")
+    assert [(entry.txid, entry.run_id) for entry in stack.ledger("after").history()] == [
+        (1, "r1"),
+        (2, "r2"),
+        (3, "r3"),
+    ]
+    stack.assert_counted_once("renamed", 3 * SIZE)
+    assert airflow.call("GET", "eventLogs", params={"event": "cli_rename"})["event_logs"]

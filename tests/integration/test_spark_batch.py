@@ -127,8 +127,14 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     descriptor = batch_of(area, tmp_path, schema="dep_delay INT, carrier STRING, origin STRING")
-    with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE|CAST_INVALID"):
-        Batch(descriptor, spark).read().collect()
+    batch = Batch(descriptor, spark)
+    with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE|CAST_INVALID") as failed:
+        batch.read().collect()
+    topology = descriptor.topology
+    advice = (
+        f"Correct the file, then: airflow tx replay {topology} 3 --changed-rows --why TEXT; or correct the source's"
+    )
+    assert advice in str(batch.cause(failed.value))
     swapped = batch_of(
         area, tmp_path, schema="carrier STRING, dep_delay INT, origin STRING", options={"nullValue": "NA"}
     )
