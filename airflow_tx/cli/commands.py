@@ -91,7 +91,12 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
     held = [
-        Held.of(name, undoable=states[name].kind is StateKind.OPAQUE, fence=fence)
+        Held.of(
+            name,
+            undoable=states[name].kind is StateKind.OPAQUE,
+            fence=fence,
+            holds=getattr(states[name], "holds", None),
+        )
         for name, fence in found.items()
         if fence is not None
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,21 +20,24 @@ class Held:
     """What the fence of a state says.
 
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
-    :param applied: whether all updates of the token's transaction are in the state.
+    :param holds: whether something of the token's transaction may be in the state.
+    :param applied: whether all of it is.
     :param batch: {"rows", "position", "prev"} of that transaction; and whose it is, unless an older release granted it.
     """
 
     state: str
     undoable: bool
+    holds: bool
     incarnation: str
     token: Token
     applied: bool
     batch: Any = field(hash=False)
 
     @classmethod
-    def of(cls, state: str, *, undoable: bool, fence: Any) -> Held:
+    def of(cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] | None = None) -> Held:
         """From a fence row as the state gives it.
 
+        :param holds: whether the state has something of a transaction; None: it cannot tell.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
         try:
@@ -46,7 +49,8 @@ class Held:
             raise UnreadableRecord(
                 path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
             )
-        return cls(state, undoable, fence.incarnation, fence.token, fence.applied, batch)
+        own = holds is None or holds(fence.token.txid)
+        return cls(state, undoable, own, fence.incarnation, fence.token, fence.applied, batch)
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,14 @@ def _check_open(paths: Paths, held: Sequence[Held], txid: int) -> None:
                 f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
                 "It went back: restore it to the same moment as the others, or --reset begins anew.",
             )
-        if each.token.txid == txid and each.applied and not each.undoable:
+        if each.token.txid == txid and each.holds and not each.undoable:
+            much = "complete" if each.applied else "half written"
+            others = ", but not in all others" if each.applied else ""
             raise _refuse(
                 paths,
-                f"transaction {txid} is complete in state {each.state!r}, which cannot undo it, but not in all others",
-                'Restore the states to one moment; kind="opaque" states can undo it.',
+                f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
+                f"Restore all states from backups of one moment, then repeat it; or begin anew: airflow tx repair "
+                f'{paths.topology} --reset. kind="opaque" states can undo it.',
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from airflow_tx.errors import (
     FenceForeign,
     FenceOutranked,
+    IncompleteBatch,
     LedgerBehind,
     Outranked,
     RepairRefused,
@@ -28,6 +30,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.rebuilding import Held
 from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
 from airflow_tx.protocol.requirement import Put
@@ -111,7 +114,12 @@ def repair_named_by(error: TxError, pipeline: Pipeline) -> None:
 def held_by(pipeline: Pipeline) -> list[Held]:
     fences = [(state, state.fence()) for state in pipeline.states]
     return [
-        Held.of(state.name, undoable=state.kind is StateKind.OPAQUE, fence=fence)
+        Held.of(
+            state.name,
+            undoable=state.kind is StateKind.OPAQUE,
+            fence=fence,
+            holds=getattr(state, "holds", None),
+        )
         for state, fence in fences
         if fence is not None
     ]
@@ -545,6 +553,33 @@ def test_a_half_written_transaction_that_cannot_be_undone_is_refused(
         Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
 
 
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_state_that_cannot_undo_is_begun_anew_only_if_it_holds_nothing_of_the_transaction(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases, written: int
+) -> None:
+    state = databases.state("a", "transactional")
+    lost = Pipeline(store, f"{zookeeper_root}/lost", [state], kind="transactional")
+    lost.run("r1")
+    begun = lost.begin("r2")
+    grant = lost.acquire(begun, lost.process(begun))
+    databases.back_up("a")
+    state.raise_fence(grant)
+    state.write(grant, [{"key": f"key {number}", "n": 1} for number in range(written)], complete=False)
+    pipeline = Pipeline(store, f"{zookeeper_root}/new", [state], kind="transactional")
+    fixes = Repairs(pipeline.ledger)
+    if written:
+        told = r"transaction 2 is half written in state 'a\.totals', which cannot undo it.*Restore all states"
+        with pytest.raises(RepairRefused, match=told):
+            fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
+        databases.put_back("a")
+        held = held_by(pipeline)
+    else:
+        held = [replace(each, holds=False) for each in held_by(pipeline)]
+    fixes.ledger_lost(held, pipeline.request, AUDIT)
+    assert pipeline.run("r2") == 2
+    assert pipeline.totals() == [1 + 2]
+
+
 def test_states_that_do_not_fit_together_are_refused(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
@@ -561,7 +596,7 @@ def test_states_that_do_not_fit_together_are_refused(
         fixes.ledger_lost(held_by(pipeline)[:1], pipeline.request, AUDIT)
     with pytest.raises(RepairRefused, match="no state of the DAG has a fence"):
         fixes.ledger_lost([], pipeline.request, AUDIT)
-    foreign = Held("c.totals", True, "other", Token(1, 3, 1, 1, "n"), True, {})
+    foreign = Held("c.totals", True, True, "other", Token(1, 3, 1, 1, "n"), True, {})
     with pytest.raises(RepairRefused, match="different ledgers"):
         fixes.ledger_lost([*held_by(pipeline), foreign], pipeline.request, AUDIT)
 
@@ -593,6 +628,22 @@ def test_a_reset_begins_again_from_nothing(store: ZooKeeperStore, zookeeper_root
     assert view.record.incarnation != before
     assert [pipeline.run("r1"), pipeline.run("r2")] == [1, 2]
     assert pipeline.totals() == [3, 3]
+
+
+def test_a_task_of_the_life_before_a_reset_acks_nothing_though_its_records_have_the_versions_it_remembers(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    begun, zombie, own = pipeline.begin("r1"), pipeline.ledger, TaskTry("task0", -1, "try 1")
+    zombie.start(begun.attempt, own)
+    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    again = pipeline.begin("r1")
+    assert again.attempt == begun.attempt
+    pipeline.ledger.start(again.attempt, TaskTry("task0", -1, "try 2"))
+    with pytest.raises(StaleAttempt, match="of another transaction of this number"):
+        zombie.ack(begun.attempt, own, rows=1)
+    with pytest.raises(IncompleteBatch):
+        pipeline.complete(again)
 
 
 def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
