@@ -37,7 +37,8 @@ _SERVE = """
 import contextlib, io, json, os, sys
 from airflow.cli import cli_parser
 
-asked, answers = sys.stdin, sys.stdout
+asked, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # a logger that holds stdout already writes no answers
 parser = cli_parser.get_parser()
 for line in asked:
     arguments, environment = json.loads(line)
