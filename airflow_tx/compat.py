@@ -15,6 +15,7 @@ from airflow_tx.compat_runs import RunNotStarted as RunNotStarted
 from airflow_tx.compat_runs import clear_run as clear_run
 from airflow_tx.compat_runs import create_run as create_run
 from airflow_tx.compat_runs import dag_file as dag_file
+from airflow_tx.compat_runs import is_current as is_current
 from airflow_tx.compat_runs import is_missing
 from airflow_tx.compat_runs import is_paused as is_paused
 from airflow_tx.compat_runs import is_paused_async as is_paused_async

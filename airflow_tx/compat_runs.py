@@ -248,6 +248,19 @@ async def _ask_async(message: Any) -> Any:
     return await task_runner.SUPERVISOR_COMMS.asend(message)
 
 
+def is_current(task_try: str) -> bool:
+    """Whether the asking task's own try is still the one that Airflow knows: a retry or a clear gives it another id.
+
+    :param task_try: the task instance's id.
+    """
+    from uuid import UUID
+
+    from airflow.sdk.execution_time.comms import DeleteTaskStateStore
+
+    # Nothing is deleted: no value has this name. Airflow looks for the try first, and says if there is none.
+    return _or_missing(DeleteTaskStateStore(ti_id=UUID(task_try), key="airflow_tx/is-current")) is not None
+
+
 def _or_missing(message: Any) -> Any:
     """Airflow's answer; None if there is no such thing."""
     from airflow.sdk.exceptions import AirflowRuntimeError

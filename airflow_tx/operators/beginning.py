@@ -44,6 +44,7 @@ def ask(
             decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
             decide_again=lambda attempt, rows: decide_again(_of(spec, run), attempt, rows),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
+            is_current=lambda: compat.is_current(str(ti.id)),
         )
         if not isinstance(answer, AlreadyCommitted):
             emit_lag(spec, ledger, log)

@@ -168,7 +168,7 @@ class Processing:
         from airflow_tx.protocol.step import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
-            answer = ledger.start(self.attempt, self._try)
+            answer = ledger.start(self.attempt, self._try, is_current=lambda: compat.is_current(self.task.task_try))
         if isinstance(answer, AlreadyCommitted):
             raise AirflowSkipException(
                 f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."

@@ -16,7 +16,7 @@ class BeginRequest:
     :param key: the run's identity: its run_id, or the interval or partition it stands for. None: a run that does not
         exist yet is to be given the next transaction; it will be called `tx-<txid>`, and so is its key.
     :param run_id: "" for a run that does not exist yet.
-    :param task_try: id of this try of `begin` (a UUIDv7: later tries are greater); "" if it is not the run that asks.
+    :param task_try: id of this try of `begin`; "" if it is not the run that asks.
     :param retry: whether Airflow retried `begin`, rather than somebody cleared it.
     :param tasks: per task that must ack, a random 64-bit id as 16 hex digits.
     """

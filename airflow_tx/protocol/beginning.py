@@ -53,9 +53,11 @@ def begin(
     request: BeginRequest,
     proposal: Proposal | None,
     run_states: Mapping[str, str | None],
+    current: Mapping[str, bool],
 ) -> Decision | Result:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
+    :param current: per try found in the ledger, whether the asking one was its task's current one after that.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
     topology = read.peek_if_any(TopologyRecord, paths.record)
@@ -72,7 +74,7 @@ def begin(
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
         return _final(read, stamp, paths, topology, request, proposal, binding.txid)
-    return replay(read, stamp, paths, topology, request, proposal, run_states, binding.txid, record)
+    return replay(read, stamp, paths, topology, request, proposal, run_states, current, binding.txid, record)
 
 
 def _final(

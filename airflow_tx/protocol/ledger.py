@@ -46,6 +46,7 @@ from airflow_tx.protocol.step import (
     Done,
     Granted,
     NeedBatch,
+    NeedCurrent,
     NeedRows,
     NeedRunState,
     NeedTopology,
@@ -77,6 +78,8 @@ DecideAgain = Callable[[TransactionAttempt, Any], Any]
 """Asks the source: (attempt, rows as they were decided) → the rows of the same place as they are now."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
+IsCurrent = Callable[[], bool]
+"""Asks Airflow whether the asking try is the current one of its task: not retried, cleared or deleted since."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Ledger(StepRunner):
         decide: Decide,
         run_state: RunState,
         decide_again: DecideAgain = lambda attempt, rows: rows,
+        is_current: IsCurrent = lambda: True,
     ) -> Begun | NoData | WindowFull | AlreadyCommitted:
         """Step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
@@ -118,6 +122,7 @@ class Ledger(StepRunner):
         """
         proposal: Proposal | None = None
         states: dict[str, str | None] = {}
+        current: dict[str, bool] = {}
         for _ in range(PASSES):
             step = partial(
                 beginning.begin,
@@ -125,6 +130,7 @@ class Ledger(StepRunner):
                 request=request,
                 proposal=proposal,
                 run_states=states,
+                current=current,
             )
             result = self.run(step)
             if isinstance(result, NeedTopology):
@@ -136,6 +142,8 @@ class Ledger(StepRunner):
                 proposal = Proposal(result.attempt.txid, result.asked, (again, None))
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
+            elif isinstance(result, NeedCurrent):
+                current[result.found] = is_current()
             else:
                 if isinstance(result, Begun):
                     self.sweep()
@@ -193,16 +201,20 @@ class Ledger(StepRunner):
             )
         )
 
-    def start(self, attempt: TransactionAttempt, task: TaskTry) -> Started | AlreadyCommitted:
-        """Step `start`; see `processing.start`."""
-        step = partial(
-            processing.start,
-            paths=self.paths,
-            attempt=attempt,
-            task=task,
-            emitted=self.ids.message_id(),
-        )
-        return cast("Started | AlreadyCommitted", self.run(step))
+    def start(
+        self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True
+    ) -> Started | AlreadyCommitted:
+        """Step `start`, asking Airflow where another try has started before; see `processing.start`."""
+        emitted, current = self.ids.message_id(), dict[str, bool]()
+        for _ in range(PASSES):
+            step = partial(
+                processing.start, paths=self.paths, attempt=attempt, task=task, emitted=emitted, current=current
+            )
+            result = self.run(step)
+            if not isinstance(result, NeedCurrent):
+                return cast("Started | AlreadyCommitted", result)
+            current[result.found] = is_current()
+        raise TooMuchContention(step="start", subject=task.task, times=PASSES)
 
     def ack(
         self,

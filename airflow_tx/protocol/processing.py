@@ -24,6 +24,7 @@ from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Decision,
     Done,
+    NeedCurrent,
     Processed,
     Result,
     Stamp,
@@ -42,7 +43,7 @@ class TaskTry:
     """One try of one task (or of one mapped instance).
 
     :param map_index: −1 for a task that is not mapped.
-    :param task_try: the task instance's id, new at every retry and clear; later ones are greater.
+    :param task_try: the task instance's id, new at every retry and clear.
     """
 
     task: str
@@ -84,10 +85,12 @@ def start(
     attempt: TransactionAttempt,
     task: TaskTry,
     emitted: int,
+    current: Mapping[str, bool],
 ) -> Decision | Result:
     """A processing task begins to work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
     :param emitted: random 64-bit id of the message a mapped instance emits to itself.
+    :param current: per try found in the ledger, whether `task` was still its task's current try after that.
     :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
     """
     record = newest(read, paths, attempt, "start")
@@ -96,7 +99,9 @@ def start(
     folder = paths.acks(attempt.txid, record.acks)
     path = f"{folder}/{ack_name(task.task, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
-    if found is not None and found.task_try > task.task_try:
+    if found is not None and found.task_try != task.task_try and found.task_try not in current:
+        return NeedCurrent(found.task_try)
+    if found is not None and not current.get(found.task_try, True):
         raise _stale_try("start", attempt, task, found)
     own = "0" if _by_begin(record, task) else f"{emitted:016x}"
     entry = encode(Ack(task.task_try, stamp.op, emitted=own))

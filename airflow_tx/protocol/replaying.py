@@ -16,7 +16,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.requirement import Create, Put, Write
-from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedRows, NeedRunState, Result, Stamp
+from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedCurrent, NeedRows, NeedRunState, Result, Stamp
 
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
@@ -29,6 +29,7 @@ def replay(
     request: BeginRequest,
     proposal: Proposal | None,
     run_states: Mapping[str, str | None],
+    current: Mapping[str, bool],
     txid: int,
     record: TransactionRecord,
 ) -> Decision | Result:
@@ -36,7 +37,9 @@ def replay(
 
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
-    if record.request > request.task_try:
+    if record.request not in ("", request.task_try) and record.request not in current:
+        return NeedCurrent(record.request)
+    if not current.get(record.request, True):
         raise StaleBegin(
             run_id=request.run_id,
             txid=txid,

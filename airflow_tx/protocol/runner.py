@@ -22,6 +22,7 @@ from airflow_tx.protocol.step import (
     Decision,
     Done,
     NeedBatch,
+    NeedCurrent,
     NeedRows,
     NeedRunState,
     NeedTopology,
@@ -31,7 +32,7 @@ from airflow_tx.protocol.step import (
 )
 
 PASSES = 100
-QUESTIONS = (NeedBatch, NeedRows, NeedRunState, NeedTopology)
+QUESTIONS = (NeedBatch, NeedCurrent, NeedRows, NeedRunState, NeedTopology)
 
 
 class StepRunner:

@@ -110,6 +110,18 @@ class NeedRunState:
 
 
 @dataclass(frozen=True)
+class NeedCurrent:
+    """Ask Airflow whether the asking try is still its task's current one, after this try was found in the ledger.
+
+    Only a later try answers yes: the ledger knew the found one before Airflow was asked. No clock is compared.
+
+    :param found: the try that would be replaced.
+    """
+
+    found: str
+
+
+@dataclass(frozen=True)
 class NeedTopology:
     """The ledger of this topology does not exist yet, or its record is out of date with the DAG."""
 
@@ -287,6 +299,7 @@ Result = (
     | NeedBatch
     | NeedRows
     | NeedRunState
+    | NeedCurrent
     | NeedTopology
     | AlreadyCommitted
     | Started

@@ -128,6 +128,25 @@ def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until:
     assert answer["pause"] < 0.5
 
 
+def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tmp_path: Path) -> None:
+    airflow, told = stack.airflow, {}
+    airflow.wait_dag("runs_replaced")
+
+    def tells(name: str) -> bool:
+        told[name] = (tmp_path / name).read_text() if (tmp_path / name).exists() else None
+        return told[name] is not None
+
+    airflow.trigger("runs_replaced", "r", {"folder": str(tmp_path)})
+    eventually(lambda: tells("1"), 120, "the first try runs")
+    airflow.set_task_state("runs_replaced", "r", "replaced", "failed")
+    airflow.clear("runs_replaced", "r", ["replaced"])
+    (tmp_path / "replaced").touch()
+    eventually(lambda: tells("1, replaced"), 120, "it lives on beside its clear")
+    airflow.wait_run("runs_replaced", "r")
+    assert tells("2")
+    assert told == {"1": "True", "1, replaced": "False", "2": "True"}
+
+
 def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     airflow.trigger(TARGET, "limited")

@@ -210,8 +210,11 @@ class Run:
         assert self.begun is not None
         return self.begun.attempt
 
-    def begin(self, rows: Rows, *, retry: bool = False, task_try: str | None = None) -> Any:
-        """`begin` in a new process; the source has `rows` rows from where the last transaction ended."""
+    def begin(self, rows: Rows, *, retry: bool = False, task_try: str | None = None, current: bool = True) -> Any:
+        """`begin` in a new process; the source has `rows` rows from where the last transaction ended.
+
+        :param current: whether Airflow still knows this try.
+        """
         ids = self.topology.ids
         request = BeginRequest(
             self.topology.request,
@@ -222,14 +225,20 @@ class Run:
             {"p": f"{ids.message_id():016x}"},
         )
 
-        result = self.topology.ledger().begin(request, decide=decides(rows), run_state=lambda run_id: None)
+        result = self.topology.ledger().begin(
+            request,
+            decide=decides(rows),
+            run_state=lambda run_id: None,
+            is_current=lambda: current,
+        )
         if isinstance(result, Begun):
             self.begun = result
         return result
 
-    def start(self) -> Processing:
+    def start(self, *, task_try: str | None = None, current: bool = True) -> Processing:
         """`p` starts in a new process."""
-        return Processing(self, self.topology.ledger(), TaskTry("p", -1, self.topology.ids.task_try()))
+        task = TaskTry("p", -1, task_try or self.topology.ids.task_try())
+        return Processing(self, self.topology.ledger(), task, current=current)
 
     def process(self, output: Deltas) -> None:
         """`p` from start to ack."""
@@ -306,11 +315,11 @@ class Skipper:
 class Processing:
     """One try of `p`."""
 
-    def __init__(self, run: Run, ledger: Ledger, task: TaskTry) -> None:
+    def __init__(self, run: Run, ledger: Ledger, task: TaskTry, *, current: bool = True) -> None:
         self.ledger = ledger
         self.attempt = run.attempt
         self.task = task
-        self.started = ledger.start(self.attempt, task)
+        self.started = ledger.start(self.attempt, task, is_current=lambda: current)
 
     def ack(self, output: Deltas) -> None:
         self.ledger.ack(self.attempt, self.task, rows=sum(output.values()), outputs=[dict(output)])

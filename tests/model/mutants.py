@@ -95,7 +95,7 @@ MUTANTS = (
         "no attempt check, nor the one of tries behind it",
         (
             (processing.newest, "record.attempt != attempt.attempt", "False"),
-            (processing.start, "found.task_try > task.task_try", "False"),
+            (processing.start, "not current.get(found.task_try, True)", "False"),
         ),
         ONE_OPAQUE_KEYS,
     ),
@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
-        "an old begin may ask", ((replaying.replay, "record.request > request.task_try", "False"),), ONE_OPAQUE_KEYS
+        "an old begin may ask", ((replaying.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
     ),
     Mutant("a stale position is kept", ((replaying._next_attempt, "base=base,", ""),), TWO_OPAQUE),
     # --- skip, re-admission, yield

@@ -94,7 +94,9 @@ def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: in
         start = position or 0
         return [start, start + size], start + size
 
-    result = ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+    result = ledger.begin(
+        request, decide=decide, run_state=lambda run_id: None, is_current=lambda: bool(env.ask("current"))
+    )
     if isinstance(result, Begun):
         rows = None if result.rows is None else (result.rows[0], result.rows[1])
         return Handed(result.attempt.txid, result.attempt.attempt, rows, result.position, result.rows_digest)
@@ -127,7 +129,7 @@ def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
     """The processing task: counts even and odd rows; its output travels in the ack."""
     ledger = Ledger(env, PATHS, clock=env, ids=env)
     task = TaskTry(TASK, -1, task_try)
-    if isinstance(ledger.start(handed.of, task), AlreadyCommitted):
+    if isinstance(ledger.start(handed.of, task, is_current=lambda: bool(env.ask("current"))), AlreadyCommitted):
         return "skipped"
     if fails:
         ledger.fail(handed.of, task, "on purpose")

@@ -155,7 +155,8 @@ class StoresAgree(RuleBasedStateMachine):
         own = f"{0 if stale else next(self.tries):06}"
         request = self.asks(run, own, retry)
         name = run if process == "own" else f"{run}{own}"
-        answer = self.both(name, lambda ledger: ledger.begin(request, **self.source(rows, state)))
+        asked = {**self.source(rows, state), "is_current": lambda: not stale}
+        answer = self.both(name, lambda ledger: ledger.begin(request, **asked))
         if isinstance(answer, Begun):
             self.begun.setdefault(run, []).append(answer)
 

@@ -178,6 +178,35 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 1, "b": 1}
 
+    def test_a_zombie_try_cannot_start_once_the_new_one_has(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        zombie = topology.ids.task_try()
+        run.start().ack({"a": 2})
+        with pytest.raises(StaleTry):
+            run.start(task_try=zombie, current=False)
+        run.commit()
+        assert topology.totals() == {"a": 2}
+
+    @pytest.mark.parametrize("started", ["begin", "task"])
+    def test_the_newest_try_goes_on_though_the_clock_that_named_it_is_behind(
+        self, topology: Topology, started: str
+    ) -> None:
+        run = Run(topology, "r1")
+        behind = topology.ids.task_try()
+        begun = run.begin(2)
+        if started == "begin":
+            begun = run.begin(2, task_try=behind)
+            assert begun.attempt.attempt == 2
+            run.start().ack({"a": 2})
+        else:
+            zombie = run.start()
+            run.start(task_try=behind).ack({"a": 2})
+            with pytest.raises(StaleTry):
+                zombie.ack({"a": 99})
+        run.commit()
+        assert topology.totals() == {"a": 2}
+
     def test_a_failed_task_alone_can_start_again_within_its_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
@@ -197,7 +226,8 @@ class TestTrace12:
         old = topology.ids.task_try()
         run.begin(2)
         with pytest.raises(StaleBegin):
-            run.begin(2, task_try=old)
+            run.begin(2, task_try=old, current=False)
+        assert (topology.allocated, run.attempt.attempt) == (1, 1)
 
     def test_a_retried_begin_of_which_nothing_has_run_goes_on_with_its_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")

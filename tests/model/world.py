@@ -278,7 +278,9 @@ class Rules:
         """The actor's next call and its reply. `lost`: "done" or "not done", without an answer."""
         call = actor.place.call
         assert call is not None
-        if lost != "not done":
+        if call[0] == "current":
+            reply = Reply(world.runs[actor.run].live == actor.ident)
+        elif lost != "not done":
             world, reply = self._call(world, call)
         if lost:
             paths = ", ".join(sorted(write.path for write in call[2]))

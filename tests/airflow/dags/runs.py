@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,6 +33,27 @@ def hold() -> None:
 
 with DAG("runs_target", schedule=None, max_active_runs=2):
     told() >> hold()
+
+
+@task
+def replaced() -> None:
+    """Tells whether it is its task's current try; the first one does not let itself be stopped, and tells it again."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    context = get_current_context()
+    folder, ti = Path(context["dag_run"].conf["folder"]), context["ti"]
+    tell(folder / f"{ti.try_number}", compat.is_current(str(ti.id)))
+    while ti.try_number == 1 and not (folder / "replaced").exists():
+        time.sleep(0.05)
+    tell(folder / f"{ti.try_number}, replaced", compat.is_current(str(ti.id)))
+
+
+def tell(path: Path, answer: bool) -> None:
+    path.with_suffix(".new").write_text(str(answer))
+    path.with_suffix(".new").rename(path)
+
+
+with DAG("runs_replaced", schedule=None, max_active_runs=16):
+    replaced()
 
 
 @task

@@ -10,6 +10,8 @@ from airflow.sdk import DAG, task
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
+from airflow_tx import compat
+from airflow_tx.errors import StaleBegin
 from airflow_tx.operators.around import after_task, before_task, task_ended, task_failed
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.beginning import ask
@@ -120,6 +122,27 @@ def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
     old["exception"] = OSError("killed")
     task_failed(old)
     assert numbers.record().phase is Phase.PROCESSING
+
+
+def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
+    numbers: Dag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = numbers.context("first"), numbers.context("first")
+    before_task(new)
+    asked: list[str] = []
+    monkeypatch.setattr(compat, "is_current", lambda task_try: asked.append(task_try))
+    with pytest.raises(AirflowFailException, match=f"try {new['ti'].id} has replaced try {old['ti'].id}"):
+        before_task(old)
+    with pytest.raises(StaleBegin, match="a later begin"):
+        numbers.begin()
+    assert asked[0] == str(old["ti"].id)
+    assert (numbers.record().attempt, len(asked)) == (1, 2)
+
+
+def test_nobody_is_asked_about_the_first_try_of_a_task(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "is_current", lambda task_try: pytest.fail("Airflow was asked"))
+    before_task(numbers.context("first"))
+    assert numbers.ack("first") is not None
 
 
 def test_a_task_of_an_older_attempt_fails_at_once_and_says_what_to_clear(numbers: Dag) -> None:
