@@ -143,7 +143,7 @@ class ZooKeeperStore:
             results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
         except (KazooException, KazooTimeoutError) as error:
             raise OutcomeUnknown(
-                paths=", ".join(write.path for write in writes),
+                paths=_named(writes),
                 reason=self._reason(error),
             ) from error
         self._raise_refusal(operations, results)
@@ -302,6 +302,11 @@ def _add(transaction: Any, operation: Requirement | Write) -> None:
         transaction.set_data(operation.path, operation.data)
     elif isinstance(operation, Delete):
         transaction.delete(operation.path)
+
+
+def _named(writes: Sequence[Write]) -> str:
+    named = ", ".join(write.path for write in writes[:20])
+    return f"{named} and {len(writes) - 20} more" if len(writes) > 20 else named
 
 
 def _refusal(operation: Requirement | Write, error: KazooException) -> StoreError | None:

@@ -248,6 +248,16 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def test_an_unanswered_write_of_many_records_is_told_in_one_short_line(
+    proxy: ReplyEater, client_of: Connect, root: str
+) -> None:
+    _, store = client_of(proxy.hosts, write_timeout=0.3)
+    proxy.eat()
+    with pytest.raises(OutcomeUnknown, match=f"{root}/19 and 480 more: it may have happened"):
+        store.multi([], [Create(f"{root}/{number}", b"") for number in range(500)])
+    proxy.cut()
+
+
 # --- sizes -------------------------------------------------------------------------------------------------------
 
 

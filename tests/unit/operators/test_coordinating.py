@@ -370,6 +370,14 @@ def test_a_committer_that_shows_or_need_not_show_is_left_alone() -> None:
     assert due(committing(owner=None), {"r1": "running"}, 100.0) == ()
 
 
+def test_a_committer_that_shows_again_in_a_new_session_is_left_alone_and_its_silence_counts_anew() -> None:
+    silent = planned(committing(), {"r1": "running"}, 9.0)
+    shown = planned(committing(owner=True), {"r1": "running"}, 1.0, memory=silent.memory)
+    assert shown.actions == ()
+    assert due(committing(), {"r1": "running"}, 9.0, memory=shown.memory) == ()
+    assert len(due(committing(), {"r1": "running"}, 10.0, memory=shown.memory)) == 1
+
+
 def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_the_turn() -> None:
     found = planned(committing(busy=False), {"r1": "running"})
     found = planned(committing(), {"r1": "running"}, 100.0, memory=found.memory)
