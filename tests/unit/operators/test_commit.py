@@ -33,6 +33,7 @@ from airflow_tx.operators.updates import Update
 from airflow_tx.operators.waiting import advice, commit_in_turn
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
@@ -476,6 +477,25 @@ def test_a_broken_ledger_is_named_as_such(make: Any) -> None:
     run.work()
     with pytest.raises(LedgerBehind):
         run.commit_now()
+
+
+def test_a_transaction_that_an_older_release_began_without_a_birth_goes_on(
+    make: Any, store: CountingStore, state: MemoryState
+) -> None:
+    run = make("r1")
+    run.begin()
+    path = "/airflow_tx/numbers/coordinator/transactions/1"
+    node = store.get(path)
+    assert node is not None
+    store.multi([], [Put(path, json.dumps({**json.loads(node.data), "birth": ""}).encode())])
+    run.payload = Payload.from_json({name: told for name, told in run.payload.to_json().items() if name != "birth"})
+    run.work()
+    run.commit_now()
+    following = make("r2")
+    following.begin()
+    following.work()
+    following.commit_now()
+    assert counts(state) == {"count": 20}
 
 
 def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state: MemoryState) -> None:
