@@ -448,9 +448,11 @@ class ChunkConflict(StateError):
 
 
 class OutputChanged(StateError):
-    """A transactional state got another output for the same transaction."""
+    """A transactional state that holds something of a transaction got another output for it."""
 
     template = (
-        "State {state!r} refused: transaction {txid} has output digest {digest}, an earlier attempt had {found}. "
-        'A transactional state needs the same output on every replay; use kind="opaque".'
+        "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
+        "written some of it, which cannot be undone. Replay it with the code and data of then; or restore the state "
+        "from a backup of before the transaction and clear the commit task. To take any output on a replay, "
+        'use kind="opaque".'
     )

@@ -51,7 +51,7 @@ class Skips:
         """
         if self._current() != txid:
             return
-        check_states(self.ledger.paths, txid, record, undoable(self._states), noted=False)
+        check_states(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
     def note(self, txid: int, audit: Audit) -> Iterator[Told]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.

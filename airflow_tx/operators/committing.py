@@ -13,6 +13,7 @@ from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
     LedgerBehind,
+    OutputChanged,
     Outranked,
     Refused,
     SkippedTransaction,
@@ -32,7 +33,7 @@ from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import History, TopologyRecord, dumps
 from airflow_tx.protocol.replaying import LIVE_RUN_STATES
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
-from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.api import FencedState, Grant, StateKind, may_hold
 
 
 class Completion(Enum):
@@ -41,6 +42,30 @@ class Completion(Enum):
     READY = "everything has acked"
     NOT_YET = "a task works again"
     OVER = "it is final already"
+
+
+def take_other_output(
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    grant: Grant,
+    changed: Mapping[str, str],
+    outputs: Mapping[str, str],
+) -> None:
+    """Go on with another output than an earlier grant was about to write, if no state holds anything of that.
+
+    :param states: all states of the topology, by name.
+    :param changed: per state that is to get another output, the earlier one.
+    :raises OutputChanged: a state may hold something of the transaction.
+    """
+    if not changed:
+        return
+    # From here on no earlier grant can write, so what is not there will not come.
+    for state in states.values():
+        state.raise_fence(grant)
+    for name, found in changed.items():
+        if may_hold(states[name], grant.txid):
+            raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
+    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
 
 
 class Commit:
@@ -66,6 +91,7 @@ class Commit:
         self.epoch: int | None = None
         """The newest that it knows: of its grant, or before that of the output that has acked."""
         self._processed: Processed | None = None
+        self._outputs: dict[str, str] = {}
         self._rows: list[Rows] | None = None
 
     def forget(self) -> None:
@@ -170,7 +196,7 @@ class Commit:
     def _acquire(
         self, processed: Processed, rows: Sequence[Rows]
     ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
-        digests = {
+        self._outputs = {
             update.state.name: output_digest(found, update)
             for update, found in zip(self.updates, rows, strict=True)
             if update.state.kind is StateKind.TRANSACTIONAL
@@ -181,7 +207,7 @@ class Commit:
             self.payload.transaction,
             processed.epoch,
             self.payload.rows_digest,
-            digests,
+            self._outputs,
             states,
             by_phase=self.spec.phase is not None,
         )
@@ -195,6 +221,7 @@ class Commit:
             self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
             failpoint("commit.after_acquire", **self._where)
             try:
+                take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
                 self._write(grant, rows)
             except (LedgerBehind, FenceOutranked) as error:
                 raise self._explained(grant, error) from None

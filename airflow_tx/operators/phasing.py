@@ -13,7 +13,7 @@ from airflow_tx import compat
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.acked import RETURN_KEY, fingerprint, is_ref
-from airflow_tx.operators.committing import Commit, Completion
+from airflow_tx.operators.committing import Commit, Completion, take_other_output
 from airflow_tx.operators.new_values import NewValues
 from airflow_tx.operators.outputs import Rows, check_empty
 from airflow_tx.operators.spec import PhaseSpec
@@ -140,6 +140,7 @@ class PhaseTurn(PhasePart):
         try:
             for state in self.states.values():
                 state.raise_fence(grant)
+            take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
             self.healed = self._heal(grant)
         except (LedgerBehind, FenceOutranked) as error:
             raise self._explained(grant, error) from None

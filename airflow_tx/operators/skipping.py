@@ -13,8 +13,9 @@ from typing import Any
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
 from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.skipping import refuse_stuck
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
-from airflow_tx.state.api import FencedState, Grant, StateKind
+from airflow_tx.state.api import FencedState, Grant, StateKind, may_hold
 
 
 def states_of(dag: Any) -> dict[str, FencedState]:
@@ -30,12 +31,13 @@ def wanted(ledger: Ledger) -> int | None:
     return current if record is not None and record.skip is not None else None
 
 
-def undoable(states: Mapping[str, FencedState]) -> dict[str, bool]:
-    """By name, whether a state takes back what a replaced attempt of a transaction wrote to it."""
-    return {
-        name: state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
-        for name, state in states.items()
-    }
+def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool]:
+    """By name, whether a state takes back what was written to it of a transaction, or has nothing of it."""
+    return {name: _undoes(state) or not may_hold(state, txid) for name, state in states.items()}
+
+
+def _undoes(state: FencedState) -> bool:
+    return state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
 
 
 def _pass_over(state: FencedState, grant: Grant) -> None:
@@ -54,10 +56,11 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     """Skip a transaction, if it is its turn.
 
     :param states: all states of the topology, by name.
-    :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip`.
+    :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip` and `skipping.refuse_stuck`.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
-    answer = ledger.grant_skip(txid, undoable(states))
+    found = undoable(states, txid)
+    answer = ledger.grant_skip(txid, found)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
@@ -65,6 +68,9 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     grant = Grant.of(ledger.paths.topology, answer.attempt, answer.grant, rows=answer.rows, position=answer.position)
     for state in states.values():
         state.raise_fence(grant)
+    # A committer may have written since the first look; now none can any more.
+    empty = {name: state for name, state in states.items() if found[name] and not _undoes(state)}
+    refuse_stuck(txid, [name for name, state in empty.items() if may_hold(state, txid)], noted=True)
     for state in states.values():
         _pass_over(state, grant)
     done = ledger.commit_skip(grant.token, states=list(states))

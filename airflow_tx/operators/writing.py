@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from airflow_tx.operators.outputs import Rows, rows_of, wanted_columns
 from airflow_tx.operators.portions import keyed, portions
 from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import digest
+from airflow_tx.protocol.output import output_text
 from airflow_tx.staging.files import literal
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
@@ -102,20 +101,14 @@ def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt:
 
 
 def output_digest(rows: Rows, update: Update) -> str:
-    """Digest of keys and deltas, whatever their order: a transactional state needs the same on every replay.
-
-    It is a sum of one digest a row, so no row is kept.
-    """
+    """Keys and deltas as a text, whatever their order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
     columns = getattr(update.state, "columns", None)
-    whole = columns is None or columns.composites or has_reducers(update.state)
-    names = [] if columns is None or whole else [*columns.keys, *columns.values]
-    count = summed = 0
-    for row in rows:
-        text = repr([row.get(name) for name in names] if names else sorted(row.items()))
-        summed += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
-        count += 1
-    return digest([count, f"{summed % 2**128:032x}"])
+    if columns is None or has_reducers(update.state):
+        return output_text(rows, (), ())
+    names = () if columns.composites else (*columns.keys, *columns.values)
+    doubles = [name for name, aggregator in columns.values.items() if aggregator.type == "double"]
+    return output_text(rows, names, doubles)
 
 
 def fits_one_write(update: Update, rows: Rows) -> bool:

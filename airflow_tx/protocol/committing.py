@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from airflow_tx.errors import (
     FailedTransaction,
-    OutputChanged,
     RowsChanged,
     StaleBatch,
     StateMissing,
@@ -15,6 +14,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.ending import check_token, ended, history_of
 from airflow_tx.protocol.metadata import position_before
+from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest
 from airflow_tx.protocol.reading import Reader
@@ -50,7 +50,7 @@ class AcquireRequest:
 
     :param epoch: as `processed` gave it, before the output was read.
     :param rows_digest: of the rows its run processed.
-    :param outputs: per transactional state, digest of what it is about to write.
+    :param outputs: per transactional state, what it is about to write, as `output_text` gives it.
     :param states: names of the states whose fence it is about to raise.
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     """
@@ -67,7 +67,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     """Take the turn to commit, outranking whoever held it for this transaction.
 
     :param nonce: random, of this grant alone.
-    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, OutputChanged: it can never have it as it is.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch: it can never have it as it is.
     """
     attempt = request.attempt
     record = newest(read, paths, attempt, "commit")
@@ -101,20 +101,26 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
             found=digest(before),
         )
     epoch = record.epoch + 1
+    changed = {
+        state: found
+        for state, found in record.outputs.items()
+        if not same_output(found, request.outputs.get(state, found))
+    }
     taken = replace(
         record,
         phase=Phase.COMMITTING,
         epoch=epoch,
         nonce=nonce,
         granted=True,
-        outputs={**record.outputs, **request.outputs},
+        # What an earlier grant may have begun to write stays, until it is proved that it has not.
+        outputs={**request.outputs, **record.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
         by_phase=request.by_phase,
         error=None,
         op=stamp.op,
     )
-    result = Granted.of(topology, taken, stamp, before)
+    result = replace(Granted.of(topology, taken, stamp, before), changed=changed)
     return Decision(
         (Put(paths.transaction(attempt.txid), encode(taken)),),
         result,
@@ -134,10 +140,22 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
             digest=request.rows_digest,
             found=record.rows_digest,
         )
-    for state, output in request.outputs.items():
-        found = record.outputs.get(state)
-        if found is not None and found != output:
-            raise OutputChanged(state=state, txid=txid, digest=output, found=found)
+
+
+def take_output(
+    read: Reader, stamp: Stamp, *, paths: Paths, token: Token, outputs: Mapping[str, str]
+) -> Decision | Result:
+    """Note another output than an earlier grant was about to write.
+
+    It is proved by then that the states hold nothing of the transaction: their fences are at this token, so no earlier
+    grant can write any more, and as long as the ledger holds it there is no later one.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    path = paths.transaction(token.txid)
+    record = check_token(read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token)
+    noted = replace(record, outputs={**record.outputs, **outputs}, op=stamp.op)
+    return Decision((Put(path, encode(noted)),), Done(), path)
 
 
 def commit_failed(

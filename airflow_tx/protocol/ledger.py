@@ -282,6 +282,10 @@ class Ledger(StepRunner):
         step = partial(committing.commit_failed, paths=self.paths, attempt=attempt, epoch=epoch, reason=reason)
         return cast(Done, self.run(step))
 
+    def take_output(self, token: Token, outputs: Mapping[str, str]) -> Done:
+        """See `committing.take_output`."""
+        return cast(Done, self.run(partial(committing.take_output, paths=self.paths, token=token, outputs=outputs)))
+
     def commit(
         self,
         token: Token,

@@ -130,7 +130,7 @@ class TransactionRecord:
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
-    :param outputs: per transactional state, digest of what the first grant was about to write.
+    :param outputs: per transactional state, what a grant was about to write, as `output_text` gives it.
     :param fenced: names of the states that some grant was about to write.
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_tx.errors import (
@@ -178,7 +178,7 @@ def check_states(
 ) -> None:
     """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
 
-    :param states: the states of the topology, and whether each can undo what was written to it.
+    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
     :param noted: whether the ledger knows already that it is to be skipped.
     :raises StateMissing: a state that it may have been written to is not among them.
     :raises SkipRefused: a state that cannot undo it may hold something of it.
@@ -186,11 +186,19 @@ def check_states(
     lost = set(record.fenced) - set(states)
     if lost:
         raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
-    stuck = sorted(name for name in record.fenced if not states[name])
-    if record.granted and stuck:
+    if record.granted:
+        refuse_stuck(txid, [name for name in record.fenced if not states[name]], noted=noted)
+
+
+def refuse_stuck(txid: int, states: Sequence[str], *, noted: bool) -> None:
+    """Refuse a skip that these states cannot undo.
+
+    :raises SkipRefused: there is one.
+    """
+    if states:
         raise SkipRefused(
             txid=txid,
-            problem=f"it may be in state {', '.join(stuck)} already, which cannot undo it",
+            problem=f"it may be in state {', '.join(sorted(states))} already, which cannot undo it",
             remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
             'kind="opaque" can undo.',
         )

@@ -186,6 +186,8 @@ class Granted:
     :param position_before: the position after txid − 1.
     :param told: what a repair has to know of the transaction if the ledger is lost: whose it is, since when it is
         granted, and who skips it, if somebody does.
+    :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
+        one; it must be proved that the state holds nothing of the transaction before anything is written.
     """
 
     generation: int
@@ -197,6 +199,7 @@ class Granted:
     birth: str = ""
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
     told: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    changed: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     @classmethod
     def of(cls, topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, before: Any) -> Granted:

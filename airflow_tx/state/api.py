@@ -127,6 +127,15 @@ class FencedState(Protocol):
         """What the fence holds now; None if no grant has ever raised it."""
 
 
+def may_hold(state: Any, txid: int) -> bool:
+    """Whether a state may have something of a transaction: by its method `holds(txid)`; one without it may.
+
+    It proves something only under a fence that no earlier grant can pass any more.
+    """
+    ask = getattr(state, "holds", None)
+    return ask is None or bool(ask(txid))
+
+
 @runtime_checkable
 class QueryableState(Protocol):
     """A state with key and value columns that can be asked for many keys at once."""

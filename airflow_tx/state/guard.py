@@ -116,6 +116,10 @@ class SqlGuard(Addressed["GuardStore"]):
             self._store.check_write(connection, grant, complete=True)
             self._store.set_applied(connection)
 
+    def holds(self, txid: int) -> bool:
+        """Whether the statements of a transaction ran, or some of them."""
+        return self.last_txid() == txid
+
     def fence(self) -> FenceRow | None:
         """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind
+from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind, may_hold
 from airflow_tx.state.query import StateUpdater, update
 
 log = logging.getLogger(__name__)
@@ -103,6 +103,10 @@ class PersistedState:
                 problem=f"it did not undo transaction {grant.txid}: {type(error).__name__}: {error}",
                 remedy="The transaction stays open. Remove the cause and repeat the skip.",
             ) from error
+
+    def holds(self, txid: int) -> bool:
+        """Whether it may have something of a transaction; a state that has no method `holds` may."""
+        return may_hold(self.state, txid)
 
     def fence(self) -> FenceRow | None:
         """None."""

@@ -229,6 +229,27 @@ class StateSuite(ValueSuite):
         assert totals(state) == {"man": 5, "dog": 4, "apple": 10}
 
     @both_kinds
+    def test_a_state_knows_whether_it_holds_something_of_the_open_transaction(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
+        state = make_state(kind)
+        if not hasattr(state, "holds"):
+            pytest.skip("it cannot tell: then it may hold something of any transaction")
+        assert not state.holds(1)
+        for txid in (1, 2):
+            first = grants(txid)
+            state.raise_fence(first)
+            assert not state.holds(txid)
+            state.write(first, [], chunk=1, complete=False)
+            assert not state.holds(txid)
+            state.write(first, rows({f"only of {txid}": 1}), chunk=2, complete=False)
+            assert make_state(kind).holds(txid)  # type: ignore[attr-defined]
+            again = grants(txid, 2)
+            state.raise_and_write(again, rows({f"only of {txid}": 1}))
+            assert state.holds(txid)
+            grants.final(again, state)
+
+    @both_kinds
     def test_repeating_raise_and_write_changes_nothing(self, make_state: MakeState, grants: Grants, kind: str) -> None:
         state = make_state(kind)
         grants.commit(1, state, {"a": 1})

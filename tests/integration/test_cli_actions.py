@@ -263,7 +263,8 @@ def test_what_may_lie_in_a_state_that_cannot_undo_is_not_skipped(
     state = state_of(airflow, "exact", "transactional")
     exact = Pipeline(store, zookeeper_root, [state], topology="exact")
     exact.request = TopologyRequest("exact", "opaque", 8)
-    granted(exact, "r1", state.name)
+    begun = exact.begin("r1")
+    exact.write(exact.acquire(begun, exact.process(begun)), begun.rows)
     skip = ("tx", "skip", "exact", "1", "--why", "wrong", "--yes")
     assert one_line(airflow.run(*skip, root=zookeeper_root, fails=True)).startswith(
         f"Skip of transaction 1 refused: it may be in state {state.name} already, which cannot undo it. "

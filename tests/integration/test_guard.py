@@ -233,7 +233,10 @@ def test_a_transaction_rolled_back_out_of_sight_is_not_taken_for_one_without_a_t
 
 def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: str, table: str, grants: Grants) -> None:
     state, grant = _guard(url, table), grants(1)
+    state.raise_fence(grant)
+    assert not state.holds(1)
     state.raise_and_write(grant, ROWS)
+    assert state.holds(1)
     query(url, f"DELETE FROM airflow_tx_guard WHERE guard = 'of {table}'")
     with pytest.raises(StateBehind, match="what was written is missing"):
         state.raise_and_write(grants(1, 2), ROWS)

@@ -90,6 +90,17 @@ def test_after_a_command_that_fails_the_next_try_goes_on_with_it(redis: LocalRed
     assert _hashtags(redis, prefix) == {"a": 1, "b": 6, "c": 1}
 
 
+def test_other_commands_are_taken_if_none_of_the_transaction_has_run(redis: LocalRedis, prefix: str) -> None:
+    grants, guard, client = Grants(), _guard(redis, prefix), redis.client()
+    client.hset(f"{prefix}:hashtags", "b", "no number")
+    with pytest.raises(StateError, match="command 1 of transaction 1 failed"):
+        guard.raise_and_write(grants(1), _rows({"b": 1, "a": 1}))
+    assert not guard.holds(1)
+    guard.raise_and_write(grants(1, 2), _rows({"a": 2}))
+    assert guard.holds(1)
+    assert client.hget(f"{prefix}:hashtags", "a") == b"2"
+
+
 def test_many_commands_that_break_off_are_gone_on_with(
     redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from airflow_tx.errors import ConfigError, OutputChanged, StateError
 from airflow_tx.failpoints import VARIABLE
 from airflow_tx.operators import writing
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.spark.persist import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
@@ -256,15 +257,25 @@ def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
 
 
 def test_a_transactional_state_has_one_digest_whoever_writes(
-    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, failpoints: Failpoints
+    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.new_database())
     state = state_of(url, "transactional")
     committed(numbers, "r0", table(), state, writers="worker")
+    nothing_written = numbers.begin("r1")
+    nothing_written.emit(table(KEYS - 2))
+    with pytest.raises(WritersFailed, match="Nothing|failed: "):
+        nothing_written.commit(update(state, writers="spark", spark="local[0]"))
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise OSError("killed")
+
     run = numbers.begin("r1")
     run.emit(table())
-    with pytest.raises(WritersFailed, match="Nothing|failed: "):
-        run.commit(update(state, writers="spark", spark="local[0]"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit", killed)
+        with pytest.raises(OSError, match="killed"):
+            run.commit(update(state, writers="worker"))
     other = numbers.begin("r1")
     other.emit(table(KEYS - 1))
     with pytest.raises(OutputChanged, match='kind="opaque"'):

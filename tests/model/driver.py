@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx.operators.committing import take_other_output
 from airflow_tx.operators.skipping import take_skip
 from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -370,6 +371,8 @@ class Committer:
         assert isinstance(granted, Granted), granted
         own = self.begun
         self.grant = Grant.of("trace", own.attempt, granted, rows=own.rows, position=own.position)
+        states = {state.name: state for state in self.states}
+        take_other_output(self.ledger, states, self.grant, granted.changed, dict.fromkeys(states, digest(self.output)))
         return self.grant
 
     def raise_fences(self) -> None:

@@ -152,6 +152,13 @@ class DeltaState:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._table.look().row
 
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        held = self._table.look()
+        if held.definition is None:
+            return False
+        return bool(self._table.rows(self._rows(held).types, f"tx_txid = {int(txid)}", limit=1))
+
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The current values, one dict a key, or the appended rows with their `tx_txid`; during a commit also those of
         a transaction that is not yet marked.

@@ -160,9 +160,14 @@ class KeyedRows:
     ) -> dict[str, Any]:
         names = list(self.columns.values)
         aggregators = self.columns.values.values()
-        output = digest([_plain(aggregator, value) for aggregator, value in zip(aggregators, delta, strict=True)])
+        plain = [_plain(aggregator, value) for aggregator, value in zip(aggregators, delta, strict=True)]
+        # Floats may differ by the order of their adding: the digest of the whole output sees to them.
+        exact = [
+            None if aggregator.type == "double" else value for aggregator, value in zip(aggregators, plain, strict=True)
+        ]
+        output = digest(exact)
         if same is not None:
-            if same["tx_digest"] != output:
+            if same["tx_digest"] not in (output, digest(plain)):  # an earlier version's has them
                 raise OutputChanged(
                     state=self.columns.state,
                     txid=turn.grant.txid,

@@ -186,6 +186,11 @@ class MemoryState:
         with _LOCK:
             return {**self._found_types(), **self.columns.types} if self.database.rows else None
 
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        with _LOCK:
+            return any(stored.txid == txid for stored in self.database.rows.values())
+
     def clear(self) -> None:
         """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
         with _LOCK:

@@ -186,6 +186,13 @@ class RedisState(FencedInRedis):
             return update.size
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it."""
+        if not self._fence.look().is_of(txid):
+            return False
+        with self._server.client() as client:
+            return bool(client.exists(self._fence.key["touched"], self._fence.key["undo"]))
+
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
 

@@ -124,6 +124,12 @@ class RedisGuard(FencedInRedis):
         fence.check_write(self._fence.look().row, grant, state=self.name)
         self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
 
+    def holds(self, txid: int) -> bool:
+        """Whether a command of a transaction has run."""
+        with self._server.client() as client:
+            last, done = client.hmget(self._fence.key["fence"], ["LAST_COMMIT", "done"])
+        return last is not None and int(last) == txid and int(done) > 0
+
     def last_txid(self) -> int | None:
         """The last transaction whose commands ran, or of which some did; None if there was none."""
         with self._server.client() as client:

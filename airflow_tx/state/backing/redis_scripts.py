@@ -249,8 +249,8 @@ end
 local at = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done', 'digest')
 local done = 0
 if at[1] == txid then
-  if at[3] ~= digest then return {'changed', at[3]} end
   done = tonumber(at[2])
+  if at[3] ~= digest and done > 0 then return {'changed', at[3]} end
 end
 local i, number, failed = 6, start, nil
 while i <= #ARGV do

@@ -128,6 +128,11 @@ class SqlState(Addressed["SqlStore"]):
             self._store.set_applied(connection)
             return written
 
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.holds(connection, txid)
+
     def fence(self) -> FenceRow | None:
         """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:

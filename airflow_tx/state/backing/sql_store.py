@@ -158,6 +158,14 @@ class SqlStore(FencedStore):
                 result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
         return result
 
+    def holds(self, connection: Connection, txid: int) -> bool:
+        """Whether a row was last written by a transaction."""
+        found = self._found(connection)
+        if found is None:
+            return False
+        query = sa.select(found[0].c.tx_txid).where(found[0].c.tx_txid == txid).limit(1)
+        return connection.execute(query).first() is not None
+
     def key_types(self, connection: Connection) -> dict[str, str] | None:
         """The type of each key column; None before the first update."""
         found = self._found(connection)

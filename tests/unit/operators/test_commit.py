@@ -367,24 +367,92 @@ def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_repla
     assert counts(state) == {"count": 14}
 
 
-def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = MemoryState("exact", keys=["word"], values={"count": Count()}, kind="transactional")
-    run = make("r1", [update(exact)])
-    run.begin()
-    run.work()
+def transactional(name: str = "exact") -> MemoryState:
+    return MemoryState(name, keys=["word"], values={"count": Count()}, kind="transactional")
+
+
+def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> None:
+    """A committer that is granted the turn and dies in a method."""
     commit = run.commit()
     commit.complete()
     commit.prepare()
     with monkeypatch.context() as patched:
-        patched.setattr(exact, "raise_and_write", _away)
+        patched.setattr(commit.ledger if where is None else where, method, _away)
         with pytest.raises(StateUnavailable):
             commit.commit()
+
+
+def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, before = transactional(), None
+    run = make("r1", [update(exact)])
+    run.begin()
+    before = exact.database.snapshot()
+    run.work()
+    dies(run, monkeypatch, None, "commit")
     run.work(count=11)
-    with pytest.raises(OutputChanged, match='use kind="opaque"'):
+    with pytest.raises(OutputChanged, match='some of it.*restore the state .*use kind="opaque"'):
         run.commit_now()
+    assert counts(exact) == {"count": 10}
+    exact.database.restore(before)  # the remedy
+    assert run.commit_now() is None
+    assert counts(exact) == {"count": 11}
 
 
-def _away(*arguments: Any) -> int:
+@pytest.mark.parametrize("method", ["raise_fence", "write"])
+def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another_output(
+    make: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    first, second = transactional("first"), transactional("second")
+    run = make("r1", [update(first), update(second)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, first, method)
+    run.work(count=11)
+    assert run.commit_now() is None
+    assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
+
+
+def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = transactional("first"), transactional("second")
+    run = make("r1", [update(first), update(second)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, first, "write")
+    run.work(count=11)
+    dies(run, monkeypatch, second, "write")
+    run.work(count=10)
+    with pytest.raises(OutputChanged, match="'first'"):
+        run.commit_now()
+    run.work(count=11)
+    assert run.commit_now() is None
+    assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
+
+
+def test_a_zombie_of_the_earlier_output_writes_nothing_beside_the_new_one(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = transactional()
+    run = make("r1", [update(exact)])
+    run.begin()
+    run.work()
+    zombie = run.commit()
+    zombie.complete()
+    zombie.prepare()
+    wakes = exact.raise_and_write
+
+    def another_commits_first(*arguments: Any) -> int:
+        monkeypatch.setattr(exact, "raise_and_write", wakes)
+        run.work(count=11)
+        assert run.commit_now() is None
+        return wakes(*arguments)
+
+    monkeypatch.setattr(exact, "raise_and_write", another_commits_first)
+    with pytest.raises(Outranked):
+        zombie.commit()
+    assert counts(exact) == {"count": 11}
+
+
+def _away(*arguments: Any, **options: Any) -> int:
     raise AWAY
 
 

@@ -19,7 +19,7 @@ from airflow_tx.protocol.yielding import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.unit.operators.bench import FakeTi
-from tests.unit.operators.test_commit import Run, counts, failed, make, record, state, update
+from tests.unit.operators.test_commit import Run, counts, dies, failed, make, record, state, update
 
 __all__ = ["make", "state"]
 WHY = Audit("ada", "bad batch")
@@ -98,6 +98,48 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     again.ledger.note_skip(1, WHY)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
         run.commit_now()
+    assert counts(kept) == {"count": 10}
+
+
+def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, kept, "raise_and_write")
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
+    assert counts(kept) == {}
+
+
+def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    committer, ledger, looks = run.commit(), run.commit().ledger, kept.holds
+    committer.complete()
+    committer.prepare()
+
+    def look_and_be_overtaken(txid: int) -> bool:
+        found = looks(txid)
+        monkeypatch.setattr(kept, "holds", looks)
+        killed_before_the_mark(committer, monkeypatch)
+        ledger.note_skip(1, WHY)
+        return found
+
+    monkeypatch.setattr(kept, "holds", look_and_be_overtaken)
+    with pytest.raises(SkipRefused, match="kept.*cannot undo"):
+        take_skip(ledger, 1, {kept.name: kept}, log=run.log)
+    ledger.withdraw_skip(1)
+    run.begin()
+    run.work()
+    assert run.commit_now() is None
     assert counts(kept) == {"count": 10}
 
 

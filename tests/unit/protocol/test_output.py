@@ -1,0 +1,68 @@
+"""When two outputs of a transaction are equal."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.output import output_text, same_output
+from airflow_tx.protocol.records import digest
+
+ROWS = [{"key": f"k{i}", "n": i, "x": i / 7} for i in range(100)]
+
+
+def text(rows: Iterable[Mapping[str, Any]]) -> str:
+    return output_text(rows, ("key", "n", "x"), ("x",))
+
+
+def changed(**values: Any) -> list[dict[str, Any]]:
+    return [{**row, **(values if number == 50 else {})} for number, row in enumerate(ROWS)]
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    assert same_output(text(ROWS), text(random.Random(1).sample(ROWS, len(ROWS))))
+
+
+def test_floats_that_were_added_in_another_order_are_equal() -> None:
+    numbers = random.Random(2)
+    parts = [numbers.uniform(-1e6, 1e6) for _ in range(1000)]
+    one = [{"key": str(k), "n": 1, "x": sum(parts[k::10])} for k in range(10)]
+    other = [{"key": str(k), "n": 1, "x": sum(reversed(parts[k::10]))} for k in range(10)]
+    assert text(one) != text(other)
+    assert same_output(text(one), text(other))
+
+
+def test_a_sum_that_is_nothing_but_its_rounding_is_equal_to_zero() -> None:
+    assert same_output(text(changed(x=0.1 + 0.2 - 0.3)), text(changed(x=0.0)))
+
+
+@pytest.mark.parametrize(
+    "values", [{"x": 7.143}, {"n": 51}, {"key": "k"}, {"x": None}, {"x": math.nan}, {"x": math.inf}]
+)
+def test_anything_else_that_differs_is_another_output(values: dict[str, Any]) -> None:
+    assert not same_output(text(ROWS), text(changed(**values)))
+
+
+def test_floats_that_changed_places_are_another_output() -> None:
+    swapped = [{**row, "x": ROWS[number ^ 1]["x"]} for number, row in enumerate(ROWS)]
+    assert not same_output(text(ROWS), text(swapped))
+
+
+def test_floats_of_keys_are_compared_as_they_are() -> None:
+    rows = [{"key": 0.3, "n": 1, "x": 1.0}]
+    assert not same_output(text(rows), text([{**rows[0], "key": 0.1 + 0.2}]))
+
+
+def test_what_an_earlier_version_noted_is_compared_as_it_was() -> None:
+    summed = sum(
+        int.from_bytes(hashlib.blake2b(repr(list(row.values())).encode(), digest_size=16).digest(), "big")
+        for row in ROWS
+    )
+    noted = digest([len(ROWS), f"{summed % 2**128:032x}"])
+    assert same_output(noted, text(ROWS))
+    assert not same_output(noted, text(changed(x=7.143)))
