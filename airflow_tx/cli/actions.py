@@ -85,7 +85,7 @@ def replay(args: Namespace) -> None:
 
 
 def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
-    """The states of the DAG, and whether each can undo what was written to it.
+    """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these transactions.
 
     :raises ChangeRefused: its source never has other rows at the place of a batch.
     """
@@ -100,7 +100,7 @@ def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
             remedy=f"What cannot be processed is skipped: airflow tx skip {args.topology} {args.txids[0]} --why TEXT; "
             "what failed for another reason is replayed as it is",
         )
-    return undoable(states)
+    return undoable(states, *args.txids)
 
 
 def _restarts(store: Store, args: Namespace) -> Restarts:

@@ -31,9 +31,9 @@ def wanted(ledger: Ledger) -> int | None:
     return current if record is not None and record.skip is not None else None
 
 
-def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool]:
-    """By name, whether a state takes back what was written to it of a transaction, or has nothing of it."""
-    return {name: _undoes(state) or not may_hold(state, txid) for name, state in states.items()}
+def undoable(states: Mapping[str, FencedState], *txids: int) -> dict[str, bool]:
+    """By name, whether a state takes back what was written to it of these transactions, or has nothing of them."""
+    return {name: _undoes(state) or not any(may_hold(state, txid) for txid in txids) for name, state in states.items()}
 
 
 def _undoes(state: FencedState) -> bool:

@@ -27,7 +27,7 @@ def note_changed(
 ) -> Decision | Result:
     """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
 
-    :param states: the states of the topology, and whether each can undo what was written to it.
+    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
     :raises ChangeRefused: a state that cannot undo it may hold something of it.
     :raises AlreadyFinal, UnknownTransaction: see `skipping.opened`.
     """
