@@ -202,6 +202,22 @@ class StateMissing(Refused):
     )
 
 
+class StateRenamed(Refused):
+    """A state that the ledger has committed to is no longer in the DAG, and another one is that it does not know."""
+
+    template = (
+        "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
+        "which has transaction {last}. The same state under another name: airflow tx state rename {topology} {old} "
+        "{new}. Another one, which takes its place: airflow tx state forget {topology} {old}"
+    )
+
+
+class RenameRefused(Refused):
+    """A state whose new name does not fit what the ledger and the state say."""
+
+    template = "State {old!r} of topology {topology!r} is not renamed: {problem}. Nothing was changed. {remedy}"
+
+
 class Outranked(Refused):
     """A committer whose grant was taken over."""
 

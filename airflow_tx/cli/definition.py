@@ -95,6 +95,8 @@ ARG_KEYS = _arg(
     help="The values of these keys: one value a key column, between commas (AA,JFK), or a JSON list",
 )
 ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)")
+ARG_OLD = _arg("old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals")
+ARG_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
 ARG_STATE_DAG_ID = _arg(
     "--dag-id",
     default=None,
@@ -226,6 +228,23 @@ TX_COMMANDS = (
                 ),
                 func=lazy_load_command("airflow_tx.cli.state.get_values"),
                 args=(ARG_TOPOLOGY, ARG_STATE, ARG_KEYS, ARG_KEYS_LIMIT, ARG_STATE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+            ),
+            ActionCommand(
+                name="rename",
+                help="Go on with a state under the name that the DAG gives it now",
+                description=(
+                    "For a table that was renamed (ALTER TABLE ... RENAME TO ...), a connection with another id, "
+                    "another prefix or path. The fence comes along. End the topology's runs first."
+                ),
+                func=lazy_load_command("airflow_tx.cli.renaming.rename"),
+                args=(ARG_TOPOLOGY, ARG_OLD, ARG_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+            ),
+            ActionCommand(
+                name="forget",
+                help="Go on without a state that the DAG no longer updates",
+                description="Another one may take its place, and begins with what it holds.",
+                func=lazy_load_command("airflow_tx.cli.renaming.forget"),
+                args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
             ),
         ),
     ),

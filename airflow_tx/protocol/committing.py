@@ -12,7 +12,7 @@ from airflow_tx.errors import (
     StateMissing,
 )
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.ending import check_token, ended, history_of
+from airflow_tx.protocol.ending import check_names, check_token, ended, history_of
 from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
@@ -67,7 +67,8 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     """Take the turn to commit, outranking whoever held it for this transaction.
 
     :param nonce: random, of this grant alone.
-    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch: it can never have it as it is.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
+        as it is.
     """
     attempt = request.attempt
     record = newest(read, paths, attempt, "commit")
@@ -91,6 +92,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
     if lost:
         raise StateMissing(topology=paths.topology, txid=attempt.txid, states=", ".join(sorted(lost)))
     topology = read.get(TopologyRecord, paths.record)
+    check_names(topology, paths, attempt.txid, request.states)
     before = position_before(read, paths, attempt.txid)
     if digest(before) != record.base:
         raise StaleBatch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from airflow_tx.errors import Outranked
+from airflow_tx.errors import Outranked, StateRenamed
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.accepting import without_passed
 from airflow_tx.protocol.attempt import Token
@@ -39,6 +39,18 @@ def check_token(record: TransactionRecord | None, topology: TopologyRecord, toke
         )
         raise Outranked(txid=token.txid, token=str(token), found=found)
     return record
+
+
+def check_names(topology: TopologyRecord, paths: Paths, txid: int, states: Collection[str]) -> None:
+    """Refuse a state that is new while one is missing: renamed in the DAG, it would start from nothing, unnoticed.
+
+    :raises StateRenamed: naming both, and what to do.
+    """
+    new, gone = set(states) - topology.states.keys(), topology.states.keys() - set(states)
+    if new and gone:
+        old = min(gone)
+        last = topology.states[old]
+        raise StateRenamed(topology=paths.topology, txid=txid, new=min(new), old=old, last=last)
 
 
 def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outcome) -> History:

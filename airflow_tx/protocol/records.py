@@ -246,7 +246,7 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what somebody did to the ledger.
 
-    :param what: `state-lost`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
+    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
     :param told: what was found and what was made of it, in words.
     :param generation: of the ledger after it.
     :param losses: of `accept-loss`: each with its partition ("" for a source without), its place, the place from which

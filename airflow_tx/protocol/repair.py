@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from airflow_tx.errors import RepairRefused
+from airflow_tx.errors import RenameRefused, RepairRefused
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.audit import Audit, note
@@ -33,6 +33,7 @@ from airflow_tx.protocol.requirement import Create, Delete, Put, Write
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
 STATE_LOST = "state-lost"
+RENAMED = "state-renamed"
 RESET = "reset"
 _RESETTING = "being reset: "
 
@@ -56,6 +57,37 @@ def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: A
     after = replace(topology, generation=topology.generation + 1, states=left, births=births, op=stamp.op)
     told = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
+
+
+def rename_state(read: Reader, stamp: Stamp, *, paths: Paths, old: str, new: str, audit: Audit) -> Decision:
+    """Let a state have another name. Whoever writes under the old one is outranked.
+
+    :raises RenameRefused: the ledger does not know the old name, or knows the new one.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.get(Counter, paths.current)
+    path = paths.transaction(current.txid)
+    opened = read.find(TransactionRecord, path)
+    begun = [] if opened is None else opened.fenced
+    known = {*topology.states, *begun}
+    if old not in known or new in known:
+        problem = f"the ledger knows {new!r} already" if new in known else f"the ledger does not know {old!r}"
+        remedy = f"It knows: {', '.join(sorted(known)) or 'none'}."
+        raise RenameRefused(topology=paths.topology, old=old, problem=problem, remedy=remedy)
+
+    def renamed(name: str) -> str:
+        return new if name == old else name
+
+    states = {renamed(name): txid for name, txid in topology.states.items()}
+    births = {renamed(name): birth for name, birth in topology.births.items()}
+    after = replace(topology, generation=topology.generation + 1, states=states, births=births, op=stamp.op)
+    writes: list[Write] = [Put(paths.record, encode(after))]
+    if opened is not None and old in begun:
+        outputs = {renamed(name): output for name, output in opened.outputs.items()}
+        again = replace(opened, fenced=sorted(map(renamed, begun)), outputs=outputs, op=stamp.op)
+        writes.append(Put(path, encode(again)))
+    told = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
+    return _decide(read, stamp, paths, writes, RENAMED, audit, after, current.txid, told)
 
 
 # --- --ledger-lost -----------------------------------------------------------------------------------------------

@@ -42,6 +42,14 @@ class Repairs:
         step = partial(repair.state_lost, paths=self._ledger.paths, state=state, audit=audit)
         return cast(Repaired, self._ledger.run(step))
 
+    def rename_state(self, old: str, new: str, audit: Audit) -> Repaired:
+        """Let a state have another name; the state itself has it already.
+
+        :raises RenameRefused: see `repair.rename_state`.
+        """
+        step = partial(repair.rename_state, paths=self._ledger.paths, old=old, new=new, audit=audit)
+        return cast(Repaired, self._ledger.run(step))
+
     def ledger_lost(self, held: Sequence[Held], request: TopologyRequest, audit: Audit) -> Repaired:
         """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
 

@@ -15,7 +15,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.ending import check_token, ended, history_of
+from airflow_tx.protocol.ending import check_names, check_token, ended, history_of
 from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import Reader
@@ -89,7 +89,7 @@ def grant_skip(
     :param nonce: random, of this grant alone.
     :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
     :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
-    :raises StateMissing: a state that it may have been written to is not among them.
+    :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
     """
     record = opened(read, paths, txid)
     if record is None:
@@ -100,10 +100,11 @@ def grant_skip(
     if current.txid != txid:
         return NotYet(current.txid)
     check_states(paths, txid, record, states, noted=True)
+    topology = read.get(TopologyRecord, paths.record)
+    check_names(topology, paths, txid, states)
     before = position_before(read, paths, txid)
     if digest(before) != record.base:
         raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
-    topology = read.get(TopologyRecord, paths.record)
     meta = whole(read, paths, txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)

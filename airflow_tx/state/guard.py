@@ -131,6 +131,15 @@ class SqlGuard(Addressed["GuardStore"]):
             noted = self._store.noted(connection)
             return None if noted is None else abs(noted)
 
+    def take_over(self, old: str) -> None:
+        """Take the fence of a state that has this name now.
+
+        :param old: the name that it had.
+        :raises StateError: its values are not here.
+        """
+        with self._store.transaction() as connection:
+            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
     def clear(self) -> None:
         """Forget the fence and the last txid; what the statements did stays. Dangerous: until the ledger is repaired
         (airflow tx repair) the next commit is refused because the state went back."""

@@ -11,13 +11,14 @@ from decimal import Decimal
 import pytest
 
 from airflow_tx.cli.state import as_key
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, StateRenamed
 from airflow_tx.state import Avg, Count, SqlState, Sum
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.state_values import Grants
 from airflow_tx.testing.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands, ended
+from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
 
 _DAG = """
@@ -50,6 +51,13 @@ def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
     (commands.dags / "the_dag.py").write_text(_DAG)
     with ended(commands):
         yield commands
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
 
 
 @pytest.fixture
@@ -110,6 +118,39 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     empty = ("tx", "state", "get", "flights", "tx_state.empty", "dog", "--dag-id", "dag")
     assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
     assert airflow.json(*empty, root=root) == [{"word": "dog", "n": None}]
+
+
+def test_a_state_is_renamed_or_forgotten(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+    url = f"sqlite:///{airflow.database}"
+
+    def state(table: str) -> SqlState:
+        return SqlState.from_url(url, table=table, keys=["word"], values={"n": Count()}, label="tx_state")
+
+    def run(table: str, run_id: str) -> None:
+        pipeline = Pipeline(store, root, [state(table)])
+        begun = pipeline.begin(run_id)
+        grant = pipeline.acquire(begun, pipeline.process(begun))
+        state(table).raise_and_write(grant, [{"word": "a", "n": 1}])
+        pipeline.mark(grant)
+
+    run("before", "r1")
+    with pytest.raises(StateRenamed) as refusal:
+        run("empty", "r2")
+    rename, forget = re.findall(r"airflow (tx state .*?)(?:\. Another|$)", str(refusal.value))
+    told = airflow.run(*rename.split(), "--yes", root=root, fails=True)
+    assert "ALTER TABLE before RENAME TO empty" in told
+    query(url, "ALTER TABLE before RENAME TO empty")
+    assert "is called tx_state.empty now" in airflow.run(*rename.split(), "--yes", root=root)
+    run("empty", "r2")
+    assert state("empty").read() == [{"word": "a", "n": 2}]
+    with pytest.raises(StateRenamed):
+        run("after", "r3")
+    airflow.run(*forget.replace("before", "empty").split(), "--yes", root=root)
+    run("after", "r3")
+    assert state("after").read() == [{"word": "a", "n": 1}]
+    for table in ("empty", "after"):
+        state(table).clear()
+        query(url, f"DROP TABLE {table}")
 
 
 def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:

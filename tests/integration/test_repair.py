@@ -20,14 +20,18 @@ from airflow_tx.errors import (
     IncompleteBatch,
     LedgerBehind,
     Outranked,
+    RenameRefused,
     RepairRefused,
     SkippedTransaction,
     StaleAttempt,
     StateBehind,
+    StateMissing,
+    StateRenamed,
     TxError,
     UnknownTransaction,
     UnreadableRecord,
 )
+from airflow_tx.operators.skipping import take_skip
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.processing import TaskTry
@@ -86,6 +90,11 @@ class Databases:
 
     def back_up(self, name: str) -> None:
         shutil.copy(self._folder / f"{name}.db", self._folder / f"{name}.backup")
+
+    def renamed(self, name: str) -> SqlState:
+        url = f"sqlite:///{self._folder / name}.db"
+        query(url, "ALTER TABLE totals RENAME TO sums")
+        return SqlState.from_url(url, table="sums", keys=["key"], values={"n": Sum()}, label=name)
 
     def drop(self, name: str) -> None:
         query(f"sqlite:///{self._folder / name}.db", "DROP TABLE totals")
@@ -192,6 +201,63 @@ def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
     repair_named_by(refusal.value, pipeline)
     pipeline.run("r1")
     assert pipeline.totals() == [1]
+
+
+def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
+    pipeline.run("r1")
+    begun = pipeline.begin("r2")
+    late = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(late, begun.rows)
+    moved = databases.renamed("a")
+    pipeline.states = [moved, pipeline.states[1]]
+    with pytest.raises(StateMissing):  # it may hold something of transaction 2, under its old name
+        pipeline.run("r2")
+    moved.take_over("a.totals")
+    Repairs(pipeline.ledger).rename_state("a.totals", "a.sums", AUDIT)
+    with pytest.raises(Outranked):
+        pipeline.mark(late)
+    pipeline.run("r2")
+    pipeline.run("r3")
+    assert pipeline.totals() == [1 + 2 + 3, 1 + 2 + 3]
+    with pytest.raises(RenameRefused, match="does not know 'a.totals'.*It knows: a.sums, b.totals"):
+        Repairs(pipeline.ledger).rename_state("a.totals", "a.more", AUDIT)
+    with pytest.raises(RenameRefused, match="knows 'b.totals' already"):
+        Repairs(pipeline.ledger).rename_state("a.sums", "b.totals", AUDIT)
+
+
+def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
+    pipeline.run("r1")
+    pipeline.states = [databases.state("other")]
+    advice = "tx state rename flights a.totals other.totals.*tx state forget flights a.totals"
+    with pytest.raises(StateRenamed, match=f"no longer a.totals, which has transaction 1.*{advice}"):
+        pipeline.run("r2")
+    begun = pipeline.begin("r2")
+    pipeline.ledger.note_skip(begun.attempt.txid, AUDIT)
+    with pytest.raises(StateRenamed):
+        take_skip(pipeline.ledger, 2, {state.name: state for state in pipeline.states}, log=None)
+    pipeline.ledger.withdraw_skip(2)
+    Repairs(pipeline.ledger).state_lost("a.totals", AUDIT)  # forgotten
+    pipeline.run("r2")
+    assert pipeline.totals() == [2]
+
+
+def test_a_state_may_be_added_and_another_taken_away_one_after_the_other(
+    store: ZooKeeperStore, zookeeper_root: str, databases: Databases
+) -> None:
+    one, two = databases.state("a"), databases.state("b")
+    pipeline = Pipeline(store, zookeeper_root, [one])
+    pipeline.run("r1")
+    pipeline.states = [one, two]
+    pipeline.run("r2")
+    pipeline.states = [two]
+    pipeline.run("r3")
+    assert pipeline.totals() == [2 + 3]
 
 
 def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(

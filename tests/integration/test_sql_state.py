@@ -251,6 +251,22 @@ def test_a_dropped_table_whose_fence_is_left_is_refused_until_its_loss_is_accept
         made().raise_fence(grants(3))
 
 
+def test_a_renamed_table_takes_its_fence_along(url: str, table: str) -> None:
+    old, new = (
+        SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}) for name in (table, f"{table}_new")
+    )
+    grants = Grants()
+    grants.commit(1, old, {"a": 1})
+    with pytest.raises(StateError, match=f"no table {table}_new.*ALTER TABLE {table} RENAME TO {table}_new"):
+        new.take_over(old.name)
+    query(url, f"ALTER TABLE {table} RENAME TO {table}_new")
+    for _ in range(2):
+        new.take_over(old.name)
+    grants.last, grants.generation = {new.name: 1}, 2
+    grants.commit(2, new, {"a": 2})
+    assert new.read() == [{"key": "a", "n": 3}]
+
+
 def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     state.raise_and_write(grants(1), rows({"a": 1}))

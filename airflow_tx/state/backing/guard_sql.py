@@ -115,6 +115,14 @@ class GuardStore(FencedStore):
             self._note(connection, grant.txid)
         self.set_applied(connection)
 
+    def take_over(self, connection: Connection, place: str) -> None:
+        """Make the fence row and the txid of a guard of another name its own; it has none."""
+        self._ensure_fence_table(connection)
+        self._rename_fence(connection, f"guard:{place}")
+        if self._has_table(connection, GUARD_TABLE):
+            other = self._guard.c.guard == place
+            connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
+
     def clear(self, connection: Connection) -> None:
         """Delete the fence row and the txid."""
         super().clear(connection)

@@ -158,6 +158,20 @@ class FencedInRedis(Addressed[RedisFence]):
         """What the fence holds now; None if no grant has ever raised it."""
         return self._fence.look().row
 
+    def take_over(self, old: str) -> None:
+        """Take the keys of a state that has this name now.
+
+        :param old: the name that it had.
+        """
+        place = old.removeprefix(f"{self.conn_id}.")
+        with self._server.client() as client:
+            moved = [(f"{{{place}}}:{name}", own) for name, own in zip(KEYS, self._fence.keys, strict=True)]
+            pipeline = client.pipeline(transaction=True)
+            for key, own in moved:
+                if client.exists(key):
+                    pipeline.rename(key, own)
+            pipeline.execute()
+
     def _open(self) -> RedisFence:
         server = opened(self.conn_id, self._url, state=self.name)
         return RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)

@@ -161,6 +161,15 @@ class SqlState(Addressed["SqlStore"]):
         with self._store.transaction(reading=True) as connection:
             return self._store.key_types(connection)
 
+    def take_over(self, old: str) -> None:
+        """Take the fence of a state that has this name now.
+
+        :param old: the name that it had.
+        :raises StateError: its values are not here.
+        """
+        with self._store.transaction() as connection:
+            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
     def clear(self) -> None:
         """Delete the fence and all values. Dangerous: it cannot be undone, and until the ledger is repaired
         (airflow tx repair) the next commit is refused because the state went back."""

@@ -144,6 +144,27 @@ class FencedStore:
         """Note that all updates of the grant that holds the fence are in the store."""
         self._update_fence(connection, {"applied": True, WROTE: self._is_there(connection)})
 
+    def take_over(self, connection: Connection, place: str) -> None:
+        """Make the fence row of a state that was moved here its own; it has none.
+
+        :param place: where that state was: its table, with a schema or without.
+        :raises StateError: what it wrote is not here.
+        """
+        self._ensure_fence_table(connection)
+        schema, _, name = place.rpartition(".")
+        _, identity = self._dialect.place(connection, schema or None, name)
+        if not self._is_there(connection):
+            raise StateError(
+                state=self.state,
+                problem=f"there is no table {self._name}",
+                remedy=f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}",
+            )
+        self._rename_fence(connection, identity)
+
+    def _rename_fence(self, connection: Connection, identity: str) -> None:
+        mine = {"state": self._identity}
+        connection.execute(self._fence.update().where(self._fence.c.state == identity).values(mine))
+
     def clear(self, connection: Connection) -> None:
         """Delete the fence row."""
         if self.read_fence(connection, lock="update") is not None:
