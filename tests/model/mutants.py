@@ -193,7 +193,7 @@ MUTANTS = (
     ),
     Mutant(
         "a skip of what a state cannot undo",
-        ((skipping.check_states, "record.granted and stuck", "False"),),
+        ((skipping.check_states, "if record.granted:", "if False:"),),
         _trace(
             test_skips.TestTrace2,
             "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
