@@ -104,6 +104,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         return Payload.of(spec.topology, begun).to_json()
 
     def _wait(self, context: Context, full: WindowFull) -> None:
+        from airflow_tx.operators.beginning import key_of
         from airflow_tx.operators.yielding import slots_of
         from airflow_tx.triggers.ready import ReadyTrigger
 
@@ -124,6 +125,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
             max_pending=full.max_pending,
             hold=Settings.load().min_deferral,
             slots=slots_of(spec, context, txid=None),
+            key=key_of(spec, compat.run_info(context)),
         )
         self.defer(trigger=trigger, method_name="execute_again")
 

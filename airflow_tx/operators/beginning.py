@@ -13,13 +13,16 @@ from airflow_tx.operators.lagging import emit_lag
 from airflow_tx.operators.spec import TransactionSpec
 from airflow_tx.protocol.asking import BeginRequest, Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Binding, Counter, dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.sources.api import Source, SourceKind
 
 if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
+    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.paths import Paths
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,18 @@ def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFu
     )
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
     return answer
+
+
+def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
+    """The event that wakes a `begin` which waits for room in the window; None: none yet.
+
+    :param key: of its run. Another `begin` of the run, thought dead, may have taken a transaction for it meanwhile:
+        then nobody else makes room by committing that one.
+    """
+    read = Reader(store)
+    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    own = key is not None and read.peek_if_any(Binding, paths.run(key)) is not None
+    return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 
 def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *, retry: bool) -> BeginRequest:

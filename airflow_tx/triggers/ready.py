@@ -7,10 +7,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_tx.operators.beginning import room
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.records import Counter
 from airflow_tx.triggers.shared import POLL, until
 from airflow_tx.triggers.slots import SlotWatch
 
@@ -21,6 +20,7 @@ class ReadyTrigger(BaseTrigger):
     :param hold: seconds that it waits at least.
     :param poll: seconds between two looks.
     :param slots: what `operators.yielding.slots_of` says of the run that waits; None: it never yields.
+    :param key: of the run that waits: fires, too, once that one has a transaction.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class ReadyTrigger(BaseTrigger):
         hold: float,
         poll: float = POLL,
         slots: dict[str, Any] | None = None,
+        key: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.zookeeper_conn_id = zookeeper_conn_id
@@ -41,6 +42,7 @@ class ReadyTrigger(BaseTrigger):
         self.hold = hold
         self.poll = poll
         self.slots = slots
+        self.key = key
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments: plain, without passwords."""
@@ -54,6 +56,7 @@ class ReadyTrigger(BaseTrigger):
                 "hold": self.hold,
                 "poll": self.poll,
                 "slots": self.slots,
+                "key": self.key,
             },
         )
 
@@ -64,6 +67,4 @@ class ReadyTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def _look(self, store: Store) -> dict[str, int] | None:
-        paths, read = Paths(self.root, self.topology), Reader(store)
-        current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
-        return {"current": current} if allocated + 1 < current + self.max_pending else None
+        return room(store, Paths(self.root, self.topology), max_pending=self.max_pending, key=self.key)

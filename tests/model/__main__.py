@@ -6,12 +6,21 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.model.explorer import explore
-from tests.model.programs import Shape
+from tests.model.mutants import MUTANTS, Trace, applied
+from tests.model.shapes import Shape
 from tests.model.world import Violation
 
 LARGER = [
     Shape("opaque", 2, 2, 2),
+    Shape("opaque", 1, 2, 2, clears_only=True, varies=True),
+    Shape("opaque", 2, 2, 1, phase=True),
+    Shape("transactional", 2, 2, 1, people=("ahead", "skip")),
+    Shape("opaque", 1, 2, 1, people=("recovers", "late"), replays=1),
+    Shape("opaque", 1, 2, 1, lags=True),
+    Shape("opaque", 1, 3, 1, window=2, people=("yield",)),
+    Shape("opaque", 1, 3, 1, partitions=True, people=("skip",)),
     Shape("transactional", 1, 2, 2),
+    Shape("opaque", 1, 2, 2, clears_only=True, people=("yield",)),
     Shape("opaque", 2, 3, 2, clears_only=True),
     Shape("transactional", 1, 3, 2, clears_only=True),
     Shape("opaque", 2, 4, 1),
@@ -35,7 +44,27 @@ def main() -> int:
             except Violation as violation:
                 broken = 1
                 print(f"{futures[future]}: BROKEN: {violation}", *violation.trail, sep="\n  ", flush=True)
-    return broken
+        by_hand = sum(isinstance(mutant.shape, Trace) for mutant in MUTANTS)
+        explored = [number for number, mutant in enumerate(MUTANTS) if isinstance(mutant.shape, Shape)]
+        missed = [
+            MUTANTS[number].rule for number, found in zip(explored, pool.map(finds, explored), strict=True) if not found
+        ]
+    print(
+        f"Mutants: {len(explored) - len(missed)} found by exploration, {by_hand} are for named tests; missed: {missed}"
+    )
+    return 1 if missed else broken
+
+
+def finds(number: int) -> bool:
+    """Whether exploration finds a mutant."""
+    mutant = MUTANTS[number]
+    assert isinstance(mutant.shape, Shape)
+    with applied(mutant):
+        try:
+            explore(mutant.shape)
+        except Violation:
+            return True
+    return False
 
 
 if __name__ == "__main__":

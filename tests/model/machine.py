@@ -1,24 +1,33 @@
-"""Actors: real protocol code driven by re-execution. A process is its program and the replies it has had so far.
+"""Actors: real code driven by re-execution. A process is its program and the replies it has had so far.
 
-A program calls the store and the states as always; where its recorded replies end, it is stopped and tells which call
-comes next. Equal programs with equal replies are run once, and two histories that left a program at the same line with
-the same variables are one place: what was read and forgotten does not tell them apart.
+A program calls the store, the states and Airflow as always; where its recorded replies end, it is stopped and tells
+which call comes next. Equal programs with equal replies are run once, and two histories that left a program at the same
+line with the same variables are one place: what was read and forgotten does not tell them apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
-from types import FunctionType, TracebackType
 from typing import Any
 
-from airflow_tx.errors import RequirementFailed, TxError
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import Memory, Reader
+from airflow.sdk.exceptions import AirflowException
 
+from airflow_tx.errors import RequirementFailed, TxError
+from tests.model.showing import shown, variables
+
+READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost")
+STATE_READS = ("fence",)
 EPOCH = datetime(2013, 1, 1, tzinfo=timezone.utc)
+
+
+def only_reads(call: tuple[Any, ...]) -> bool:
+    """Whether a call changes nothing."""
+    if call[0] == "state":
+        return call[2] in STATE_READS
+    return call[0] in READS or (call[0] == "multi" and not call[2])
 
 
 class _Stop(BaseException):
@@ -45,34 +54,50 @@ class Reply:
         return self.value
 
 
+Answer = Callable[[tuple[Any, ...]], Reply]
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended."""
+    """How a program ended.
+
+    :param error: what it raised; `cause`: of what kind it was before it was told to Airflow.
+    """
 
     result: Any = None
-    error: type[TxError] | None = None
+    error: type[Exception] | None = None
+    cause: type[BaseException] | None = None
 
 
 class Env:
-    """What a program sees of the world: a store, states, a clock and ids, all replayed."""
+    """What a program sees of the world: a store, a clock and ids, and whatever else it asks; all replayed."""
 
-    def __init__(self, label: str, replies: tuple[Reply, ...]) -> None:
-        self._replies = replies
+    shown = "env"
+
+    def __init__(self, label: str, replies: tuple[Reply, ...], answer: Answer | None = None) -> None:
+        self._replies = list(replies)
+        self._answer = answer
+        self.reads: list[tuple[tuple[Any, ...], Reply]] = []
         self._next = 0
         self._label = label
         self._written = 0
         self._drawn = 0
+        self.syncs = False
         self.call: tuple[Any, ...] | None = None
 
     def ask(self, *call: Any) -> Any:
         if self._next == len(self._replies):
-            self.call = call
-            raise _Stop
+            if self._answer is None or not only_reads(call):
+                self.call = call
+                raise _Stop
+            given = self._answer(call)
+            self.reads.append((call, given))
+            self._replies.append(given)
         reply = self._replies[self._next]
         self._next += 1
         if call[0] == "multi" and not (reply.error and reply.error[0] is RequirementFailed):
             self._written += 1
-        if call[0] in ("multi", "turn"):
+        if call[0] in ("multi", "wait"):
             self._drawn = 0
         return reply.give()
 
@@ -87,13 +112,16 @@ class Env:
         self.ask("multi", tuple(requirements), tuple(writes))
 
     def sync(self) -> None:
-        """One store, no followers: nothing to wait for."""
+        """Where no follower lags, there is nothing to wait for."""
+        if self.syncs:
+            self.ask("sync")
 
     def ensure(self, path: str) -> None:
-        raise AssertionError("the ledger exists before the exploration begins")
+        """The ledger exists before the exploration begins."""
 
-    def watch(self, *paths: str) -> Any:
-        raise AssertionError("waiting is the explorer's")
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        yield Watch(self, paths, self.ask("versions", paths))
 
     def now(self) -> datetime:
         return EPOCH
@@ -111,6 +139,19 @@ class Env:
         return self._written, self._drawn
 
 
+class Watch:
+    """Records as they were when the watch was set; the wait ends when one of them is another."""
+
+    def __init__(self, env: Env, paths: tuple[str, ...], seen: tuple[Any, ...]) -> None:
+        self.env = env
+        self.paths = paths
+        self.seen = seen
+
+    def wait(self, timeout: float) -> bool:
+        self.env.ask("wait", self.paths, self.seen)
+        return True
+
+
 Program = Callable[..., Any]
 
 
@@ -121,83 +162,82 @@ class Place:
     ident: int
     call: tuple[Any, ...] | None
     outcome: Outcome | None
+    wrote: bool = False
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A read on the way from one place to the next: asked again, it may lead elsewhere."""
+
+    ident: int
+    call: tuple[Any, ...]
+    spec: tuple[Any, ...]
+    replies: tuple[Reply, ...]
 
 
 class Machine:
-    """Runs programs up to their next call, each distinct history once."""
+    """Runs programs up to their next call, each distinct history once.
 
-    def __init__(self, programs: dict[str, Program]) -> None:
+    :param running: is told of each process that is about to run.
+    """
+
+    def __init__(self, programs: dict[str, Program], running: Callable[[Env], None]) -> None:
         self._programs = programs
-        self._places: dict[Hashable, Place] = {}
+        self._running = running
+        self._places: dict[Hashable, Place | _Reading] = {}
+        self._readings = 0
         self._by_variables: dict[Hashable, Place] = {}
         self._histories: list[tuple[tuple[Any, ...], tuple[Reply, ...]]] = []
 
-    def spawn(self, spec: tuple[Any, ...]) -> Place:
-        """A new process. `spec` = (name of the program, label, arguments…)."""
-        return self._place(("spawn", spec), spec, ())
+    def spawn(self, spec: tuple[Any, ...], answer: Answer | None = None) -> Place:
+        """A new process. `spec` = (name of the program, label, arguments…).
 
-    def resume(self, place: Place, reply: Reply) -> Place:
+        :param answer: gives replies to reads, so that the process goes on to its first call that is none.
+        """
+        return self._go(("spawn", spec), spec, (), answer)
+
+    def resume(self, place: Place, reply: Reply, answer: Answer | None = None) -> Place:
         """The process after its call has had this reply."""
-        key = (place.ident, reply)
-        found = self._places.get(key)
-        if found is not None:
-            return found
         spec, replies = self._histories[place.ident]
-        return self._place(key, spec, (*replies, reply))
+        return self._go((place.ident, reply), spec, (*replies, reply), answer)
 
     def spec(self, place: Place) -> tuple[Any, ...]:
         return self._histories[place.ident][0]
 
-    def _place(self, key: Hashable, spec: tuple[Any, ...], replies: tuple[Reply, ...]) -> Place:
-        found = self._places.get(key)
-        if found is not None:
-            return found
-        name, label, *arguments = spec
-        env = Env(label, replies)
-        outcome: Outcome | None = None
-        local: Hashable = None
-        try:
-            outcome = Outcome(self._programs[name](env, *arguments))
-        except _Stop as stop:
-            local = (spec, _variables(stop.__traceback__))
-        except TxError as error:
-            outcome = Outcome(error=type(error))
-        if outcome is None and local in self._by_variables:
-            place = self._by_variables[local]
-        else:
-            place = Place(len(self._histories), env.call if outcome is None else None, outcome)
-            self._histories.append((spec, replies))
-            self._by_variables[local] = place
+    def _go(self, key: Hashable, spec: tuple[Any, ...], replies: tuple[Reply, ...], answer: Answer | None) -> Place:
+        while (found := self._places.get(key)) is not None:
+            if isinstance(found, Place):
+                return found
+            assert answer is not None
+            reply = answer(found.call)
+            key, spec, replies = (found.ident, reply), found.spec, (*found.replies, reply)
+        env = Env(spec[1], replies, answer)
+        place = self._run(env, spec, replies)
+        for call, reply in env.reads:
+            self._readings -= 1
+            self._places[key] = _Reading(self._readings, call, spec, replies)
+            key, replies = (self._readings, reply), (*replies, reply)
         self._places[key] = place
         return place
 
-
-def _variables(traceback: TracebackType | None) -> tuple[Hashable, ...]:
-    """Where each function of a stopped program stands, and its variables."""
-    found: list[Hashable] = []
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if not frame.f_code.co_filename == __file__:
-            names = sorted(name for name in frame.f_locals if name != "_" and not name.startswith("."))
-            values = tuple((name, _shown(frame.f_locals[name])) for name in names)
-            found.append((frame.f_code.co_name, traceback.tb_lineno, values))
-        traceback = traceback.tb_next
-    return tuple(found)
-
-
-def _shown(value: Any) -> Hashable:
-    if isinstance(value, Env):
-        return value.ids
-    if isinstance(value, Ledger):
-        return _shown(value._known)
-    if isinstance(value, Reader):
-        return (_shown(value._known), _shown(value.seen), _shown(value._versions), value.guessed, value.hasty)
-    if isinstance(value, Memory):
-        return (_shown(value.nodes), _shown(value.children))
-    if isinstance(value, dict):
-        return tuple((key, _shown(item)) for key, item in sorted(value.items()))
-    if isinstance(value, partial):
-        return (value.func.__name__, _shown(value.keywords))
-    if isinstance(value, FunctionType):
-        return value.__name__
-    return repr(value)
+    def _run(self, env: Env, spec: tuple[Any, ...], replies: tuple[Reply, ...]) -> Place:
+        name, _, *arguments = spec
+        outcome: Outcome | None = None
+        local: Hashable = None
+        try:
+            self._running(env)
+            outcome = Outcome(self._programs[name](env, *arguments))
+        except _Stop as stop:
+            local = hash((spec, shown(env.call), variables(stop.__traceback__, skip=__file__)))
+        except TxError as error:
+            outcome = Outcome(error=type(error), cause=type(error))
+        except AirflowException as error:
+            outcome = Outcome(error=type(error), cause=type(error.__context__ or error))
+        if outcome is None and local in self._by_variables:
+            return self._by_variables[local]
+        replies = (*replies, *(reply for _, reply in env.reads))
+        place = Place(len(self._histories), env.call if outcome is None else None, outcome, env.ids[0] > 0)
+        self._histories.append((spec, replies))
+        if outcome is None:
+            self._by_variables[local] = place
+        return place

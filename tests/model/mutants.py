@@ -11,6 +11,11 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+from airflow_tx.operators import skipping as taking
+from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.coordinating import plan
+from airflow_tx.operators.coordination import Coordination
+from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.protocol import (
     beginning,
     chain,
@@ -26,12 +31,13 @@ from airflow_tx.protocol import (
 )
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.backing.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
-from tests.model import programs, test_partitions, test_recovery, test_skips, test_yields
+from tests.model import test_answers, test_partitions, test_recovery, test_skips, test_yields
 from tests.model.driver import Run, Topology
-from tests.model.programs import Shape
+from tests.model.shapes import Shape
 
 ONE = Shape("transactional", 1, 1, 1)
 ONE_OPAQUE = Shape("opaque", 2, 1, 1)
@@ -41,6 +47,10 @@ TWO_OPAQUE = Shape("opaque", 1, 2, 1)
 TWO_OPAQUE_STATES = Shape("opaque", 2, 2, 1)
 SKIP = Shape("opaque", 1, 1, 1, people=("skip",))
 SKIP_TWICE = Shape("opaque", 1, 1, 2, clears_only=True, people=("skip",))
+VARIES = Shape("opaque", 1, 1, 1, varies=True)
+LATE = Shape("opaque", 1, 1, 1, people=("late",))
+LAGS = Shape("opaque", 1, 1, 1, lags=True)
+BLOCKED = Shape("opaque", 1, 1, 1, people=("recovers",), replays=0)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
 
 
@@ -108,7 +118,7 @@ MUTANTS = (
                 "False",
             ),
         ),
-        TWO,
+        ONE_OPAQUE,
     ),
     Mutant(
         "no roll-back of keys that only the old attempt had",
@@ -117,7 +127,14 @@ MUTANTS = (
     ),
     Mutant(
         "only the fences of states with something to write",
-        ((programs._write, "range(shape.states)", "[i for i in range(2) if counts[i]]"),),
+        (
+            (
+                Commit._write,
+                "for update in self.updates:\n        update.state.raise_fence(grant)",
+                "rows = [list(found) for found in rows]\n"
+                "    for update, found in zip(self.updates, rows):\n        found and update.state.raise_fence(grant)",
+            ),
+        ),
         ONE_OPAQUE,
     ),
     Mutant("commit before its turn", ((committing.acquire, "current.txid != attempt.txid", "False"),), TWO),
@@ -159,17 +176,54 @@ MUTANTS = (
         ),
         ONE,
     ),
-    Mutant("acks not waited for", ((processing.processed, "if missing or value:", "if False:"),), ONE),
+    Mutant(
+        "acks not waited for",
+        ((processing.processed, "if missing or value:", "if False:"),),
+        _trace(test_answers, "test_a_batch_is_complete_only_when_every_task_has_acked"),
+    ),
     Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
         "an old begin may ask", ((replaying.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
     ),
     Mutant("a stale position is kept", ((replaying._next_attempt, "base=base,", ""),), TWO_OPAQUE),
+    Mutant(
+        "a start leaves the epoch as it is",
+        ((processing.start, "epoch=record.epoch + 1", "epoch=record.epoch"),),
+        VARIES,
+    ),
+    Mutant(
+        "what has failed is acquired",
+        ((committing.acquire, "record.phase is Phase.FAILED and record.skip is None", "False"),),
+        LATE,
+    ),
+    Mutant(
+        "a task fails what is being committed",
+        ((processing.fail, "Phase.PROCESSED,\n", "Phase.PROCESSED,\n        Phase.COMMITTING,\n"),),
+        LATE,
+    ),
+    Mutant("an answer is believed without a sync", ((StepRunner.run, "self.store.sync()", "pass"),), LAGS),
+    Mutant(
+        "an answer of records of different times is believed",
+        ((StepRunner.run, "and self._confirmed(read)", ""),),
+        _trace(test_answers, "test_an_answer_comes_from_one_moment"),
+    ),
+    Mutant(
+        "a waiting committer does not notice what happens to its own transaction",
+        ((commit_in_turn, "commit.forget()", "pass"),),
+        _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
+    ),
+    # --- what the operators do around the steps
+    Mutant(
+        "a coordinator lets a replay be that somebody noted and did not start",
+        ((Coordination._replay, "not answer.first and not action.noted", "not answer.first"),),
+        Shape("opaque", 1, 1, 2, people=("recovers",)),
+    ),
+    Mutant("a person who has seen to it is not noticed", ((plan, "actions += _marks(look, states)", "pass"),), BLOCKED),
     # --- skip, re-admission, yield
     Mutant(
         "a skip raises no fence",
-        ((programs._write_nothing, 'env.ask("raise", state, grant)\n    for state', "pass\n    for state"),),
+        ((taking.take_skip, "state.raise_fence(grant)", "pass"),),
         SKIP,
     ),
     Mutant(

@@ -1,250 +1,247 @@
-"""What the tasks of a run do, on the real ledger, fence and values; thin as the operators are."""
+"""The processes of the explorer: the real operators, the real commands and the real coordinator, one call at a time."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import SkipRefused
-from airflow_tx.protocol.asking import BeginRequest
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_tx.cli.restarting import Restarts
+from airflow_tx.cli.skips import NotInEffect, Skips
+from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
+from airflow_tx.operators import beginning, yielding
+from airflow_tx.operators.acked import RETURN_KEY, returned
+from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.coordination import Coordination, Pace
+from airflow_tx.operators.findings import Memory, Rules
+from airflow_tx.operators.in_turn import final_errors
+from airflow_tx.operators.lifecycle import Processing
+from airflow_tx.operators.passing import skip_and_pass_on
+from airflow_tx.operators.phasing import PhaseEnd, PhaseTurn, PhaseWrite
+from airflow_tx.operators.spec import Payload
+from airflow_tx.operators.turn import standing
+from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.opening import TopologyRequest
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.recovering import ReplayRequest
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    Begun,
-    Done,
-    Granted,
-    NotYet,
-    ReplayNoted,
-    Restarted,
-    SkipGranted,
-    ToBeSkipped,
-)
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.yielding import Waiter
-from airflow_tx.state.api import Grant
+from airflow_tx.staging import TaskTry
+from tests.model.machine import Env
+from tests.model.product import LOG, ModelSpec, ModelTi, run_info, spec_of, states_of, updates_of
+from tests.model.shapes import TASK, Shape
 
-PATHS = Paths("/tx", "model")
-TASK = "p"
-KEYS = ("even", "odd")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What is explored.
-
-    :param states: 1: both keys in one state; 2: one key in each.
-    :param people: what else may happen: people "skip" (and re-admit at will) and "withdraw" skips, waiters
-        "yield", a coordinator allocates "ahead" of the runs. Each skip, withdrawal and yield is one of the budget.
-    """
-
-    source: str
-    states: int
-    runs: int
-    budget: int
-    clears_only: bool = False
-    people: tuple[str, ...] = ()
-
-    @property
-    def staggered(self) -> bool:
-        """Whether the runs begin one after another; where few things happen, they begin all at once."""
-        return self.runs > 2 or self.budget > 1
-
-    def __str__(self) -> str:
-        what = "clears" if self.clears_only else "disruptions"
-        what += f" with {' and '.join(self.people)}" if self.people else ""
-        return f"{self.source}, {self.states} state(s), {self.runs} transactions x {self.budget} {what}"
+Size = tuple[tuple[str, int], ...]
+AUDIT = Audit("ada", "why")
 
 
-@dataclass(frozen=True)
-class Handed:
-    """What `begin` hands to the other tasks."""
-
-    txid: int
-    attempt: int
-    rows: tuple[int, int] | None
-    position: int
-    rows_digest: str
-
-    @property
-    def of(self) -> TransactionAttempt:
-        return TransactionAttempt(self.txid, self.attempt)
-
-
-def begin(env: Any, shape: Shape, run: int, task_try: str, retry: bool, size: int) -> Any:
-    """The first task: `size` rows from where the last transaction ended."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    name = f"tx-{run + 1}" if "ahead" in shape.people else f"r{run}"
-    request = BeginRequest(
-        TopologyRequest("model", shape.source, shape.runs + 1),
-        name,
-        name,
-        task_try,
-        retry,
-        {TASK: f"{run:016x}"},
-    )
-
-    def decide(attempt: Any, position: int | None) -> tuple[list[int], int]:
-        start = position or 0
-        return [start, start + size], start + size
-
-    result = ledger.begin(
-        request, decide=decide, run_state=lambda run_id: None, is_current=lambda: bool(env.ask("current"))
-    )
-    if isinstance(result, Begun):
-        rows = None if result.rows is None else (result.rows[0], result.rows[1])
-        return Handed(result.attempt.txid, result.attempt.attempt, rows, result.position, result.rows_digest)
-    return result
-
-
-def allocate(env: Any, shape: Shape) -> Any:
-    """The coordinator: the next transaction, ahead of the run that is to have it; as many as there are runs."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    topology = TopologyRequest("model", shape.source, shape.runs + 1)
-
-    def decide(attempt: Any, position: int | None) -> tuple[list[int], int] | None:
-        start = position or 0
-        return ([start, start + 2], start + 2) if attempt.txid <= shape.runs else None
-
-    request = BeginRequest(topology, None, "", "", False, {TASK: "1".zfill(16)})
-    result = ledger.begin(request, decide=decide, run_state=lambda run_id: None)
-    return result.attempt.txid if isinstance(result, Begun) else None
-
-
-def recover(env: Any, txid: int, attempt: int) -> Any:
-    """The coordinator finds a transaction whose run does not exist, perhaps since one died that was to start it."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    noted = ledger.note_replay(ReplayRequest(TransactionAttempt(txid, attempt), "no run", False, 3, overdue="9"))
-    assert not isinstance(noted, ReplayNoted) or noted.first
-    return "to begin"
-
-
-def process(env: Any, handed: Handed, task_try: str, fails: bool) -> Any:
-    """The processing task: counts even and odd rows; its output travels in the ack."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    task = TaskTry(TASK, -1, task_try)
-    if isinstance(ledger.start(handed.of, task, is_current=lambda: bool(env.ask("current"))), AlreadyCommitted):
-        return "skipped"
-    if fails:
-        ledger.fail(handed.of, task, "on purpose")
-        return "failed"
-    low, high = handed.rows or (0, 0)
-    counts = [sum(1 for row in range(low, high) if row % 2 == parity) for parity in (0, 1)]
-    ledger.ack(handed.of, task, rows=high - low, outputs=[*counts, task_try])
-    return "acked"
-
-
-def commit(env: Any, shape: Shape, handed: Handed) -> Any:
-    """The committer: gate, every fence, every key in a store transaction of its own, mark; or the skip of its batch."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    names = tuple(f"s{index}" for index in range(shape.states))
+def begin(env: Env, shape: Shape, run: int, task_try: str, retry: bool, size: Size) -> Any:
+    """As `BeginTransactionOperator.execute`; the payload as text, or in a word how it ended."""
+    spec, ti = spec_of(env, shape, size), ModelTi(env, shape, run, "begin", task_try)
     while True:
-        done = ledger.processed(handed.of, rows_digest=handed.rows_digest)
-        if isinstance(done, AlreadyCommitted):
-            return "committed"
-        granted = ledger.acquire(AcquireRequest(handed.of, done.epoch, handed.rows_digest, {}, names))
-        if isinstance(granted, AlreadyCommitted):
-            return "committed"
-        if isinstance(granted, NotYet):
-            env.ask("turn", handed.txid)
-        elif isinstance(granted, Granted):
-            break
-        elif isinstance(granted, ToBeSkipped):
-            return take_skip(env, shape, ledger, handed.txid)
-        else:
-            assert isinstance(granted, Restarted)
-    token = Token(granted.generation, handed.txid, handed.attempt, granted.epoch, granted.nonce)
-    grant = Grant("model", granted.incarnation, token, HashableDict(granted.last))
-    counts = (done.acks[(TASK, -1)].outputs or [0, 0])[:2]
-    _write(env, shape, grant, counts)
-    ledger.commit(token, states=names, rows=sum(counts))
-    return "committed"
+        with final_errors():
+            answer = beginning.ask(spec, ti, run_info(shape, run), retry=retry, log=LOG)
+        if isinstance(answer, WindowFull):
+            _wait(env, spec, ti, answer.current, None, "room", answer.max_pending)
+            continue
+        if isinstance(answer, Begun) and answer.skip is not None:
+            with final_errors():
+                skip_and_pass_on(spec, spec.ledger(env), states_of(env, shape), ti, answer.attempt.txid, LOG)
+            return "skipped"
+        if isinstance(answer, Begun):
+            return json.dumps(Payload.of(spec.topology, answer).to_json())
+        return "skipped" if isinstance(answer, AlreadyCommitted) else "no data"
 
 
-def skip(env: Any, shape: Shape, txid: int) -> Any:
-    """A person skips a transaction: notes it, and does it when it is its turn."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    ledger.note_skip(txid, Audit("ada", "why"))
-    return take_skip(env, shape, ledger, txid)
+def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: str) -> Any:
+    """A plain task of processing: start, its own code, ack; what it returns becomes XComs.
 
-
-def take_skip(env: Any, shape: Shape, ledger: Ledger, txid: int) -> Any:
-    """As `operators.skipping.take_skip`; where it is refused for good, the wish is taken back."""
-    kind = shape.source == "opaque"
+    :param how: "fails"; or "late": it is marked success after its ack, and fails then.
+    """
+    spec, payload = spec_of(env, shape), Payload(**json.loads(handed))
+    task = Processing(spec, payload, TaskTry(TASK, -1, task_try), anchored=True)
+    task._ti = ModelTi(env, shape, run, TASK, task_try)
     try:
-        answer = ledger.grant_skip(txid, {f"s{index}": kind for index in range(shape.states)})
-    except SkipRefused:
-        ledger.withdraw_skip(txid)
-        return "withdrawn"
-    if isinstance(answer, NotYet):
-        env.ask("turn", txid)
-        return take_skip(env, shape, ledger, txid)
-    if isinstance(answer, SkipGranted):
-        given = answer.grant
-        token = Token(given.generation, txid, answer.attempt.attempt, given.epoch, given.nonce)
-        grant = Grant("model", given.incarnation, token, HashableDict(given.last))
-        _write_nothing(env, shape, grant)
-        ledger.commit_skip(token, states=[f"s{index}" for index in range(shape.states)])
-    return "skipped"
+        task.start()
+    except AirflowSkipException:
+        return "skipped"
+    if how == "fails":
+        task.fail("on purpose")
+        raise FailedBatch(reason="on purpose")
+    value = output(shape, payload, task_try)
+    task.ack(returned(value, multiple=True), consumed_rows=sum(row["n"] for rows in value.values() for row in rows))
+    if how == "late":
+        env.ask("marked")
+        try:
+            task.fail("killed after its ack")
+        except Refused:
+            pass
+        return "late"
+    return xcoms_of(shape, handed, task_try)
 
 
-def _write_nothing(env: Any, shape: Shape, grant: Grant) -> None:
-    for state in range(shape.states):
-        env.ask("raise", state, grant)
-    for state in range(shape.states):
-        env.ask("write", state, grant, "", 0)
+def xcoms_of(shape: Shape, handed: str, task_try: str) -> tuple[tuple[str, str], ...]:
+    """What a try of processing returns becomes, as text."""
+    value = output(shape, _payload(handed), task_try)
+    return tuple((name, json.dumps(item)) for name, item in {RETURN_KEY: value, **value}.items())
 
 
-def withdraw(env: Any, txid: int) -> Any:
-    """A person does not want it skipped any more."""
-    return Ledger(env, PATHS, clock=env, ids=env).withdraw_skip(txid)
+def output(shape: Shape, payload: Payload, task_try: str) -> dict[str, list[dict[str, Any]]]:
+    """Even and odd rows counted, per partition; where it varies, also which try did it."""
+    found: dict[str, list[dict[str, Any]]] = {f"s{index}": [] for index in range(shape.states)}
+    for partition, low, high in spans(payload.rows):
+        for parity, word in enumerate(("even", "odd")):
+            count = sum(row % 2 == parity for row in range(low, high))
+            if count:
+                found[f"s{parity % shape.states}"].append({"key": partition + word, "n": count})
+    if shape.varies:
+        found["s0"].append({"key": f"{payload.txid} by {task_try}", "n": 0})
+    return found
 
 
-def readmit(env: Any, txid: int) -> Any:
-    """A person wants a skipped batch back."""
-    return Ledger(env, PATHS, clock=env, ids=env).readmit(txid, Audit("ada", "why"))
+def spans(rows: Any) -> tuple[tuple[str, int, int], ...]:
+    """The rows of a batch: partition, first, first that is not in it any more."""
+    if rows is None:
+        return ()
+    parts = rows if isinstance(rows, dict) else {"": rows}
+    return tuple((name, low, high) for name, (low, high) in sorted(parts.items()))
 
 
-def give_way(env: Any, run: int, txid: int, blocking: int, task_try: str) -> Any:
-    """A waiter gives up its run slot, and is started again when the turn has moved on."""
-    ledger = Ledger(env, PATHS, clock=env, ids=env)
-    waiter = Waiter(f"r{run}", txid, task_try, blocking)
-    ledger.bid(waiter)
-    if isinstance(ledger.give_way(waiter), Done):
-        env.ask("turn", blocking + 1)
-        ledger.came_back(waiter.run_id)
-    return "back"
+def commit(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
+    """As `CommitOperator.execute` and `execute_turn`."""
+    return _in_turn(env, shape, run, handed, task_try, "commit", Commit)
 
 
-def _write(env: Any, shape: Shape, grant: Grant, counts: list[int]) -> None:
-    for state in range(shape.states):
-        env.ask("raise", state, grant)
-    for parity, key in enumerate(KEYS):
-        if counts[parity]:
-            env.ask("write", parity if shape.states == 2 else 0, grant, key, counts[parity])
+def acquire(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
+    """As `AcquireTurnOperator`."""
+    return _in_turn(env, shape, run, handed, task_try, "acquire", PhaseTurn)
 
 
-class HashableDict(dict[str, int]):
-    """The ledger's last txids, usable in a key."""
+def write(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str) -> Any:
+    """As a `CommitOperator` in a commit phase."""
+    spec, ti = spec_of(env, shape), ModelTi(env, shape, run, task, task_try)
+    with final_errors():
+        own = PhaseWrite(spec, _payload(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+        return ((RETURN_KEY, json.dumps(own.run())),)
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
+
+def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
+    """As `MarkCommittedOperator`."""
+    spec, ti = spec_of(env, shape), ModelTi(env, shape, run, "mark", task_try)
+    updates = (*updates_of(env, shape, "w0"), *updates_of(env, shape, "w1"))
+    with final_errors():
+        PhaseEnd(spec, _payload(handed), updates, spec.ledger(env), ti, LOG).run()
+    return ()
+
+
+def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str, kind: type[Commit]) -> Any:
+    spec, payload = spec_of(env, shape), _payload(handed)
+    ti = ModelTi(env, shape, run, task, task_try)
+    while True:
+        with final_errors():
+            own = kind(spec, payload, updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+            line = commit_in_turn(own, env, patience=math.inf, clock=_no_time)
+        if line is None:
+            return ((RETURN_KEY, json.dumps(own.shared())),) if isinstance(own, PhaseTurn) else ()
+        del own
+        _wait(env, spec, ti, line.current, payload.txid, "turn", line.txid, line.op, json.dumps(standing(line)))
+
+
+def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | None, *call: Any) -> None:
+    """Deferred: the trigger waits, or it finds out that this run is to yield."""
+    if env.ask("defer", *call) == "yield":
+        spec.ledger(env).bid(Waiter(ti.run_id, txid, ti.id, blocking))
+        yielding.give_way(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
+
+
+def _payload(handed: str) -> Payload:
+    return Payload(**json.loads(handed))
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+# --- people ------------------------------------------------------------------------------------------------------
+
+
+def skip(env: Env, shape: Shape, txid: int) -> Any:
+    """As `airflow tx skip`; where it is refused, it is replayed instead, as the error says."""
+    ledger = spec_of(env, shape).ledger(env)
+    restarts = Restarts(ledger, "model")
+    skips = Skips(ledger, restarts, lambda: states_of(env, shape))
+    try:
+        record = Reader(env).peek_if_any(TransactionRecord, ledger.paths.transaction(txid))
+        if record is not None:
+            skips.check(txid, record)
+        for _ in skips.note(txid, AUDIT):
+            pass
+    except NotInEffect as error:
+        if isinstance(error.__cause__, (Outranked, FenceOutranked)):
+            return  # somebody else is at it; he asks again if he has to
+        for _ in restarts.named([txid], force=True):
+            pass
+
+
+def withdraw(env: Env, shape: Shape, txid: int) -> Any:
+    """As `airflow tx replay --force`: a person does not want it skipped any more."""
+    for _ in Restarts(spec_of(env, shape).ledger(env), "model").named([txid], force=True):
+        pass
+
+
+def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:
+    """As `airflow tx readmit`."""
+    spec_of(env, shape).ledger(env).readmit(txid, AUDIT)
+    env.ask("start_run", run, True)
+
+
+# --- the coordinator ---------------------------------------------------------------------------------------------
+
+
+class _Clock:
+    """Time passes while somebody sleeps, and then so much that all is due."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += 1e6
+
+
+def coordinate(env: Env, shape: Shape) -> Any:
+    """The coordinator in its worker, from its start until there is nothing to do."""
+    spec = spec_of(env, shape, (("", 2),))
+    rules = Rules(spec.window, shape.replays, backoff=0.0, message_timeout=1e12)
+    clock = _Clock()
+    own = Coordination(
+        spec,
+        Pace(rules, poll=1.0, linger=1.0, hold=1.0),
+        env,
+        ModelTi(env, shape, 0, "coordinator", ""),
+        LOG,
+        Memory(),
+        clock=clock.now,
+        sleep=clock.sleep,
+    )
+    own._looker._now = env.now
+    own.run()
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "begin": begin,
-    "allocate": allocate,
-    "recover": recover,
-    "process": process,
+    "p": process,
     "commit": commit,
+    "acquire": acquire,
+    "write": write,
+    "mark": mark,
     "skip": skip,
     "withdraw": withdraw,
     "readmit": readmit,
-    "yield": give_way,
+    "coordinate": coordinate,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -12,21 +11,33 @@ import pytest
 from airflow_tx.errors import TxError
 from tests.model.explorer import Report, explore
 from tests.model.mutants import MUTANTS, Mutant, Trace, applied
-from tests.model.programs import Shape
+from tests.model.shapes import Shape
 from tests.model.world import Violation
 
 SHAPES = [
-    Shape(source, states, runs, budget, clears_only=clears)
-    for (runs, budget, clears), source, states in itertools.product(
-        [(2, 2, True), (3, 1, False), (2, 1, False)], ["opaque", "transactional"], [1, 2]
-    )
-] + [
-    Shape("opaque", 1, 2, 1, people=("skip", "yield")),
-    Shape("transactional", 2, 2, 1, people=("skip", "yield")),
-    Shape("opaque", 1, 1, 2, clears_only=True, people=("skip", "withdraw")),
+    Shape("opaque", 2, 2, 1),
+    Shape("transactional", 1, 2, 1),
+    Shape("transactional", 2, 1, 2, clears_only=True),
+    Shape("opaque", 1, 1, 2, clears_only=True, varies=True),
+    Shape("opaque", 1, 3, 1, clears_only=True),
+    Shape("opaque", 1, 2, 1, people=("skip",)),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
+    Shape("transactional", 2, 1, 1, people=("skip", "withdraw")),
+    Shape("opaque", 1, 1, 2, clears_only=True, people=("skip", "withdraw")),
     Shape("opaque", 1, 2, 1, people=("ahead",)),
-    Shape("transactional", 2, 2, 1, people=("ahead", "skip")),
+    Shape("opaque", 1, 1, 2, clears_only=True, people=("recovers",)),
+    Shape("opaque", 1, 1, 1, people=("recovers", "late"), replays=0),
+    Shape("opaque", 1, 1, 1, people=("late",), varies=True),
+    Shape("opaque", 1, 2, 1, partitions=True),
+    Shape("transactional", 1, 1, 1, partitions=True, people=("skip",)),
+    Shape("opaque", 1, 2, 1, shrinks=2),
+    Shape("opaque", 1, 2, 1, rows=2),
+    Shape("opaque", 1, 3, 1, window=1, clears_only=True),
+    Shape("opaque", 2, 1, 1, phase=True),
+    Shape("transactional", 2, 1, 1, phase=True),
+    Shape("opaque", 2, 2, 1, phase=True, clears_only=True, varies=True),
+    Shape("opaque", 1, 1, 1, lags=True),
+    Shape("transactional", 1, 2, 1, lags=True, clears_only=True),
 ]
 
 
@@ -68,6 +79,7 @@ def test_a_rule_taken_out_is_found(mutant: Mutant) -> None:
         Shape("transactional", 1, 1, 1),
         Shape("opaque", 1, 2, 0),
         Shape("opaque", 1, 1, 1, clears_only=True, people=("skip",)),
+        Shape("opaque", 2, 1, 0, phase=True),
     ],
     ids=str,
 )

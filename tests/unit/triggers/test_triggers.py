@@ -100,6 +100,13 @@ def test_begin_is_woken_once_when_the_window_has_room(store: SlowStore) -> None:
     assert fire(ready(max_pending=2)) == [{"current": 1}]
 
 
+def test_begin_is_woken_in_a_full_window_when_its_own_run_has_a_transaction(store: SlowStore) -> None:
+    """An older `begin` of the run took it; who waits for others to make room would wait for himself."""
+    begin(store, "r1")
+    assert fire(ready(key="r1")) == [{"current": 1}]
+    assert asyncio.run(waits(other := ready(key="r2"), lambda: setattr(other, "max_pending", 2)))[0]
+
+
 def test_begin_is_not_woken_while_the_window_is_full(store: SlowStore) -> None:
     begin(store, "r1")
     trigger = ready()

@@ -1,0 +1,208 @@
+"""What the calls of processes do to a world: to the ledger, to the states, and to Airflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
+from airflow_tx.operators.beginning import room
+from airflow_tx.operators.turn import look, wakes
+from airflow_tx.protocol.api import Node
+from airflow_tx.protocol.records import Ack, decode
+from airflow_tx.protocol.requirement import Unchanged
+from tests.model.machine import STATE_READS, Answer, Machine, Place, Reply
+from tests.model.product import memory_state, run_id
+from tests.model.promises import became_final, check_phases
+from tests.model.shapes import PATHS, TASK, Shape
+from tests.model.world import Actor, ModelStore, Violation, World, put
+
+
+class Calls:
+    """The next call of a process, and what comes of it."""
+
+    shape: Shape
+    machine: Machine
+    store: ModelStore
+    eager: bool
+
+    def enabled(self, world: World, actor: Actor) -> bool:
+        """Whether its call is answered at all now: one that waits is not, until there is something new."""
+        call = actor.place.call
+        assert call is not None
+        if call[0] == "wait":
+            return bool(self._versions(world, call[1]) != call[2])
+        if call[0] == "defer" and call[1] == "turn":
+            txid, op, waited = call[2:]
+            self.store.nodes = world.nodes
+            line = look(self.store, PATHS, txid, ())
+            return wakes(line, op=op, waited=json.loads(waited)) is not None
+        if call[0] == "defer":
+            self.store.nodes = world.nodes
+            return room(self.store, PATHS, max_pending=call[2], key=run_id(self.shape, actor.run)) is not None
+        return bool(call[0] != "marked")
+
+    def spawned(self, world: World, actor: Actor, spec: tuple[Any, ...]) -> Actor:
+        """A new process, as far as it gets by reading."""
+        return self._read_on(world, actor, lambda answer: self.machine.spawn(spec, answer))
+
+    def _read_on(self, world: World, actor: Actor, go: Callable[[Answer | None], Place]) -> Actor:
+        """With `eager`, a process reads as soon as it can; see the explorer for why nothing is lost."""
+        if not self.eager:
+            return replace(actor, place=go(None))
+        view = actor.view
+
+        def answer(call: tuple[Any, ...]) -> Reply:
+            nonlocal view
+            _, reply, view = self._call(world, actor, call, view)
+            return reply
+
+        place = go(answer)
+        return replace(actor, place=place, view=view)
+
+    def answered(
+        self, world: World, actor: Actor, *, lost: str = "", reply: Reply | None = None
+    ) -> tuple[World, Actor]:
+        """After the actor's next call and its reply.
+
+        :param lost: "done" or "not done", without an answer.
+        :param reply: the answer, where it is not for the world to find.
+        """
+        call = actor.place.call
+        assert call is not None
+        view = actor.view
+        if reply is None and lost != "not done":
+            world, reply, view = self._call(world, actor, call, view)
+            actor = next((each for each in world.actors if each.ident == actor.ident), actor)
+        if lost and call[0] == "multi":
+            paths = ", ".join(sorted(write.path for write in call[2]))
+            reply = Reply.of_error(OutcomeUnknown(paths=paths, reason="lost"))
+        elif lost:
+            reply = Reply.of_error(StateUnavailable(state=f"s{call[1]}", where="model", reason="lost"))
+        assert reply is not None
+        here, given = actor.place, reply
+        moved = self._read_on(world, replace(actor, view=view), lambda answer: self.machine.resume(here, given, answer))
+        return world, moved
+
+    def doomed(self, world: World, call: tuple[Any, ...]) -> bool:
+        if call[0] == "multi":
+            nodes = world.nodes
+            required = [r for r in call[1] if isinstance(r, Unchanged)]
+            return any(r.path not in nodes or nodes[r.path].version != r.version for r in required)
+        if call[0] != "state" or call[2] in STATE_READS:
+            return False
+        return self._state_call(world, call)[1].refused_by(FenceOutranked)
+
+    # --- one call
+
+    def _call(
+        self, world: World, actor: Actor, call: tuple[Any, ...], view: dict[str, Any] | None
+    ) -> tuple[World, Reply, dict[str, Any] | None]:
+        kind = call[0]
+        nodes = world.nodes if view is None else view
+        if kind == "get":
+            if call[1] == PATHS.owner:
+                return world, Reply(self._owner(world)), view
+            return world, Reply(nodes.get(call[1])), view
+        if kind == "sync":
+            return world, Reply(), None
+        if kind == "versions":
+            return world, Reply(self._versions(world, call[1])), view
+        if kind == "children":
+            self.store.nodes = nodes
+            return world, Reply(self.store.children(call[1])), view
+        if kind == "multi":
+            # Refused or not, its answer comes after all that went before it.
+            self._check_ack(actor, call)
+            return *self._multi(world, call), None
+        if kind == "state":
+            return *self._state_call(world, call), view
+        return *self._airflow(world, actor, call), view
+
+    def _check_ack(self, actor: Actor, call: tuple[Any, ...]) -> None:
+        """Nobody acks in the name of another try."""
+        if actor.task != TASK:
+            return
+        own = self.machine.spec(actor.place)[-2]
+        for write in call[2]:
+            if "/p@" in write.path:
+                entry = decode(Ack, write.path, write.data)
+                if entry.done and entry.task_try != own:
+                    raise Violation(f"try {own} acked as {entry.task_try}")
+
+    def _versions(self, world: World, paths: tuple[str, ...]) -> tuple[int | None, ...]:
+        found = (world.nodes.get(path) for path in paths)
+        return tuple(None if node is None else node.version for node in found)
+
+    def _owner(self, world: World) -> Node | None:
+        """Whoever holds the turn shows as long as it lives."""
+        record = world.record(world.current)
+        if record is None:
+            return None
+        run = world.number(record.run_id)
+        return Node(b"{}", 0) if any(a.run == run and a.task == "commit" for a in world.actors) else None
+
+    def _multi(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
+        self.store.nodes = world.nodes
+        try:
+            self.store.multi(call[1], call[2])
+        except TxError as error:
+            return world, Reply.of_error(error)
+        after = replace(world.with_nodes(self.store.nodes), behind=world.nodes if self.shape.lags else None)
+        check_phases(world, after)
+        if after.current > world.current:
+            after = became_final(world, after)
+        return after, Reply()
+
+    def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
+        _, index, method, grant, arguments = call
+        state = memory_state(index, self.shape.source)
+        state.database.restore(world.states[index])
+        if method == "fence":
+            return world, Reply(state.fence())
+        raised, highest = world.raised, world.raised[index]
+        try:
+            if method == "write":
+                rows, chunk, complete = arguments
+                given = state.write(grant, rows, chunk=chunk, complete=complete)
+            elif method == "clear":
+                given, highest = 0, None
+                state.clear()
+            else:
+                given = getattr(state, method)(grant, *arguments)
+                highest = max(highest or grant.token.rank, grant.token.rank)
+        except TxError as error:
+            return world, Reply.of_error(error)
+        if method == "write" and highest is not None and grant.token.rank < highest:
+            raise Violation(f"token {grant.token} wrote to s{index}, which had seen {highest}")
+        raised = put(raised, index, highest)
+        states = put(world.states, index, state.database.snapshot())
+        return replace(world, states=states, raised=raised), Reply(given)
+
+    def _airflow(self, world: World, actor: Actor, call: tuple[Any, ...]) -> tuple[World, Reply]:
+        kind = call[0]
+        if kind == "xcom":
+            found = dict(world.runs[call[1]].task(call[2]).xcoms)
+            return world, Reply(found.get(call[3]))
+        if kind == "tasks":
+            return world, Reply(tuple((name, task.state) for name, task in world.runs[call[1]].tasks))
+        if kind == "run":
+            return world, Reply(self._run_state(world, call[1]))
+        if kind == "start_run":
+            return self.start_run(world, call[1], reset=call[2])
+        if kind == "lost":
+            return world, Reply(world.lost)
+        assert kind in ("wait", "defer"), call
+        return world, Reply()
+
+    def _run_state(self, world: World, number: int) -> str | None:
+        run = world.runs[number]
+        if run.stage == "running":
+            first = world.live(number, "begin")
+            return "queued" if first is not None and not first.place.wrote else "running"
+        return {"absent": None, "green": "success"}.get(run.stage, "failed")
+
+    def start_run(self, world: World, number: int, *, reset: bool) -> tuple[World, Reply]:
+        raise NotImplementedError

@@ -1,0 +1,283 @@
+"""What the real operators find around them in the explorer: their spec, source, states, task instance and Airflow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from airflow_tx import compat
+from airflow_tx.cli import skips
+from airflow_tx.compat import RunInfo
+from airflow_tx.config import Settings
+from airflow_tx.operators.spec import PhaseSpec, TransactionSpec
+from airflow_tx.operators.updates import Update
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.sources.api import Batch, Source, SourceKind
+from airflow_tx.state import Sum
+from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
+from tests.model.machine import Env
+from tests.model.shapes import TASK, Shape
+
+LOG = logging.getLogger("tests.model")
+LOG.setLevel(logging.CRITICAL)
+
+
+@lru_cache
+def memory_state(index: int, kind: str) -> MemoryState:
+    """A real state; what it holds is put into it whenever it is used."""
+    return MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, kind=kind, database=MemoryDatabase())
+
+
+class ModelState:
+    """A state as a process has it: each call is one store transaction, made by the world on a real `MemoryState`."""
+
+    shown = "state"
+
+    def __init__(self, env: Env, index: int, kind: str) -> None:
+        real = memory_state(index, kind)
+        self.name, self.kind, self.columns = real.name, real.kind, real.columns
+        self._env, self._index = env, index
+
+    def raise_fence(self, grant: Any) -> None:
+        self._env.ask("state", self._index, "raise_fence", grant, ())
+
+    def write(self, grant: Any, rows: Any, *, chunk: int = 0, complete: bool = True) -> int:
+        found: int = self._env.ask("state", self._index, "write", grant, (tuple(rows), chunk, complete))
+        return found
+
+    def raise_and_write(self, grant: Any, rows: Any) -> int:
+        found: int = self._env.ask("state", self._index, "raise_and_write", grant, (tuple(rows),))
+        return found
+
+    def fence(self) -> Any:
+        return self._env.ask("state", self._index, "fence", None, ())
+
+    def clear(self) -> None:
+        self._env.ask("state", self._index, "clear", None, ())
+
+
+class ModelSource(Source):
+    """Rows that are numbered, per partition if it has any.
+
+    :param size: how many rows a batch has at most.
+    """
+
+    shown = "source"
+
+    def __init__(self, env: Env, shape: Shape, size: tuple[tuple[str, int], ...]) -> None:
+        self.kind = SourceKind(shape.source)  # type: ignore[misc]
+        self.partitioned = shape.partitions  # type: ignore[misc]
+        self.by_run = "recovers" in shape.people  # type: ignore[misc]
+        self._env, self._shape, self._size = env, shape, size
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        raise NotImplementedError
+
+    def decide(self, attempt: Any, position: Any) -> Batch | None:
+        # Rows that it has lost are lost for every process from that moment on.
+        lost = self._env.ask("lost") if "loses" in self._shape.people else None
+        if "ahead" in self._shape.people and attempt.txid > self._shape.runs:
+            return None
+        found = {name: self._next(name, size, position, lost) for name, size in self._size}
+        taken: dict[str, Any] = {name: rows for name, rows in found.items() if rows is not None}
+        if not taken:
+            return None
+        if not self._shape.partitions:
+            return Batch(taken[""], taken[""][1])
+        return Batch(taken, {name: rows[1] for name, rows in taken.items()})
+
+    def _next(self, name: str, size: int, position: Any, lost: int | None) -> list[int] | None:
+        start = (position.get(name) if isinstance(position, dict) else position) or 0
+        if lost is not None and start == lost:
+            from airflow_tx.errors import SourceError
+
+            raise SourceError(source="model", problem=f"row {lost} is lost", remedy="Accept it.")
+        limit = self._shape.rows
+        end = start + size if limit is None else min(start + size, limit)
+        return [start, end] if end > start else None
+
+
+@dataclass(frozen=True)
+class ModelSpec(TransactionSpec):
+    """A `Transaction` block whose ledger is that of the world."""
+
+    shown = "spec"
+    env: Any = None
+
+    @contextmanager
+    def store(self) -> Iterator[Any]:
+        yield self.env
+
+    def ledger(self, store: Any) -> Ledger:
+        return Ledger(store, self.paths, clock=self.env, ids=self.env)
+
+    def staging(self) -> Any:
+        return STAGING
+
+
+class NoStaging:
+    """Nothing is staged: all output travels in XComs."""
+
+    shown = "staging"
+
+    @property
+    def kept(self) -> NoStaging:
+        return self
+
+    def remove(self, topology: str, txid: int) -> None:
+        """Nothing."""
+
+    def sweep(self, topology: str, txid: int) -> None:
+        """Nothing."""
+
+
+STAGING = NoStaging()
+
+
+def spec_of(env: Env, shape: Shape, size: tuple[tuple[str, int], ...] = ()) -> ModelSpec:
+    """The block of every run."""
+    env.syncs = shape.lags
+    phase = PhaseSpec("acquire", "mark", ("w0", "w1"), ("w0", "w1")) if shape.phase else None
+    return ModelSpec(
+        topology="model",
+        dag_id="model",
+        source=ModelSource(env, shape, size),
+        max_pending=shape.window or shape.runs + 1,
+        root="/tx",
+        tasks=(TASK,),
+        inside=shape.tasks[1:],
+        phase=phase,
+        env=env,
+    )
+
+
+def states_of(env: Env, shape: Shape) -> dict[str, Any]:
+    """The states, as a process has them."""
+    made = [ModelState(env, index, shape.source) for index in range(shape.states)]
+    return {state.name: state for state in made}
+
+
+def updates_of(env: Env, shape: Shape, task: str) -> tuple[Update, ...]:
+    """What a committer updates: of a phase each one state, otherwise all."""
+    states = list(states_of(env, shape).values())
+    if task in ("w0", "w1"):
+        states = [states[int(task[1])]]
+    return tuple(
+        Update(SimpleNamespace(operator=SimpleNamespace(task_id=TASK), key=state.name), state, "worker")
+        for state in states
+    )
+
+
+class ModelTi:
+    """A task instance: what it asks Airflow for is answered by the world."""
+
+    shown = "ti"
+    dag_id = "model"
+    map_index = -1
+
+    def __init__(self, env: Env, shape: Shape, run: int, task: str, task_try: str) -> None:
+        self._env, self._shape, self._run = env, shape, run
+        self.run_id = run_id(shape, run)
+        self.task_id = task
+        self.id = task_try
+        self.task = SimpleNamespace(dag=SimpleNamespace(fileloc="", get_task=self._task))
+
+    def _task(self, task: str) -> Any:
+        return SimpleNamespace(updates=updates_of(self._env, self._shape, task))
+
+    def get_task_states(self, *, dag_id: str, run_ids: list[str], task_ids: Any = None) -> Any:
+        found = {}
+        for each in run_ids:
+            states = dict(self._env.ask("tasks", number_of(each)))
+            found[each] = {task: states[task] for task in states if task_ids is None or task in task_ids}
+        return found
+
+    def get_dagrun_state(self, *, dag_id: str, run_id: str) -> Any:
+        return self._env.ask("run", number_of(run_id))
+
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: Any = None) -> Any:
+        text = self._env.ask("xcom", self._run, task_ids, key)
+        return None if text is None else json.loads(text)
+
+
+def run_id(shape: Shape, run: int) -> str:
+    """What a run is called: by the coordinator after its transaction, where that one allocates."""
+    return f"tx-{run + 1}" if "ahead" in shape.people else f"r{run}"
+
+
+def number_of(run_id: str) -> int:
+    return int(run_id[3:]) - 1 if run_id.startswith("tx-") else int(run_id[1:])
+
+
+def run_info(shape: Shape, run: int) -> RunInfo:
+    return RunInfo(run_id(shape, run), "manual", None, None, None, None, None, {})
+
+
+class _Current:
+    """The process that runs just now: there is one at a time."""
+
+    env: Env
+
+
+def _start_run(dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+    return bool(_Current.env.ask("start_run", number_of(run_id), reset))
+
+
+def _clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
+    return _start_run(dag_id, run_id, reset=True)
+
+
+def _create_run(dag_id: str, run_id: str, conf: Any = None) -> bool:
+    return _start_run(dag_id, run_id)
+
+
+def _restart_dead(dag_id: str, run_id: str) -> bool:
+    return _start_run(dag_id, run_id, reset=True)
+
+
+def _runs_of(dag_id: str, run_ids: Any) -> Mapping[str, str]:
+    found = {each: _Current.env.ask("run", number_of(each)) for each in run_ids}
+    return {each: state for each, state in found.items() if state is not None}
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Airflow's answers to what is not asked through a task instance are those of the world."""
+    settings = Settings.load()
+    with (
+        patch.multiple(
+            compat,
+            start_run=_start_run,
+            clear_run=_clear_run,
+            create_run=_create_run,
+            restart_dead=_restart_dead,
+            runs_of=_runs_of,
+            is_paused=lambda dag_id: False,
+            sends_metrics=lambda: False,
+        ),
+        patch.object(time, "sleep", lambda seconds: None),
+        # Two that take one skip may outrank each other that often: once is enough to see what comes of it.
+        patch.object(skips, "_RACES", 0),
+        patch.object(Settings, "load", lambda: settings),
+    ):
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def running(env: Env) -> None:
+    """Let this process be the one that runs."""
+    _Current.env = env

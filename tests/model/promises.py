@@ -1,0 +1,156 @@
+"""What has to hold: in every step, and in every world in which all runs are final."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.protocol.metadata import whole
+from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.records import Ack, History, Phase, decode
+from tests.model.product import memory_state
+from tests.model.programs import spans
+from tests.model.shapes import PATHS, Shape
+from tests.model.world import Final, ModelStore, Violation, World
+
+ALLOWED = {
+    Phase.PROCESSING: (Phase.PROCESSED, Phase.FAILED),
+    Phase.PROCESSED: (Phase.PROCESSING, Phase.COMMITTING, Phase.FAILED),
+    Phase.COMMITTING: (Phase.PROCESSING,),
+    Phase.FAILED: (Phase.PROCESSING,),
+}
+
+
+def check_phases(before: World, after: World) -> None:
+    """Of one write: the turn moves on by one, and a transaction goes only where the protocol lets it.
+
+    :raises Violation: it does not.
+    """
+    if after.current not in (before.current, before.current + 1):
+        raise Violation(f"current went from {before.current} to {after.current}")
+    for txid in range(before.current, before.allocated + 1):
+        if after.nodes.get(PATHS.transaction(txid)) is before.nodes.get(PATHS.transaction(txid)):
+            continue
+        one, two = before.record(txid), after.record(txid)
+        if one is None or two is None:
+            continue
+        if two.epoch < one.epoch or two.attempt < one.attempt:
+            raise Violation(f"attempt or epoch of transaction {txid} went back")
+        # A skip may be taken from any phase, and withdrawn.
+        if one.phase is not two.phase and two.phase not in ALLOWED[one.phase] and one.skip is None:
+            raise Violation(f"transaction {txid} went from {one.phase.value} to {two.phase.value}")
+
+
+def became_final(before: World, after: World) -> World:
+    """One transaction more is final: whoever reads the book later does not ask the ledger.
+
+    :raises Violation: it should not be, or not with these rows.
+    """
+    txid = before.current
+    store = ModelStore()
+    store.nodes = before.nodes
+    skipped = PATHS.skipped(txid) in after.nodes
+    tries: tuple[str, ...] = ()
+    record = before.record(txid)
+    if not skipped:
+        tries = _check_mark(before)
+    elif record is None or record.skip is None:
+        raise Violation(f"transaction {txid} was skipped, and nobody wanted it")
+    final = Final(txid, skipped, spans(whole(Reader(store), PATHS, txid).rows), tries)
+    taken = {row for other in after.counted() for row in _rows(other)}
+    if taken & _rows(final):
+        raise Violation(f"transaction {txid} has rows {final.spans}, of which others were final before")
+    return replace(after, book=(*before.book, final))
+
+
+def _check_mark(world: World) -> tuple[str, ...]:
+    """What is being committed is what the newest try of every task has acked."""
+    folder = PATHS.acks(world.current) + "/"
+    found = []
+    for path, node in world.nodes.items():
+        if path.startswith(folder):
+            entry = decode(Ack, path, node.data)
+            if not entry.done:
+                raise Violation(f"transaction {world.current} commits, and {path} has not acked")
+            found.append(entry.task_try)
+    return tuple(sorted(found))
+
+
+def _rows(final: Final) -> set[tuple[str, int]]:
+    return {(name, row) for name, low, high in final.spans for row in range(low, high)}
+
+
+def ending(world: World) -> Any:
+    """What people would see of a world at rest: attempts and rows of every transaction, and the stored values."""
+    histories = [
+        decode(History, path, node.data) for path, node in world.nodes.items() if path.startswith(PATHS.histories + "/")
+    ]
+    values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows in world.states]
+    return frozenset((h.txid, h.attempts, h.rows) for h in histories), tuple(frozenset(found) for found in values)
+
+
+def check(shape: Shape, world: World) -> None:
+    """Whatever must hold in every world in which all runs are final, zombies about or not.
+
+    :raises Violation: it does not.
+    """
+    if any(run.stage != "green" for run in world.runs):
+        return
+    last = world.current - 1
+    begun = sum(world.bound(shape, run.number) is not None for run in world.runs)
+    if last != world.allocated and begun_late(shape, world):
+        return  # somebody has to replay it
+    if last != world.allocated or last < begun:
+        raise Violation(f"all {len(world.runs)} runs are final, and {last} of {world.allocated} transactions")
+    counted = world.counted()
+    _check_rows(world, counted)
+    expected: dict[str, int] = {}
+    tries = set()
+    for final in counted:
+        if not final.skipped:
+            for name, row in _rows(final):
+                key = name + ("odd" if row % 2 else "even")
+                index = row % 2 % shape.states
+                if (index, final.txid) not in world.missing:
+                    expected[key] = expected.get(key, 0) + 1
+            tries |= {f"{final.txid} by {each}" for each in final.tries}
+    found, made = _found(shape, world)
+    if found != expected:
+        raise Violation(f"of {[(f.txid, f.spans) for f in counted]} expected {expected}, found {found}")
+    if shape.varies and made != tries:
+        raise Violation(f"committed were {sorted(tries)}, and written were {sorted(made)}")
+
+
+def begun_late(shape: Shape, world: World) -> list[int]:
+    """The runs that ended for want of data before an older `begin` of theirs, held up, took a transaction for them."""
+    ended = [run.number for run in world.runs if run.stage == "green" and run.task("begin").state == "skipped"]
+    return [number for number in ended if world.record(world.bound(shape, number)) is not None]
+
+
+def _check_rows(world: World, counted: list[Final]) -> None:
+    """Each row up to where the source stands is in one batch; one that it has lost is in none."""
+    store = ModelStore()
+    store.nodes = world.nodes
+    last = world.current - 1
+    position = whole(Reader(store), PATHS, last).position if last else None
+    ends = position if isinstance(position, dict) else {"": position or 0}
+    rows = sorted(row for final in counted for row in _rows(final))
+    wanted = sorted((name, row) for name, end in ends.items() for row in range(end))
+    if world.lost is not None:
+        wanted = [(name, row) for name, row in wanted if row != world.lost or (name, row) in rows]
+    if rows != wanted:
+        raise Violation(f"of {ends} rows these are in a committed or skipped batch: {rows}")
+
+
+def _found(shape: Shape, world: World) -> tuple[dict[str, int], set[str]]:
+    values: dict[str, int] = {}
+    tries = set()
+    for index, snapshot in enumerate(world.states):
+        state = memory_state(index, shape.source)
+        state.database.restore(snapshot)
+        for row in state.read():
+            if " by " in row["key"]:
+                tries.add(row["key"])
+            else:
+                values[row["key"]] = values.get(row["key"], 0) + row["n"]
+    return values, tries

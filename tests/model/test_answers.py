@@ -1,0 +1,87 @@
+"""Answers that write nothing are believed only if they are of one moment, and as new as anybody's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import FailedTransaction, IncompleteBatch
+from airflow_tx.operators.committing import Commit
+from airflow_tx.operators.spec import Payload
+from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Counter, encode
+from airflow_tx.protocol.requirement import Put
+from airflow_tx.protocol.runner import StepRunner
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import CountedIds, HandClock, Run, Topology
+from tests.model.product import LOG
+
+
+def test_an_answer_comes_from_one_moment(topology: Topology) -> None:
+    store, paths = MemoryStore(), Paths("/tx", "t")
+    for path in (paths.current, paths.allocated):
+        store.ensure(path)
+    both = [Put(path, encode(Counter(1))) for path in (paths.current, paths.allocated)]
+    store.multi((), both)
+    others = [2, 3]
+
+    def step(read: Any, stamp: Any) -> Any:
+        first = read.get(Counter, paths.current).txid
+        if others:  # between the two reads, somebody writes both
+            number = others.pop(0)
+            store.multi((), [Put(each.path, encode(Counter(number))) for each in both])
+        return first, read.get(Counter, paths.allocated).txid
+
+    runner = StepRunner(store, paths, clock=HandClock(), ids=CountedIds())
+    answer: Any = runner.run(step)
+    assert answer == (3, 3)
+
+
+def test_a_batch_is_complete_only_when_every_task_has_acked(topology: Topology) -> None:
+    run = Run(topology, "r1")
+    run.begin(1)
+    run.start()
+    with pytest.raises(IncompleteBatch, match="p"):
+        run.committer().processed()
+
+
+class Waiting:
+    """What a committer that waits for the turn of another one finds around it."""
+
+    def __init__(self, topology: Topology, run: Run) -> None:
+        begun = run.begun
+        assert begun is not None
+        self.store = topology.store()
+        self.spec = SimpleNamespace(
+            topology="trace", dag_id="trace", paths=topology.paths, tasks=("p",), mapped=(), phase=None
+        )
+        states = {run.run_id: {"p": "success"}}
+        ti = SimpleNamespace(
+            dag_id="trace",
+            run_id=run.run_id,
+            get_task_states=lambda **asked: states,
+            get_dagrun_state=lambda **asked: "running",
+        )
+        self.commit = Commit(self.spec, Payload.of("trace", begun), (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
+
+
+def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology: Topology) -> None:
+    """Not only at its turn, which may be hours away: its run would hold its slot for nothing."""
+    first, second = Run(topology, "r1"), Run(topology, "r2")
+    first.processed(1, {"a": 1})
+    second.processed(1, {"b": 1})
+    waiting = Waiting(topology, second)
+    looks = 0
+
+    def later() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 3:  # it has looked, and waits in its worker
+            second.start().fail("of memory")
+        return 0.0 if looks < 4 else 100.0
+
+    with pytest.raises(FailedTransaction, match="of memory"):
+        commit_in_turn(waiting.commit, waiting.store, patience=50.0, clock=later)
