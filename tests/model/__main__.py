@@ -12,6 +12,14 @@ from tests.model.world import Violation
 
 LARGER = [
     Shape("opaque", 2, 2, 2),
+    Shape("opaque", 1, 3, 1, clears_only=True),
+    Shape("opaque", 1, 2, 1, people=("skip",)),
+    Shape("opaque", 1, 1, 2, clears_only=True, people=("skip", "withdraw")),
+    Shape("opaque", 1, 2, 1, people=("ahead",)),
+    Shape("opaque", 1, 1, 2, clears_only=True, people=("recovers",)),
+    Shape("opaque", 1, 3, 1, window=1, clears_only=True),
+    Shape("opaque", 2, 2, 1, phase=True, clears_only=True, varies=True),
+    Shape("transactional", 1, 2, 1, lags=True, clears_only=True),
     Shape("opaque", 1, 2, 2, clears_only=True, varies=True),
     Shape("opaque", 2, 2, 1, phase=True),
     Shape("transactional", 2, 2, 1, people=("ahead", "skip")),

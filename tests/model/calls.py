@@ -192,6 +192,8 @@ class Calls:
             return world, Reply(self._run_state(world, call[1]))
         if kind == "start_run":
             return self.start_run(world, call[1], reset=call[2])
+        if kind == "current":
+            return world, Reply(world.runs[actor.run].task(actor.task).live == actor.ident)
         if kind == "lost":
             return world, Reply(world.lost)
         assert kind in ("wait", "defer"), call

@@ -133,15 +133,15 @@ def _alone(rules: Rules, world: World, run: int) -> bool:
     if not own or not all(rules.enabled(world, actor) for actor in own):
         return False
     others = [_may_touch(rules.shape, world, run, other) for other in range(len(world.runs)) if other != run]
-    return all(_apart(actor, reads, writes) for actor in own for reads, writes in others)
+    return all(_apart(world, actor, reads, writes) for actor in own for reads, writes in others)
 
 
-def _apart(actor: Actor, reads: frozenset[str], writes: frozenset[str]) -> bool:
-    mine_read, mine_written = _touches(actor)
+def _apart(world: World, actor: Actor, reads: frozenset[str], writes: frozenset[str]) -> bool:
+    mine_read, mine_written = _touches(world, actor)
     return not (mine_read & writes or mine_written & (reads | writes))
 
 
-def _touches(actor: Actor) -> tuple[set[str], set[str]]:
+def _touches(world: World, actor: Actor) -> tuple[set[str], set[str]]:
     call = actor.place.call
     assert call is not None
     kind = call[0]
@@ -151,7 +151,7 @@ def _touches(actor: Actor) -> tuple[set[str], set[str]]:
         return set(call[1]), set()
     if kind == "defer":
         before = range(max(call[2] - 2, 1), call[2] + 1) if call[1] == "turn" else ()
-        lines = {path(txid) for txid in before for path in (PATHS.transaction, PATHS.acks)}
+        lines = {path(txid) for txid in before for path in (PATHS.transaction, world.acks)}
         return {PATHS.current, PATHS.allocated, *lines}, set()
     if kind == "state":
         return set(), {f"state {call[1]}"}
@@ -172,8 +172,8 @@ def _may_touch(shape: Shape, world: World, run: int, other: int) -> tuple[frozen
         theirs = None  # re-admitted, it would be allocated anew
     reads = {*SHARED, PATHS.allocated, *map(PATHS.meta, TXIDS)}
     if mine is not None and any(actor.task in COMMITTERS for actor in acting):
-        reads |= {PATHS.transaction(mine), PATHS.acks(mine)}
-    own = set() if theirs is None else {PATHS.transaction(theirs), PATHS.acks(theirs)}
+        reads |= {PATHS.transaction(mine), world.acks(mine)}
+    own = set() if theirs is None else {PATHS.transaction(theirs), world.acks(theirs)}
     held_up = mine is not None and mine >= world.current and (theirs is None or theirs > mine)
     if not held_up:
         states = {f"state {index}" for index in range(shape.states)}

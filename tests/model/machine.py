@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_tx.errors import RequirementFailed, TxError
 from tests.model.showing import shown, variables
 
-READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost")
+READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost", "current")
 STATE_READS = ("fence",)
 EPOCH = datetime(2013, 1, 1, tzinfo=timezone.utc)
 

@@ -14,7 +14,6 @@ from typing import Any
 from airflow_tx.operators import skipping as taking
 from airflow_tx.operators.committing import Commit
 from airflow_tx.operators.coordinating import plan
-from airflow_tx.operators.coordination import Coordination
 from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.protocol import (
     beginning,
@@ -214,11 +213,6 @@ MUTANTS = (
         _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
     ),
     # --- what the operators do around the steps
-    Mutant(
-        "a coordinator lets a replay be that somebody noted and did not start",
-        ((Coordination._replay, "not answer.first and not action.noted", "not answer.first"),),
-        Shape("opaque", 1, 1, 2, people=("recovers",)),
-    ),
     Mutant("a person who has seen to it is not noticed", ((plan, "actions += _marks(look, states)", "pass"),), BLOCKED),
     # --- skip, re-admission, yield
     Mutant(

@@ -65,7 +65,7 @@ def became_final(before: World, after: World) -> World:
 
 def _check_mark(world: World) -> tuple[str, ...]:
     """What is being committed is what the newest try of every task has acked."""
-    folder = PATHS.acks(world.current) + "/"
+    folder = world.acks(world.current) + "/"
     found = []
     for path, node in world.nodes.items():
         if path.startswith(folder):
