@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_tx.operators import skipping as taking
 from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.coordinating import plan
 from airflow_tx.operators.waiting import commit_in_turn
 from airflow_tx.protocol import (
     beginning,
@@ -49,7 +48,6 @@ SKIP_TWICE = Shape("opaque", 1, 1, 2, clears_only=True, people=("skip",))
 VARIES = Shape("opaque", 1, 1, 1, varies=True)
 LATE = Shape("opaque", 1, 1, 1, people=("late",))
 LAGS = Shape("opaque", 1, 1, 1, lags=True)
-BLOCKED = Shape("opaque", 1, 1, 1, people=("recovers",), replays=0)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
 
 
@@ -212,8 +210,6 @@ MUTANTS = (
         ((commit_in_turn, "commit.forget()", "pass"),),
         _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
     ),
-    # --- what the operators do around the steps
-    Mutant("a person who has seen to it is not noticed", ((plan, "actions += _marks(look, states)", "pass"),), BLOCKED),
     # --- skip, re-admission, yield
     Mutant(
         "a skip raises no fence",
