@@ -40,7 +40,6 @@ from tests.model.shapes import Shape
 ONE = Shape("transactional", 1, 1, 1)
 ONE_OPAQUE = Shape("opaque", 2, 1, 1)
 ONE_OPAQUE_KEYS = Shape("opaque", 1, 1, 1)
-TWO = Shape("transactional", 1, 2, 1)
 TWO_OPAQUE = Shape("opaque", 1, 2, 1)
 TWO_OPAQUE_STATES = Shape("opaque", 2, 2, 1)
 SKIP = Shape("opaque", 1, 1, 1, people=("skip",))
@@ -134,7 +133,11 @@ MUTANTS = (
         ),
         ONE_OPAQUE,
     ),
-    Mutant("commit before its turn", ((committing.acquire, "current.txid != attempt.txid", "False"),), TWO),
+    Mutant(
+        "commit before its turn",
+        ((committing.acquire, "current.txid != attempt.txid", "False"),),
+        _trace(test_answers, "test_the_turn_is_not_given_before_it_has_come"),
+    ),
     Mutant("base not compared", ((committing.acquire, "digest(before) != record.base", "False"),), TWO_OPAQUE),
     Mutant(
         "phase not looked at",
@@ -147,7 +150,7 @@ MUTANTS = (
             (committing.acquire, "epoch = record.epoch + 1", "epoch = record.epoch"),
             (fence._check_rank, "found.rank == mine.rank and found.nonce != mine.nonce", "False"),
         ),
-        ONE,
+        ONE_OPAQUE,
     ),
     Mutant(
         "token not compared at the mark",

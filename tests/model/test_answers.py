@@ -15,6 +15,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, encode
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.runner import StepRunner
+from airflow_tx.protocol.step import NotYet
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
@@ -46,6 +47,15 @@ def test_a_batch_is_complete_only_when_every_task_has_acked(topology: Topology) 
     run.start()
     with pytest.raises(IncompleteBatch, match="p"):
         run.committer().processed()
+
+
+def test_the_turn_is_not_given_before_it_has_come(topology: Topology) -> None:
+    first, second = Run(topology, "r1"), Run(topology, "r2")
+    first.processed(1, {"a": 1})
+    second.processed(1, {"b": 1})
+    early = second.committer()
+    early.processed()
+    assert early.ask() == NotYet(1)
 
 
 class Waiting:
