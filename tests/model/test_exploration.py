@@ -17,8 +17,8 @@ from tests.model.world import Violation
 SHAPES = [
     Shape("opaque", 2, 2, 1),
     Shape("transactional", 1, 2, 1),
-    Shape("transactional", 2, 1, 2, clears_only=True),
-    Shape("opaque", 1, 1, 2, clears_only=True, varies=True),
+    Shape("transactional", 2, 1, 1),
+    Shape("opaque", 1, 1, 1, varies=True),
     Shape("opaque", 1, 2, 1, clears_only=True, people=("skip",)),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
     Shape("transactional", 2, 1, 1, people=("skip", "withdraw")),
