@@ -86,7 +86,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
-    from airflow_tx.state.api import StateKind
+    from airflow_tx.state.api import StateKind, may_hold
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
@@ -95,7 +95,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
             name,
             undoable=states[name].kind is StateKind.OPAQUE,
             fence=fence,
-            holds=getattr(states[name], "holds", None),
+            holds=partial(may_hold, states[name]),
         )
         for name, fence in found.items()
         if fence is not None

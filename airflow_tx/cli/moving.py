@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ def rename(args: Namespace) -> None:
             return
         confirm(args, f"{told}{lost}.")
         done = mover.claim(dag_id, audit_of(args)) if new == old else mover.rename(new, dag_id, audit_of(args))
+        if new != old:
+            _forget_output(args, old)
     print(f"Renamed: {done.told}. Transaction {done.current} commits next. {after}".strip())
 
 
@@ -66,7 +69,18 @@ def delete(args: Namespace) -> None:
         for state in states.values():
             state.release()  # type: ignore[attr-defined]
         mover.delete()
+        _forget_output(args, paths)
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
+
+
+def _forget_output(args: Namespace, paths: Paths) -> None:
+    """Remove what was staged under a name that is gone: no task reads it, whatever was open begins anew."""
+    from airflow_tx.staging import StagingArea
+
+    try:
+        StagingArea.of_ledger(conn_id_of(args), paths.root).sweep(paths.topology)
+    except Exception as error:  # noqa: BLE001
+        print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
 
 
 def _is_dry(args: Namespace, told: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -127,10 +125,7 @@ class TransactionSpec:
         """Where the output of its tasks lies between processing and commit."""
         from airflow_tx.staging import StagingArea
 
-        home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
-        root = self.paths.root.rstrip("/")
-        ledger = hashlib.sha256(f"{self.conn_id}\n{root}".encode()).hexdigest()[:12]
-        return StagingArea(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
+        return StagingArea.of_ledger(self.conn_id, self.paths.root)
 
 
 def spec_of(dag: DAG) -> TransactionSpec:

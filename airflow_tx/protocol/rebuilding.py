@@ -34,10 +34,10 @@ class Held:
     batch: Any = field(hash=False)
 
     @classmethod
-    def of(cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] | None = None) -> Held:
+    def of(cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] = lambda txid: True) -> Held:
         """From a fence row as the state gives it.
 
-        :param holds: whether the state has something of a transaction; None: it cannot tell.
+        :param holds: whether the state may have something of a transaction.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
         try:
@@ -49,8 +49,7 @@ class Held:
             raise UnreadableRecord(
                 path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
             )
-        own = holds is None or holds(fence.token.txid)
-        return cls(state, undoable, own, fence.incarnation, fence.token, fence.applied, batch)
+        return cls(state, undoable, holds(fence.token.txid), fence.incarnation, fence.token, fence.applied, batch)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,15 @@ as its run lives, and such a driver may write even later.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.descriptor import Descriptor, TaskTry
@@ -79,6 +83,18 @@ class StagingArea:
         with self._usable():
             self.files = open_files(root_uri)
 
+    @classmethod
+    def of_ledger(cls, conn_id: str, root: str) -> StagingArea:
+        """Open the area that `[tx] staging` names for the topologies of one ledger.
+
+        :param conn_id: the ZooKeeper connection.
+        :param root: path of the ledger in it.
+        :raises ConfigError: it cannot be used.
+        """
+        home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
+        ledger = hashlib.sha256(f"{conn_id}\n{root.rstrip('/')}".encode()).hexdigest()[:12]
+        return cls(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
+
     @property
     def root(self) -> str:
         """The root, absolute, with the ledger."""
@@ -115,7 +131,9 @@ class StagingArea:
         name = f"{encode(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{encode(task.task_try)}"
         return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
 
-    def sweep(self, topology: str, before: int, is_read: Callable[[int], bool] = lambda txid: False) -> list[int]:
+    def sweep(
+        self, topology: str, before: int = sys.maxsize, is_read: Callable[[int], bool] = lambda txid: False
+    ) -> list[int]:
         """Remove the output of every transaction before `before`, of all attempts, that nobody reads any more.
 
         To be called at every commit: what is read now, and what a driver writes late, goes at a later one.

@@ -26,6 +26,7 @@ from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovering import ReplayRequest
 from airflow_tx.protocol.step import Begun, Granted
 from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
@@ -434,7 +435,7 @@ def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
     pipeline.run("r1")
     assert airflow.json("tx", "show", "flights", "1", root=root)[0]["changed_rows"] == shown["changed_rows"]
 
-    granted(pipeline, "r2", "tx_state.gone")
+    granted(pipeline, "r2", "tx_state.one", "tx_state.two", "tx_state.gone")
     told = one_line(airflow.run(*replay, "2", *why, "--force", root=root, fails=True))
     assert told.startswith("Transaction 2 of flights keeps its rows: it may be in state tx_state.gone already")
 
@@ -610,9 +611,12 @@ def test_a_topology_that_keeps_its_name_is_given_to_the_renamed_dag(
 
 
 def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_released(
-    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = zookeeper_root
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    staged = StagingArea.of_ledger("zookeeper_default", root).files
+    staged.write("flights/3/output", b"")
     delete = ("tx", "delete", "flights", "--why", "the airline is no more")
     pipeline.run("r1")
     pipeline.run("r2")
@@ -637,6 +641,7 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
 
     told = one_line(airflow.run(*released, "--yes", root=root))
     assert told == 'Deleted: topology flights. Its states: {"tx_state.one":2,"tx_state.two":2}'
+    assert not staged.list("flights")
     assert airflow.run("tx", "list", root=root).strip() == "No data found"
     assert pipeline.totals() == [3, 3]
     assert [pipeline.run(run) for run in ("r1", "r2", "r3")] == [1, 2, 3]

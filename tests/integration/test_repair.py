@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
 from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
-from airflow_tx.state.api import FenceRow, StateKind
+from airflow_tx.state.api import FenceRow, StateKind, may_hold
 from airflow_tx.state.backing.sql import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -127,7 +128,7 @@ def held_by(pipeline: Pipeline) -> list[Held]:
             state.name,
             undoable=state.kind is StateKind.OPAQUE,
             fence=fence,
-            holds=getattr(state, "holds", None),
+            holds=partial(may_hold, state),
         )
         for state, fence in fences
         if fence is not None
@@ -561,7 +562,7 @@ def test_a_ledger_with_results_of_its_own_is_not_replaced(
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
     lost.run("r1")
-    pipeline = Pipeline(store, f"{zookeeper_root}/new", [databases.state("b")])
+    pipeline = Pipeline(store, f"{zookeeper_root}/new")
     pipeline.run("r1")
     pipeline.states = lost.states
     with pytest.raises(FenceForeign) as refusal:
