@@ -12,6 +12,9 @@ from tests.model.world import Violation
 
 LARGER = [
     Shape("opaque", 2, 2, 2),
+    Shape("opaque", 1, 2, 1, clears_only=True, people=("skip",)),
+    Shape("opaque", 1, 2, 0, people=("ahead",)),
+    Shape("opaque", 1, 1, 1, people=("recovers",)),
     Shape("transactional", 2, 1, 2, clears_only=True),
     Shape("opaque", 1, 1, 2, clears_only=True, varies=True),
     Shape("opaque", 1, 3, 1, clears_only=True),

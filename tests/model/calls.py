@@ -33,7 +33,9 @@ class Calls:
         call = actor.place.call
         assert call is not None
         if call[0] == "wait":
-            return bool(self._versions(world, call[1]) != call[2])
+            # It is final: nothing will change any more, and the wait ends as its time is up.
+            over = all(version is None for version in call[2][1:])
+            return over or bool(self._versions(world, call[1]) != call[2])
         if call[0] == "defer" and call[1] == "turn":
             txid, op, waited = call[2:]
             self.store.nodes = world.nodes

@@ -247,7 +247,7 @@ def _restart_dead(dag_id: str, run_id: str) -> bool:
 
 
 def _runs_of(dag_id: str, run_ids: Any) -> Mapping[str, str]:
-    found = {each: _Current.env.ask("run", number_of(each)) for each in run_ids}
+    found = {each: _Current.env.ask("run", number_of(each)) for each in run_ids if each}
     return {each: state for each, state in found.items() if state is not None}
 
 

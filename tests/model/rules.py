@@ -121,7 +121,7 @@ class Airflow(Calls):
         """A process of a person, or a coordinator, beside the tasks of the runs."""
         label = f"{number}{program}{world.budget}"
         if program == "coordinate":
-            label += f".{world.spawned}"
+            label += f".{world.allocated}.{world.current}"
         return self._added(world, number, program, (program, label, self.shape, *arguments))
 
     def _added(self, world: World, number: int, task: str, spec: tuple[Any, ...]) -> World:
