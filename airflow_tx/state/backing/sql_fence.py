@@ -117,7 +117,7 @@ class FencedStore:
         # Nothing may have been there to lock, and another first grant may have come between: its row counts now.
         found = self._read(connection, "update")
         assert found is not None
-        raised = fence.raised(found[0], grant, state=self.state, there=there)
+        raised = fence.raised(found[0], grant, state=self.state, there=there or self._is_there(connection))
         self._check_definition(found[1])
         self._update_fence(connection, self._fence_values(raised))
         if not again:
