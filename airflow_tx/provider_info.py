@@ -173,7 +173,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": INTEGRATION,
                 "python-modules": [
-                    "airflow_tx.triggers.coordinator",
+                    "airflow_tx.coordinator.trigger",
                     "airflow_tx.triggers.ready",
                     "airflow_tx.triggers.turn",
                 ],

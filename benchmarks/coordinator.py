@@ -16,7 +16,7 @@ from pathlib import Path
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine, percentile, quiet
 from benchmarks.topology import connected
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.operators.spec import Payload
+from airflow_tx.spec import Payload
 from benchmarks import topology
 from benchmarks.figures import machine, quiet, spread
 
@@ -67,7 +67,7 @@ class Log:
 
 def commit_all(hosts: str, url: str, folder: str, payloads: list[Payload], ready: Any) -> list[Passed]:
     """What one worker slot does: commit its transactions, each on a connection of its own."""
-    from airflow_tx.operators import waiting
+    from airflow_tx.commit import turn
 
     spec = topology.DirectSpec("handoff", "benchmark", topology.Numbers(), hosts=hosts, folder=folder, tasks=(TASK,))
     state = topology.state(url)
@@ -75,16 +75,16 @@ def commit_all(hosts: str, url: str, folder: str, payloads: list[Payload], ready
     with spec.store():
         pass
     ready.wait()
-    return [_commit(spec, state, payload, waiting) for payload in payloads]
+    return [_commit(spec, state, payload, turn) for payload in payloads]
 
 
-def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, waiting: Any) -> Passed:
-    from airflow_tx.operators.committing import Commit
+def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) -> Passed:
+    from airflow_tx.commit.commit import Commit
     from airflow_tx.protocol.step import Granted
 
     at: dict[str, float] = {}
     log = Log()
-    look = waiting.look
+    look = turn.look
 
     def noted_look(*arguments: Any) -> Any:
         at["woken"] = time.time()
@@ -108,13 +108,13 @@ def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, waiting: An
             super()._clean_up()
 
     ti = topology.TaskInstance("commit", f"run{payload.txid}", xcom=topology.output(payload))
-    waiting.look = noted_look
+    turn.look = noted_look
     try:
         with spec.store() as store:
             commit = Timed(spec, payload, [topology.update(TASK, state)], spec.ledger(store), ti, log)
-            line = waiting.commit_in_turn(commit, store, patience=60)
+            line = turn.commit_in_turn(commit, store, patience=60)
     finally:
-        waiting.look = look
+        turn.look = look
     assert line is None, f"transaction {payload.txid} would have been deferred: {line}"
     return Passed(payload.txid, log.waited, **at)
 
@@ -140,7 +140,7 @@ def begin_all(hosts: str, folder: str, transactions: int) -> list[Payload]:
 def ledger_says(hosts: str) -> Iterator[float]:
     """granted_at(n + 1) − ended(n), as the ledger's history has them."""
     from airflow_tx.protocol.paths import Paths
-    from airflow_tx.protocol.reading import Reader
+    from airflow_tx.protocol.reader import Reader
     from airflow_tx.protocol.records import History
 
     paths = Paths("/benchmark", "handoff")
@@ -159,7 +159,7 @@ def _seconds(stamp: str | None) -> float:
 
 def measure(transactions: int) -> tuple[list[Passed], list[float]]:
     """All transactions in order, and the hand-offs according to the ledger."""
-    from airflow_tx.testing.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
     # Not forked: this process has threads. A worker has only what it imports itself.
     context = multiprocessing.get_context("spawn")

@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.jars import kafka_connector_jars
-from airflow_tx.testing.kafka import LocalKafka
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.kafka import LocalKafka
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks import topology
 from benchmarks.figures import machine, quiet
 
@@ -72,7 +72,7 @@ class Ours:
         return sum(each["to"] - each["from"] for each in payload.rows.values()), time.monotonic() - started
 
     def _process(self, payload: Any) -> Any:
-        from airflow_tx.operators.lifecycle import Processing
+        from airflow_tx.processing.task import Processing
         from airflow_tx.spark.batch import Batch
         from airflow_tx.staging import Descriptor, TaskTry
 
@@ -93,8 +93,8 @@ class Ours:
         return output
 
     def _commit(self, payload: Any, run_id: str, output: Any) -> None:
-        from airflow_tx.operators.committing import Commit
-        from airflow_tx.operators.waiting import commit_in_turn
+        from airflow_tx.commit.commit import Commit
+        from airflow_tx.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=output)
         with self.spec.store() as store:

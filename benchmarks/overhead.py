@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
 
 RUNS = 20

@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import Grant, Sum
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.testing.redis import LocalRedis
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.testing.servers.redis import LocalRedis
 from benchmarks.figures import machine
 
 KEYS = 100_000

@@ -11,19 +11,19 @@ import random
 import sys
 from typing import Any
 
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.chain import broken
-from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.metadata import position_before
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord, digest
 from airflow_tx.protocol.step import Begun, Committed, Granted, Processed
-from airflow_tx.protocol.system import SystemClock, SystemIds
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.memory import MemoryStore
 
 PENDING = 8

@@ -62,8 +62,8 @@ class Counted:
         return steps, received(self.port) - before
 
     def _commit(self, payload: Any, run_id: str) -> None:
-        from airflow_tx.operators.committing import Commit
-        from airflow_tx.operators.waiting import commit_in_turn
+        from airflow_tx.commit.commit import Commit
+        from airflow_tx.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=topology.output(payload))
         with self.spec.store() as store:
@@ -86,7 +86,7 @@ class _Silent:
 def main() -> None:
     """Count and print."""
     quiet()
-    from airflow_tx.testing.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
     print(f"ZooKeeper requests per transaction; {machine()}")
     totals = {}

@@ -208,8 +208,8 @@ def compare(name: str, make: Sequence[tuple[str, Callable[[str], Commit]]], rows
 
 def main() -> None:
     """Measure and print."""
-    from airflow_tx.testing.mariadb import LocalMariaDB
-    from airflow_tx.testing.postgres import LocalPostgres
+    from airflow_tx.testing.servers.mariadb import LocalMariaDB
+    from airflow_tx.testing.servers.postgres import LocalPostgres
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else KEYS
     rows: Rows = [{"key": f"key{number:08}", "n": 1, "total": number} for number in range(count)]

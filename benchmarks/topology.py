@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
-from airflow_tx.operators.spec import Payload, TransactionSpec
-from airflow_tx.operators.updates import Update
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
+from airflow_tx.spec import Payload, TransactionSpec
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def connected(hosts: str) -> Iterator[ZooKeeperStore]:
 
 def begin(spec: TransactionSpec, run_id: str) -> Payload:
     """What the task `begin` does."""
-    from airflow_tx.operators.beginning import ask
+    from airflow_tx.processing.begin import ask
     from airflow_tx.protocol.step import Begun
 
     begun = ask(
@@ -151,8 +151,8 @@ def begin(spec: TransactionSpec, run_id: str) -> Payload:
 
 def process(spec: TransactionSpec, payload: Payload, task: str) -> None:
     """What is done around a `@task` function that has returned `output(payload)`."""
-    from airflow_tx.operators.acked import returned
-    from airflow_tx.operators.lifecycle import Processing
+    from airflow_tx.processing.outputs import returned
+    from airflow_tx.processing.task import Processing
     from airflow_tx.staging import TaskTry
 
     task_try = TaskTry(task, -1, TaskInstance(task, "").id)

@@ -19,7 +19,7 @@ from airflow_tx import (
     current_batch,
     persistent_aggregate,
 )
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Count, SqlState, state_query
 
 word_counts = SqlState("tx_state", table="trident_words", keys=["word"], values={"count": Count()})

@@ -26,8 +26,8 @@ from airflow_tx import (
     persistent_aggregate,
 )
 from airflow_tx.state import Sum
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.state.backing.redis_guard import RedisGuard
+from airflow_tx.state.redis.guard import RedisGuard
+from airflow_tx.state.redis.state import RedisState
 
 MAX_TRANSACTION_SIZE = 300
 OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["transactions", "example"]}

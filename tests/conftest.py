@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_tx import compat
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.redis import LocalRedis
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.redis import LocalRedis
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.cli.context import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import ChangeRefused, ConfigError
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
 from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
-    from airflow_tx.cli.restarting import Restarts, Told
-    from airflow_tx.operators.spec import TransactionSpec
+    from airflow_tx.cli.runs import Restarts, Told
+    from airflow_tx.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
 
 _ROWS_SHOWN = 500
@@ -42,7 +42,7 @@ def skip(args: Namespace) -> None:
 @action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
-    from airflow_tx.cli.restarting import Told
+    from airflow_tx.cli.runs import Told
 
     check_why(args, f"readmit {args.topology} {args.txid}")
     with store_of(args) as store:
@@ -89,7 +89,7 @@ def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
 
     :raises ChangeRefused: its source never has other rows at the place of a batch.
     """
-    from airflow_tx.operators.skipping import undoable
+    from airflow_tx.commit.handoff import undoable
 
     spec, states = _of_dag(args, dag_id)
     if not spec.source.rows_can_change:
@@ -105,7 +105,7 @@ def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
 
 def _restarts(store: Store, args: Namespace) -> Restarts:
     """:raises UnknownTransaction: there is no such topology."""
-    from airflow_tx.cli.restarting import Restarts
+    from airflow_tx.cli.runs import Restarts
 
     return Restarts(ledger_on(store, args), topology_record(store, paths_of(args)).dag_id)
 

@@ -9,11 +9,21 @@ from functools import partial
 from typing import Any
 
 from airflow_tx.cli import render
-from airflow_tx.cli.asked import action, audit_of, command, confirm, conn_id_of, ledger_on, paths_of, root_of, store_of
+from airflow_tx.cli.context import (
+    action,
+    audit_of,
+    command,
+    confirm,
+    conn_id_of,
+    ledger_on,
+    paths_of,
+    root_of,
+    store_of,
+)
 from airflow_tx.errors import RepairRefused, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
 from airflow_tx.sources.lag import Lag, LagUnknown
@@ -45,7 +55,7 @@ def _topology(store: Store, paths: Paths) -> TopologyView | render.Row:
 
 def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mapping[str, Lag | LagUnknown]:
     """The lags, if they are wanted; why one cannot be told goes beside the output, which may be piped."""
-    from airflow_tx.cli.lagging import lags_of
+    from airflow_tx.cli.lag import lags_of
 
     found = {} if args.no_lag else lags_of(args, store, views)
     for lag in found.values():
@@ -85,7 +95,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
+    from airflow_tx.protocol.rebuild import LEDGER_LOST, Held, rebuilt
     from airflow_tx.state.api import StateKind, may_hold
 
     request, states = _dag(args, store, LEDGER_LOST)

@@ -13,7 +13,7 @@ from airflow_tx.protocol.paths import Paths
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.operators.spec import TransactionSpec
+    from airflow_tx.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
 
 
@@ -26,8 +26,8 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[Transactio
     :raises ConfigError: there is no such DAG, or its file does not parse.
     :raises TransactionDefinitionError: it has no transaction.
     """
-    from airflow_tx.operators.skipping import states_of
-    from airflow_tx.operators.spec import spec_of
+    from airflow_tx.commit.handoff import states_of
+    from airflow_tx.spec import spec_of
 
     broken: list[str] = []
     for bag in _bags(dag_id, anywhere=anywhere):

@@ -181,7 +181,7 @@ TX_COMMANDS = (
             "For rows that come next and that the source can no longer give, as its error says. They are in no "
             "transaction; everything before and after them is. Who, when and --why are kept in the ledger."
         ),
-        func=lazy_load_command("airflow_tx.cli.losing.accept_loss"),
+        func=lazy_load_command("airflow_tx.cli.losses.accept_loss"),
         args=(ARG_TOPOLOGY, ARG_REASON, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -202,7 +202,7 @@ TX_COMMANDS = (
             "and belongs to --dag-id. The states stay its own. A ledger that the renamed DAG has made already is "
             "replaced, unless it has committed. Pause the DAG and end its runs first. If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.moving.rename"),
+        func=lazy_load_command("airflow_tx.cli.topologies.rename"),
         args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     ActionCommand(
@@ -212,7 +212,7 @@ TX_COMMANDS = (
             "Its states keep their values and their fences: no other topology can have them, unless they are released. "
             "If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.moving.delete"),
+        func=lazy_load_command("airflow_tx.cli.topologies.delete"),
         args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
@@ -226,7 +226,7 @@ TX_COMMANDS = (
                     "Values of a transaction that is being committed may be among them; then the last transaction is "
                     "the one that `airflow tx show` calls COMMITTING."
                 ),
-                func=lazy_load_command("airflow_tx.cli.state.get_values"),
+                func=lazy_load_command("airflow_tx.cli.values.get_values"),
                 args=(ARG_TOPOLOGY, ARG_STATE, ARG_KEYS, ARG_KEYS_LIMIT, ARG_STATE_DAG_ID, ARG_OUTPUT, *_LEDGER),
             ),
             ActionCommand(
@@ -236,14 +236,14 @@ TX_COMMANDS = (
                     "For a table that was renamed (ALTER TABLE ... RENAME TO ...), a connection with another id, "
                     "another prefix or path. The fence comes along. End the topology's runs first."
                 ),
-                func=lazy_load_command("airflow_tx.cli.renaming.rename"),
+                func=lazy_load_command("airflow_tx.cli.states.rename"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
             ),
             ActionCommand(
                 name="forget",
                 help="Go on without a state that the DAG no longer updates",
                 description="Another one may take its place, and begins with what it holds.",
-                func=lazy_load_command("airflow_tx.cli.renaming.forget"),
+                func=lazy_load_command("airflow_tx.cli.states.forget"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
             ),
         ),

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from airflow_tx.protocol.loss import Loss
+from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.pace import size_told
 from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.standing import TransactionView
+from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import TopologyView, TransactionDetails
 from airflow_tx.sources.lag import Lag, LagUnknown
 

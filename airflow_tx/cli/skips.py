@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx import compat
-from airflow_tx.cli.restarting import Restarts, Told
+from airflow_tx.cli.runs import Restarts, Told
+from airflow_tx.commit.handoff import take_skip, undoable, wanted
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
-from airflow_tx.operators.skipping import take_skip, undoable, wanted
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, TransactionRecord
-from airflow_tx.protocol.skipping import check_states
+from airflow_tx.protocol.skip import check_states
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.state.api import FencedState
 

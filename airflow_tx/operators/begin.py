@@ -14,7 +14,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.spec import Payload, TransactionSpec
+from airflow_tx.spec import HasTransaction, Payload, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.step import Begun, WindowFull
 
 
-class BeginTransactionOperator(BaseOperator, SkipMixin):
+class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
@@ -54,7 +54,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
-        from airflow_tx.operators.beginning import ask
+        from airflow_tx.processing.begin import ask
         from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 
         spec, ti = self.transaction, context["ti"]
@@ -82,7 +82,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Called when there may be room in the window, or when this run is to give up its run slot."""
-        from airflow_tx.operators.yielding import give_way
+        from airflow_tx.commit.run_slots import give_way
 
         if event and "yield" in event:
             give_way(self.transaction, context, blocking=event["yield"], txid=None, log=self.log)
@@ -104,8 +104,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
         return Payload.of(spec.topology, begun).to_json()
 
     def _wait(self, context: Context, full: WindowFull) -> None:
-        from airflow_tx.operators.beginning import key_of
-        from airflow_tx.operators.yielding import slots_of
+        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.processing.begin import key_of
         from airflow_tx.triggers.ready import ReadyTrigger
 
         spec = self.transaction
@@ -131,8 +131,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin):
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
-        from airflow_tx.operators.passing import skip_and_pass_on
-        from airflow_tx.operators.skipping import states_of
+        from airflow_tx.commit.handoff import skip_and_pass_on, states_of
 
         spec, txid = self.transaction, begun.attempt.txid
         assert begun.skip is not None

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
-from airflow_tx.operators.in_turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
-from airflow_tx.operators.spec import COMMIT_KEY, Payload, spec_of
-from airflow_tx.operators.updates import Update, checked_updates
+from airflow_tx.operators.turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
+from airflow_tx.spec import COMMIT_KEY, Payload, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,12 +59,12 @@ class CommitOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.operators.committing import Commit
-        from airflow_tx.operators.waiting import commit_in_turn
+        from airflow_tx.commit.commit import Commit
+        from airflow_tx.commit.turn import commit_in_turn
 
         spec, ti = spec_of(context["dag"]), context["ti"]
         if spec.phase is not None:
-            from airflow_tx.operators.phase import write_in_phase
+            from airflow_tx.operators.commit_phase import write_in_phase
 
             return write_in_phase(context, self.updates, self.log)
         payload = Payload.of_run(ti, spec)

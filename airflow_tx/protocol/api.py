@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Protocol
-
-from airflow_tx.protocol.requirement import Requirement, Write
 
 
 @dataclass(frozen=True)
@@ -80,3 +79,68 @@ class Ids(Protocol):
 
     def message_id(self) -> int:
         """64 random bits, never 0."""
+
+
+ANY_VERSION = -1
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The record at `path` exists and has this version (`ANY_VERSION`: it exists)."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Absent:
+    """There is no record at `path`. ZooKeeper checks this only by creating it: the same multi must `Create` it."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Create:
+    """Make a new record; its parent exists or is made earlier in the same multi."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Put:
+    """Replace the bytes of an existing record, and so raise its version by one."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove an existing record without children."""
+
+    path: str
+
+
+Requirement = Unchanged | Absent
+Write = Create | Put | Delete
+
+
+class SystemClock:
+    """A `Clock`: the machine's time."""
+
+    def now(self) -> datetime:
+        """See `Clock.now`."""
+        return datetime.now(timezone.utc)
+
+
+class SystemIds:
+    """An `Ids`: the machine's random numbers."""
+
+    def nonce(self) -> str:
+        """See `Ids.nonce`."""
+        return os.urandom(16).hex()
+
+    def message_id(self) -> int:
+        """See `Ids.message_id`."""
+        return int.from_bytes(os.urandom(8), "big") or 1

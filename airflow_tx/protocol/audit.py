@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_tx.protocol.api import Create, Write
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import RepairRecord, encode
-from airflow_tx.protocol.requirement import Create, Write
 from airflow_tx.protocol.step import Stamp
 
 

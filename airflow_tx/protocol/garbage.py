@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_tx.errors import OutcomeUnknown, RequirementFailed
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Delete, Put, Store, Write
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, encode
-from airflow_tx.protocol.requirement import Delete, Put, Write
 from airflow_tx.protocol.step import Decision, Done, Result, Stamp
 
 PORTION = 500

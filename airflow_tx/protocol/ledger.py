@@ -9,31 +9,21 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from airflow_tx.errors import StoreError, TooMuchContention, UnreadableRecord
-from airflow_tx.protocol import (
-    accepting,
-    beginning,
-    changing,
-    committing,
-    ending,
-    garbage,
-    opening,
-    processing,
-    recovering,
-    skipping,
-    yielding,
-)
+from airflow_tx.protocol import begin as beginning
+from airflow_tx.protocol import commit as committing
+from airflow_tx.protocol import correction, end, garbage, loss, processing, recovery, run_slots, skip
+from airflow_tx.protocol import topology as opening
 from airflow_tx.protocol.api import Clock, Ids, Store
-from airflow_tx.protocol.asking import BeginRequest, Proposal
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest, CommitRequest
-from airflow_tx.protocol.loss import Loss
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest, Loss, Proposal
+from airflow_tx.protocol.commit import AcquireRequest, CommitRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import Instance, TaskTry
-from airflow_tx.protocol.reading import PRESENT, Reader
+from airflow_tx.protocol.reader import PRESENT, Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.recovery import ReplayRequest
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
@@ -63,7 +53,7 @@ from airflow_tx.protocol.step import (
     ToBeSkipped,
     WindowFull,
 )
-from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.protocol.topology import TopologyRequest
 
 log = logging.getLogger(__name__)
 
@@ -160,13 +150,13 @@ class Ledger(StepRunner):
 
         :raises UnreadableRecord: naming the record.
         """
-        return self._seen(accepting.standing)
+        return self._seen(loss.standing)
 
     def deciding_from(self) -> list[Any]:
         """Every place from which rows will still be decided; see `accepting.deciding_from`."""
         self.store.sync()
         self._known.clear()
-        return self._seen(accepting.deciding_from)
+        return self._seen(loss.deciding_from)
 
     def _seen(self, look: Callable[[Reader, Paths], T]) -> T:
         for _ in range(LOOKS):
@@ -181,9 +171,9 @@ class Ledger(StepRunner):
 
         :return: the last of as many repairs as it takes.
         """
-        for start in range(0, max(len(losses), 1), accepting.PORTION):
-            portion = tuple(losses[start : start + accepting.PORTION])
-            done = self.run(partial(accepting.accept_loss, paths=self.paths, losses=portion, audit=audit))
+        for start in range(0, max(len(losses), 1), loss.PORTION):
+            portion = tuple(losses[start : start + loss.PORTION])
+            done = self.run(partial(loss.accept_loss, paths=self.paths, losses=portion, audit=audit))
         return cast(Repaired, done)
 
     def open(self, request: TopologyRequest) -> None:
@@ -303,26 +293,26 @@ class Ledger(StepRunner):
 
     def note_skip(self, txid: int, audit: Audit) -> Done | AlreadySkipped:
         """Step `skip`; see `skipping.note_skip`."""
-        return cast("Done | AlreadySkipped", self.run(partial(skipping.note_skip, **self._of(txid), audit=audit)))
+        return cast("Done | AlreadySkipped", self.run(partial(skip.note_skip, **self._of(txid), audit=audit)))
 
     def withdraw_skip(self, txid: int) -> Done:
         """Step `replay` of a person; see `skipping.withdraw_skip`."""
-        return cast(Done, self.run(partial(skipping.withdraw_skip, **self._of(txid))))
+        return cast(Done, self.run(partial(skip.withdraw_skip, **self._of(txid))))
 
     def note_changed(self, txid: int, states: Mapping[str, bool], audit: Audit) -> Done | AlreadySkipped:
         """The corrected file; see `changing.note_changed`."""
-        step = partial(changing.note_changed, **self._of(txid), states=states, audit=audit)
+        step = partial(correction.note_changed, **self._of(txid), states=states, audit=audit)
         return cast("Done | AlreadySkipped", self.run(step))
 
     def grant_skip(self, txid: int, states: Mapping[str, bool]) -> SkipGranted | NotYet | AlreadySkipped:
         """The grant of a skip; see `skipping.grant_skip`."""
-        step = partial(skipping.grant_skip, **self._of(txid), states=states, nonce=self.ids.nonce())
+        step = partial(skip.grant_skip, **self._of(txid), states=states, nonce=self.ids.nonce())
         return cast("SkipGranted | NotYet | AlreadySkipped", self.run(step))
 
     def commit_skip(self, token: Token, *, states: Collection[str]) -> Committed:
         """The end of a skip; see `skipping.commit_skip`."""
         step = partial(
-            skipping.commit_skip,
+            skip.commit_skip,
             paths=self.paths,
             token=token,
             states=tuple(states),
@@ -332,29 +322,29 @@ class Ledger(StepRunner):
 
     def readmit(self, txid: int, audit: Audit) -> Done:
         """Step `readmit`; see `skipping.readmit`."""
-        return cast(Done, self.run(partial(skipping.readmit, **self._of(txid), audit=audit)))
+        return cast(Done, self.run(partial(skip.readmit, **self._of(txid), audit=audit)))
 
     def bid(self, waiter: Waiter, *, overdue: str = "") -> Bidding | NotNeeded:
         """First half of `yield`; see `yielding.bid`."""
-        step = partial(yielding.bid, paths=self.paths, waiter=waiter, overdue=overdue)
+        step = partial(run_slots.bid, paths=self.paths, waiter=waiter, overdue=overdue)
         return cast("Bidding | NotNeeded", self.run(step))
 
     def give_way(self, waiter: Waiter) -> Done | NotNeeded:
         """Second half of `yield`; see `yielding.give_way`."""
-        return cast("Done | NotNeeded", self.run(partial(yielding.give_way, paths=self.paths, waiter=waiter)))
+        return cast("Done | NotNeeded", self.run(partial(run_slots.give_way, paths=self.paths, waiter=waiter)))
 
     def came_back(self, run_id: str) -> Done:
         """The end of a `yield`; see `yielding.came_back`."""
-        return cast(Done, self.run(partial(yielding.came_back, paths=self.paths, run_id=run_id)))
+        return cast(Done, self.run(partial(run_slots.came_back, paths=self.paths, run_id=run_id)))
 
     def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted:
         """An automatic replay; see `recovering.note_replay`."""
-        step = partial(recovering.note_replay, paths=self.paths, request=request)
+        step = partial(recovery.note_replay, paths=self.paths, request=request)
         return cast("ReplayNoted | Blocked | AlreadyCommitted", self.run(step))
 
     def unblock(self) -> Done:
         """See `recovering.unblock`."""
-        return cast(Done, self.run(partial(recovering.unblock, paths=self.paths)))
+        return cast(Done, self.run(partial(recovery.unblock, paths=self.paths)))
 
     def _ended(self, step: partial[Decision | Result]) -> Committed:
         ended = cast(Committed, self.run(step))
@@ -383,4 +373,4 @@ class Ledger(StepRunner):
         self.store.sync()
         read = Reader(self.store)
         record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))
-        return ending.holds(record, read.peek(TopologyRecord, self.paths.record), token)
+        return end.holds(record, read.peek(TopologyRecord, self.paths.record), token)

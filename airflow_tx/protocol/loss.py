@@ -1,25 +1,166 @@
-"""Rows that a source has lost, as it tells of them."""
+"""Rows that a source has lost, and that a person accepts as lost: it goes on behind them, on the record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-WHOLE = ""
-"""The partition of a source that has none."""
+from airflow_tx.errors import LossRefused
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.audit import Audit, note
+from airflow_tx.protocol.batch import WHOLE, Loss
+from airflow_tx.protocol.metadata import position_before, whole
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
+from airflow_tx.protocol.step import Decision, Repaired, Stamp
+
+ACCEPT_LOSS = "accept-loss"
+PORTION = 500
+"""Losses in one record."""
+SHOWN = 20
+
+
+def shortened(told: list[str]) -> list[str]:
+    """Words for people: a record that names thousands of partitions would be too large."""
+    return told if len(told) <= SHOWN else [*told[:SHOWN], f"and {len(told) - SHOWN} more"]
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Rows that come next at a place of a source, and that it can no longer give.
+class Place:
+    """Where a source is told to go on.
 
-    :param partition: "" for a source without partitions.
-    :param place: the position, of the partition, that they would follow.
-    :param goes_on: the place from which it can give rows again.
-    :param what: which rows they are, in words.
+    :param position: behind the accepted losses; of a partitioned source by partition.
+    :param lost: by partition, the rows between there and where the transaction before ended, in words.
     """
 
-    partition: str
-    place: Any
-    goes_on: Any
-    what: str
+    position: Any
+    lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Tells an answer of the source from one that it gave before a loss was accepted."""
+        return digest(self.position)
+
+    def passed(self, after: Any) -> list[str]:
+        """The lost rows that a batch leaves behind.
+
+        :param after: where the source stands after it; of a partitioned source by partition, of those that take part.
+        """
+        return shortened(
+            [what for partition, each in self.lost.items() if partition == WHOLE or partition in after for what in each]
+        )
+
+
+def going_on_at(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> Place:
+    """Where a source goes on once the transaction before has ended at `position`."""
+    accepted = _accepted(read, paths, topology)
+    if not accepted or position is None:
+        return Place(position)
+    if not topology.partitioned:
+        behind = _behind(accepted, WHOLE, position)
+        return Place(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
+    places, lost = {}, {}
+    for partition, place in position.items():
+        behind = _behind(accepted, partition, place)
+        places[partition] = behind[-1]["goes_on"] if behind else place
+        lost[partition] = [each["what"] for each in behind]
+    return Place(places, lost)
+
+
+_Accepted = dict[str, list[dict[str, Any]]]
+
+
+def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted:
+    """By partition, the losses that a batch may still be decided behind; of one place the last that was accepted."""
+    found: _Accepted = {partition: list(each) for partition, each in topology.accepted.items()}
+    for number in topology.losses:
+        for loss in read.peek(RepairRecord, paths.repair(number)).losses:
+            others = [each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]]
+            found[loss["partition"]] = [*others, loss]
+    return found
+
+
+def _behind(accepted: _Accepted, partition: str, place: Any) -> list[dict[str, Any]]:
+    """The losses between a place and the one from which rows can be had."""
+    behind: list[dict[str, Any]] = []
+    left = list(accepted.get(partition, []))
+    # What is behind one loss may be the place of another one. Each counts once: they might lead in a circle.
+    while (loss := next((each for each in left if each["place"] == place), None)) is not None:
+        left.remove(loss)
+        place = loss["goes_on"]
+        behind.append(loss)
+    return behind
+
+
+def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: int) -> TopologyRecord:
+    """The topology record without the losses that the source has passed, now that `txid` is final.
+
+    Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
+    """
+    accepted = _accepted(read, paths, topology)
+    if not accepted:
+        return topology
+    ahead: set[tuple[str, str]] = set()
+    for each in range(txid, read.get(Counter, paths.allocated).txid + 1):
+        meta = whole(read, paths, each)
+        places = [(meta.position or {}), (meta.begin or {})] if topology.partitioned else [{WHOLE: meta.position}]
+        for partition, place in (item for found in places for item in found.items()):
+            ahead |= {(partition, digest(loss["place"])) for loss in _behind(accepted, partition, place)}
+
+    def is_ahead(partition: str, loss: dict[str, Any]) -> bool:
+        return (partition, digest(loss["place"])) in ahead
+
+    old = {name: [each for each in losses if is_ahead(name, each)] for name, losses in topology.accepted.items()}
+    return replace(
+        topology,
+        accepted={name: losses for name, losses in old.items() if losses},
+        losses=[
+            number
+            for number in topology.losses
+            if any(is_ahead(each["partition"], each) for each in read.peek(RepairRecord, paths.repair(number)).losses)
+        ],
+    )
+
+
+def standing(read: Reader, paths: Paths) -> Any:
+    """Where the source stands after the last committed or skipped transaction; None before the first one."""
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return None
+    return going_on_at(
+        read, paths, topology, position_before(read, paths, read.peek(Counter, paths.current).txid)
+    ).position
+
+
+def deciding_from(read: Reader, paths: Paths) -> list[Any]:
+    """Every place from which the rows of a transaction will still be decided, by a new one or by a replay.
+
+    :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
+    """
+    topology = read.peek(TopologyRecord, paths.record)
+    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    # A transactional source decides once, and a replay has the same rows.
+    first = allocated + 1 if topology.source_kind == "transactional" else current
+    positions = [position_before(read, paths, txid) for txid in range(first, allocated + 2)]
+    return [going_on_at(read, paths, topology, position).position for position in positions if position is not None]
+
+
+def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision:
+    """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
+
+    :raises LossRefused: nothing is lost.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    current = read.peek(Counter, paths.current)
+    if not losses:
+        raise LossRefused(topology=paths.topology)
+    told = "lost, and in no batch: " + "; ".join(shortened([loss.what for loss in losses]))
+    listed = tuple(asdict(loss) for loss in losses)
+    noted = note(read, stamp, paths, audit, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
+    number = int(noted[-1].path.rpartition("/")[2])
+    after = replace(topology, losses=[*topology.losses, number], op=stamp.op)
+    return Decision(
+        (Put(paths.record, encode(after)), *noted), Repaired(after.generation, current.txid, told), noted[-1].path
+    )

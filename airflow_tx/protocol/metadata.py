@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_tx.protocol.api import Delete, Write
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Metadata
-from airflow_tx.protocol.requirement import Delete, Write
 
 
 def whole(read: Reader, paths: Paths, txid: int) -> Metadata:

@@ -15,11 +15,11 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
+from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
-from airflow_tx.protocol.requirement import Create, Put
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Decision,

@@ -11,13 +11,12 @@ from dataclasses import replace
 
 from airflow_tx.errors import RenameRefused, RepairRefused
 from airflow_tx.protocol import garbage
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.metadata import whole
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
-from airflow_tx.protocol.rebuilding import LEDGER_LOST, Rebuilt
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.rebuild import LEDGER_LOST, Rebuilt
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
@@ -29,8 +28,8 @@ from airflow_tx.protocol.records import (
     dumps,
     encode,
 )
-from airflow_tx.protocol.requirement import Create, Delete, Put, Write
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
+from airflow_tx.protocol.topology import TopologyRequest
 
 STATE_LOST = "state-lost"
 RENAMED = "state-renamed"

@@ -10,11 +10,11 @@ from airflow_tx.errors import RepairRefused, StateError, TxError
 from airflow_tx.protocol import repair
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.rebuilding import LEDGER_LOST, Held, rebuilt
+from airflow_tx.protocol.rebuild import LEDGER_LOST, Held, rebuilt
 from airflow_tx.protocol.records import TopologyRecord, decode
 from airflow_tx.protocol.step import Repaired
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies
 
 

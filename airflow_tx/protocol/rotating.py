@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_tx.errors import OutcomeUnknown, RequirementFailed, TooMuchContention, UnreadableRecord
-from airflow_tx.protocol.api import Node, Store
+from airflow_tx.protocol.api import Absent, Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
 from airflow_tx.protocol.records import Metadata, decode, encode
-from airflow_tx.protocol.requirement import Absent, Create, Delete, Put, Requirement, Unchanged, Write
 
 Initializer = Callable[[int, Any], Any]
 """(txid, last state before it) → the state of txid."""

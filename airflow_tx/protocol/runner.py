@@ -14,10 +14,9 @@ from airflow_tx.errors import (
     TxError,
     UnreadableRecord,
 )
-from airflow_tx.protocol.api import Clock, Ids, Node, Store
+from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Memory, Reader
-from airflow_tx.protocol.requirement import Create, Put
+from airflow_tx.protocol.reader import Memory, Reader
 from airflow_tx.protocol.step import (
     Decision,
     Done,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_tx.protocol.api import Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Counter, History, Skipped, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.requirement import Write
 
 
 @dataclass(frozen=True)

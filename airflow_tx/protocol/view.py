@@ -13,7 +13,7 @@ from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.paths import decode as decode_name
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     Ack,
     Counter,
@@ -26,7 +26,7 @@ from airflow_tx.protocol.records import (
     decode,
     digest,
 )
-from airflow_tx.protocol.standing import Line, TransactionView, forgotten, is_back, view_final, view_open
+from airflow_tx.protocol.status import Line, TransactionView, forgotten, is_back, view_final, view_open
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from airflow_tx.errors import ConfigError
 from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
     from airflow_tx.errors import TxError
     from airflow_tx.protocol.attempt import TransactionAttempt
-    from airflow_tx.protocol.loss import Loss
+    from airflow_tx.protocol.batch import Loss
 
 _Self = TypeVar("_Self", bound="Source")
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -228,3 +229,15 @@ def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
     module, _, name = classpath.rpartition(".")
     source: Source = getattr(import_module(module), name)(**arguments)
     return source
+
+
+def source_kind(kind: str, source: str) -> SourceKind:
+    """Read the argument `kind`.
+
+    :param source: whose argument it is, for the message.
+    :raises ConfigError: if it is neither transactional nor opaque.
+    """
+    if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
+        remedy = 'Give "transactional" (a replay has the same rows) or "opaque" (it is decided anew).'
+        raise ConfigError(option=f"kind of {source}", value=kind, remedy=remedy)
+    return SourceKind(kind)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, SourceKind
-from airflow_tx.sources.kinds import source_kind
+from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import Limit
 

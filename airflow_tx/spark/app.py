@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import ConfigError, StagingError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.batch import Batch
-from airflow_tx.spark.failed import Failure, write_failure
+from airflow_tx.spark.failure import Failure, write_failure
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, read_descriptor, read_manifest
 from airflow_tx.staging.area import dir_of
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.new_values import stage_keys
-from airflow_tx.state.backing.arrow_rows import from_arrow, types_of
+from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.grouping import combined_runs
 from airflow_tx.state.reducers import has_reducers
 

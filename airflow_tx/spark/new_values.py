@@ -18,7 +18,7 @@ from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.staging import OutputRef, StagingArea, TaskTry, TryDir, read_manifest
 from airflow_tx.staging.area import encode
 from airflow_tx.staging.output import Output, StagedFile, check_name
-from airflow_tx.state.backing.arrow_rows import schema_of, to_arrow
+from airflow_tx.state.arrow import schema_of, to_arrow
 from airflow_tx.state.column_types import converted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from airflow_tx.errors import ConfigError, FailedBatch, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import digest
-from airflow_tx.spark.failed import read_failure
+from airflow_tx.spark.failure import read_failure
 from airflow_tx.staging import Descriptor, TryDir
 
 # Linux takes no longer single argument.

@@ -22,16 +22,9 @@ if TYPE_CHECKING:
         Sum,
     )
     from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
-    from airflow_tx.state.backing.delta import DeltaState
-    from airflow_tx.state.backing.memcached import MemcachedMap, MemcachedState
-    from airflow_tx.state.backing.memory import MemoryDatabase, MemoryMap, MemoryState
-    from airflow_tx.state.backing.redis import RedisState
-    from airflow_tx.state.backing.redis_guard import RedisGuard
-    from airflow_tx.state.backing.redis_map import RedisMap
-    from airflow_tx.state.backing.sql import SqlState
-    from airflow_tx.state.cached import CachedMap
-    from airflow_tx.state.guard import SqlGuard
-    from airflow_tx.state.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
+    from airflow_tx.state.delta.state import DeltaState
+    from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
+    from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
     from airflow_tx.state.query import (
         MapGet,
         QueryFunction,
@@ -41,10 +34,17 @@ if TYPE_CHECKING:
         new_values_stream,
         state_query,
     )
+    from airflow_tx.state.redis.guard import RedisGuard
+    from airflow_tx.state.redis.map import RedisMap
+    from airflow_tx.state.redis.state import RedisState
     from airflow_tx.state.sketches import ApproxCountDistinct
-    from airflow_tx.state.snapshot import Snapshottable, SnapshottableMap
-    from airflow_tx.state.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
-    from airflow_tx.state.values import OpaqueValue, TransactionalValue
+    from airflow_tx.state.sql.guard import SqlGuard
+    from airflow_tx.state.sql.state import SqlState
+    from airflow_tx.state.trident.cached import CachedMap
+    from airflow_tx.state.trident.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
+    from airflow_tx.state.trident.snapshot import Snapshottable, SnapshottableMap
+    from airflow_tx.state.trident.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
+    from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _HOME = {
     "DeltaState": "backing.delta",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import QueryableState, State
 from airflow_tx.state.column_types import CONVERT, converted
-from airflow_tx.state.maps import Key, as_key
+from airflow_tx.state.trident.maps import Key, as_key
 
 if TYPE_CHECKING:
     from airflow_tx.state.columns import Columns

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_tx.errors import RequirementFailed
-from airflow_tx.protocol.api import Children, Node, Watch
-from airflow_tx.protocol.requirement import (
+from airflow_tx.protocol.api import (
     ANY_VERSION,
     Absent,
+    Children,
     Create,
     Delete,
+    Node,
     Put,
     Requirement,
+    Watch,
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_tx.errors import TooMuchMetadata
-from airflow_tx.protocol.requirement import Create, Put, Requirement, Write
+from airflow_tx.protocol.api import Create, Put, Requirement, Write
 
 LIMIT = 1_048_575
 """jute.maxbuffer, unless the servers set another one."""

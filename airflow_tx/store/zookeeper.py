@@ -34,15 +34,17 @@ from airflow_tx.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from airflow_tx.protocol.api import Children, Node, Watch
-from airflow_tx.protocol.requirement import (
+from airflow_tx.protocol.api import (
     ANY_VERSION,
     Absent,
+    Children,
     Create,
     Delete,
+    Node,
     Put,
     Requirement,
     Unchanged,
+    Watch,
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow
-    from airflow_tx.testing.kafka import LocalKafka
-    from airflow_tx.testing.map_suite import MapSuite
-    from airflow_tx.testing.mariadb import LocalMariaDB
-    from airflow_tx.testing.memcached import LocalMemcached
-    from airflow_tx.testing.postgres import LocalPostgres
-    from airflow_tx.testing.redis import LocalRedis
-    from airflow_tx.testing.source_suite import SourceSuite
-    from airflow_tx.testing.spark_connect import LocalSparkConnect
-    from airflow_tx.testing.state_suite import StateSuite
-    from airflow_tx.testing.store_suite import StoreSuite
-    from airflow_tx.testing.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.servers.kafka import LocalKafka
+    from airflow_tx.testing.servers.mariadb import LocalMariaDB
+    from airflow_tx.testing.servers.memcached import LocalMemcached
+    from airflow_tx.testing.servers.postgres import LocalPostgres
+    from airflow_tx.testing.servers.redis import LocalRedis
+    from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.suites.map_suite import MapSuite
+    from airflow_tx.testing.suites.source_suite import SourceSuite
+    from airflow_tx.testing.suites.state_suite import StateSuite
+    from airflow_tx.testing.suites.store_suite import StoreSuite
 
 # Lazy, because every pytest run in an environment with this package imports the plugin in this folder.
 _PUBLIC = {
     "LocalAirflow": "airflow_tx.testing.airflow",
-    "LocalKafka": "airflow_tx.testing.kafka",
-    "LocalMariaDB": "airflow_tx.testing.mariadb",
-    "LocalMemcached": "airflow_tx.testing.memcached",
-    "LocalPostgres": "airflow_tx.testing.postgres",
-    "LocalRedis": "airflow_tx.testing.redis",
-    "LocalSparkConnect": "airflow_tx.testing.spark_connect",
-    "LocalZooKeeper": "airflow_tx.testing.zookeeper",
-    "MapSuite": "airflow_tx.testing.map_suite",
-    "SourceSuite": "airflow_tx.testing.source_suite",
-    "StateSuite": "airflow_tx.testing.state_suite",
-    "StoreSuite": "airflow_tx.testing.store_suite",
+    "LocalKafka": "airflow_tx.testing.servers.kafka",
+    "LocalMariaDB": "airflow_tx.testing.servers.mariadb",
+    "LocalMemcached": "airflow_tx.testing.servers.memcached",
+    "LocalPostgres": "airflow_tx.testing.servers.postgres",
+    "LocalRedis": "airflow_tx.testing.servers.redis",
+    "LocalSparkConnect": "airflow_tx.testing.servers.spark_connect",
+    "LocalZooKeeper": "airflow_tx.testing.servers.zookeeper",
+    "MapSuite": "airflow_tx.testing.suites.map_suite",
+    "SourceSuite": "airflow_tx.testing.suites.source_suite",
+    "StateSuite": "airflow_tx.testing.suites.state_suite",
+    "StoreSuite": "airflow_tx.testing.suites.store_suite",
 }
 
 __all__ = [

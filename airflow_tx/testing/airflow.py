@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
-from airflow_tx.testing.server import free_ports
+from airflow_tx.testing.servers.server import free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from airflow_tx.errors import OutcomeUnknown
-from airflow_tx.protocol.api import Children, Node, Store, Watch
-from airflow_tx.protocol.requirement import Requirement, Write
+from airflow_tx.protocol.api import Children, Node, Requirement, Store, Watch, Write
 
 
 class FaultyStore:

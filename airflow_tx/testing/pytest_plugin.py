@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from airflow_tx.testing.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[LocalZooKeeper]:
     """A real ZooKeeper, one for all tests; a test that stops or restores it should make its own instead."""
-    from airflow_tx.testing.zookeeper import LocalZooKeeper
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
     with LocalZooKeeper(fsync=False) as server:
         yield server

@@ -12,8 +12,8 @@ from airflow.sdk import TaskGroup
 from airflow_tx import compat
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.operators.phase import AcquireTurnOperator, MarkCommittedOperator
-from airflow_tx.operators.spec import PhaseSpec, TransactionSpec
+from airflow_tx.operators.commit_phase import AcquireTurnOperator, MarkCommittedOperator
+from airflow_tx.spec import PhaseSpec, TransactionSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_tx.errors import TransactionDefinitionError
-from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.spec import TransactionSpec
 
 _defined: dict[str, TransactionSpec] = {}
 

@@ -12,13 +12,13 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_tx import compat
+from airflow_tx.commit.update import Update
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.operators.spec import TransactionSpec
-from airflow_tx.operators.updates import Update
 from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.topology.phase import PhaseTasks
 

@@ -11,11 +11,12 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.operators.around import commit_failed, hook_up
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.phase import hook_up_inside
-from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.operators.commit_phase import hook_up_inside
+from airflow_tx.operators.turn import commit_failed
+from airflow_tx.processing.hooks import hook_up
 from airflow_tx.sources.api import Source
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import find_phase
 from airflow_tx.topology.registry import define
 from airflow_tx.topology.rules import Block, check, refuse

@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx.operators.turn import look, wakes
+from airflow_tx.commit.turn import look, wakes
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.triggers.shared import POLL, until
-from airflow_tx.triggers.slots import SlotWatch
+from airflow_tx.triggers.base import POLL, until
+from airflow_tx.triggers.run_slots import SlotWatch
 
 
 class TurnTrigger(BaseTrigger):

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
 
 

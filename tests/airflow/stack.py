@@ -16,11 +16,11 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 
-from airflow_tx.local.servers import spark_environment
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.server import free_ports
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.server import free_ports
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from examples.servers import spark_environment
 
 DAGS = Path(__file__).parent / "dags"
 SIZE = 10

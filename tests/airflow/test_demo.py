@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.long
 @pytest.mark.timeout(700)
 def test_the_demo_counts_every_flight_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "airflow_tx.local.demo", "--home", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "examples.demo", "--home", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "336776 of 336776 flights counted once"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.local.example import Example
-from airflow_tx.local.examples import EXAMPLES
-from airflow_tx.local.ledger import opened
 from airflow_tx.protocol.api import Store
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from examples import EXAMPLES
+from examples.example import Example
+from examples.ledger import opened
 from tests.airflow.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
 def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "airflow_tx.local.example", name, "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "examples.example", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.match(r"(\d+) of \1 ", done.stdout.splitlines()[-1]), done.stdout

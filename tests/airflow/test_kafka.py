@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
-from airflow_tx.testing.kafka import LocalKafka
-from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.kafka import LocalKafka
+from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
 
 DAG = "kafka_pipeline"

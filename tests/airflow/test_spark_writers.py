@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
-from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
-from airflow_tx.testing.spark_connect import LocalSparkConnect
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.stack import DAGS, FILES, NUMBERS_A_FILE, environment, expected, write_numbers
 
 DAG = "big_counts"

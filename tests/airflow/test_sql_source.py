@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
 from tests.airflow.stack import Stack
 
 DAG = "sql_source"

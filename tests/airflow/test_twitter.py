@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.local.examples.twitter_tweets import TweetWriter, guarded
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.spark_connect import LocalSparkConnect
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from examples.twitter_tweets import TweetWriter, guarded
 from tests.airflow.stack import RawLedger, environment
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_tx.state import Aggregator, Sum
-from airflow_tx.testing.state_suite import MakeState, ReadableState
+from airflow_tx.testing.suites.state_suite import MakeState, ReadableState
 
 
 def opening(state: Callable[..., ReadableState]) -> MakeState:

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
-from airflow_tx.protocol.accepting import going_on_at
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest, Proposed
+from airflow_tx.protocol.api import Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.loss import Loss
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest, Loss, Proposed
+from airflow_tx.protocol.loss import going_on_at
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     FORMAT,
     History,
@@ -29,8 +27,8 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
-from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.step import Begun, NoData
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import Proposed
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch import Proposed
 from tests.contract.test_accepted_losses import Log, Topology
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from airflow_tx.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
 from airflow_tx.protocol.step import Begun, Granted, NotYet, SkipGranted
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import transaction_details
 from tests.integration.pipeline import Pipeline
 

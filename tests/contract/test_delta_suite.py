@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_tx.state.backing.delta import DeltaState
-from airflow_tx.testing.state_suite import MakeState, StateSuite
+from airflow_tx.state.delta.state import DeltaState
+from airflow_tx.testing.suites.state_suite import MakeState, StateSuite
 from tests.contract.opening import opening
 from tests.integration.delta_session import delta_session
 

@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 import pytest
 from confluent_kafka import Message, Producer
 
-from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.jars import skipped_without_jars
-from airflow_tx.testing.kafka import LocalKafka
-from airflow_tx.testing.source_suite import Row, SourceSuite
+from airflow_tx.testing.servers.kafka import LocalKafka
+from airflow_tx.testing.suites.source_suite import Row, SourceSuite
 
 PASSWORD = "sesame-opens"
 # Kafka deletes what is older than a week.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.state import MemoryMap, OpaqueValue, TransactionalValue
-from airflow_tx.state.maps import Key
-from airflow_tx.testing.map_suite import MakeBacking, MapSuite
+from airflow_tx.state.trident.maps import Key
+from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
 
 
 class TestMemoryMap(MapSuite):

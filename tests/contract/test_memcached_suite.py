@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.state.backing.memcached import MemcachedMap
-from airflow_tx.testing.map_suite import MakeBacking, MapSuite
-from airflow_tx.testing.memcached import LocalMemcached
+from airflow_tx.state.memcached.map import MemcachedMap
+from airflow_tx.testing.servers.memcached import LocalMemcached
+from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
 
 
 @pytest.fixture(scope="module")

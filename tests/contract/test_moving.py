@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import FenceForeign, MoveRefused, OutcomeUnknown, TopologyClaimed, UnreadableRecord
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Requirement, Store, Write
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.moving import Mover
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.requirement import Requirement, Write
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.store.memory import MemoryStore
@@ -142,7 +141,7 @@ def test_nobody_uses_what_is_being_renamed_and_whoever_tries_is_told(zookeeper_r
 def test_a_rename_that_is_killed_anywhere_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool, begun: bool
 ) -> None:
-    monkeypatch.setattr("airflow_tx.protocol.moving._TOGETHER", 5)
+    monkeypatch.setattr("airflow_tx.protocol.move._TOGETHER", 5)
     for left in range(1000):
         store = DyingStore()
         old, new = grown(store, zookeeper_root)
@@ -180,7 +179,7 @@ def test_a_call_that_was_thought_dead_cannot_harm_one_that_came_after_it(zookeep
 def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool
 ) -> None:
-    monkeypatch.setattr("airflow_tx.protocol.moving._TOGETHER", 5)
+    monkeypatch.setattr("airflow_tx.protocol.move._TOGETHER", 5)
     for left in range(1000):
         store = DyingStore()
         old, _ = grown(store, zookeeper_root)

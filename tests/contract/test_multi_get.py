@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.redis import LocalRedis
-from airflow_tx.testing.state_suite import Grants
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.suites.state_suite import Grants
 
 KEYS = 30_000
 

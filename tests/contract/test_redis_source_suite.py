@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.redis_list import RedisListSource
-from airflow_tx.sources.redis_stream import RedisStreamSource
-from airflow_tx.testing.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.source_suite import Row, SourceSuite
+from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.stream import RedisStreamSource
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.suites.source_suite import Row, SourceSuite
 
 
 @pytest.fixture(scope="module")

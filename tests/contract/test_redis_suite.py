@@ -7,11 +7,11 @@ import uuid
 import pytest
 
 from airflow_tx.errors import FenceOutranked, StateBehind
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.state.backing.redis_map import RedisMap
-from airflow_tx.testing.map_suite import MakeBacking, MapSuite
-from airflow_tx.testing.redis import LocalRedis
-from airflow_tx.testing.state_suite import Grants, MakeState, StateSuite, rows, totals
+from airflow_tx.state.redis.map import RedisMap
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
+from airflow_tx.testing.suites.state_suite import Grants, MakeState, StateSuite, rows, totals
 from tests.contract.opening import opening
 
 

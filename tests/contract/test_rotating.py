@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RequirementFailed, UnreadableRecord
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Create, Put, Store
 from airflow_tx.protocol.records import Metadata, decode, encode
-from airflow_tx.protocol.requirement import Create, Put
 from airflow_tx.protocol.rotating import RotatingTransactionalState
 from airflow_tx.testing.faulty_store import FaultyStore
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.operators.beginning import allocate, ask
-from airflow_tx.operators.spec import TransactionSpec
+from airflow_tx.processing.begin import allocate, ask
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Begun
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
 from airflow_tx.sources.sizing import FIRST_ROWS, BatchSize
+from airflow_tx.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
-from tests.unit.operators.bench import FakeTi, run_of
+from tests.unit.bench import FakeTi, run_of
 
 ROWS = 10_000_000
 

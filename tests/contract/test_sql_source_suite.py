@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.sources.sql import SqlSource
-from airflow_tx.sources.sql_shards import PartitionedSqlSource
-from airflow_tx.testing import mariadb, postgres
+from airflow_tx.sources.sql.shards import PartitionedSqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.source_suite import Row, SourceSuite
+from airflow_tx.testing.servers import mariadb, postgres
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.suites.source_suite import Row, SourceSuite
 
 ID = {
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",

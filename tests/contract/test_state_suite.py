@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.state_suite import MakeState, StateSuite
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.suites.state_suite import MakeState, StateSuite
 from tests.contract.opening import opening
 
 

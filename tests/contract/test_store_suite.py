@@ -11,8 +11,8 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.store_suite import StoreSuite
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.testing.suites.store_suite import StoreSuite
 
 
 class TestMemoryStore(StoreSuite):

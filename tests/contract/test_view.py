@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.recovering import ReplayRequest
-from airflow_tx.protocol.requirement import Create, Delete, Put
-from airflow_tx.protocol.standing import TransactionView
+from airflow_tx.protocol.recovery import ReplayRequest
+from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Begun, SkipGranted
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
-from airflow_tx.protocol.yielding import Waiter
 from tests.integration.pipeline import Pipeline
 
 AUDIT = Audit("ann", "the file is broken")

@@ -54,7 +54,7 @@ def test_the_protocol_needs_only_the_standard_library(module: str) -> None:
     _import_without(HEAVY, [module])
 
 
-@pytest.mark.parametrize("module", [*_modules("state"), "airflow_tx.state.backing", "airflow_tx.state.backing.memory"])
+@pytest.mark.parametrize("module", [*_modules("state"), "airflow_tx.state", "airflow_tx.state.memory"])
 def test_the_state_needs_only_the_standard_library(module: str) -> None:
     _import_without(HEAVY, [module])
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 _DAG = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import SqlState, Sum
 
 def state(table):

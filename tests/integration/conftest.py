@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.state_suite import Grants
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.suites.state_suite import Grants
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])

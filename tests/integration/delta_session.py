@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from airflow_tx.state.backing.delta import CONF
+from airflow_tx.state.delta.state import CONF
 from airflow_tx.testing.jars import delta_jars, skipped_without_jars
 from tests.integration.fresh_jvm import end_jvm
 

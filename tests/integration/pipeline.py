@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.operators.skipping import take_skip
+from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.step import Begun, Granted, Processed
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, Grant
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.server import LocalServer
+from airflow_tx.testing.servers.server import LocalServer
 
 PACKAGES = Path(sys.prefix) / "s3"
 CONN_ID = "aws_test"

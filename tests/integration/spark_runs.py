@@ -8,18 +8,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.lifecycle import _KEY, Processing
-from airflow_tx.operators.spec import Payload
-from airflow_tx.operators.updates import Update
-from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.commit.update import Update
+from airflow_tx.processing.begin import ask
+from airflow_tx.processing.task import _KEY, Processing
 from airflow_tx.protocol.step import Begun
 from airflow_tx.sources.api import Source
+from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry, scan_output, write_manifest, write_rows
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
-from tests.unit.operators.bench import FakeTi, MemorySpec, run_of
+from tests.unit.bench import FakeTi, MemorySpec, run_of
 
 
 @dataclass

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_tx.errors import FenceForeign, StateBehind
-from airflow_tx.protocol.opening import TopologyRequest
-from airflow_tx.protocol.requirement import Put
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state import Sum
-from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
 

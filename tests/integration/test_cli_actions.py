@@ -16,22 +16,22 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.recovery import ReplayRequest
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Begun, Granted
-from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
-from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
 
@@ -40,7 +40,7 @@ AUDIT = Audit("ann", "bad file")
 _EXACT = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import SqlState, Sum
 
 with DAG("exact", schedule=None, max_active_runs=16):

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import SourceError
-from airflow_tx.operators.beginning import decide
-from airflow_tx.protocol.asking import BeginRequest
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.processing.begin import decide
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands, ended
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, one_line
@@ -27,7 +27,7 @@ import json, time
 from pathlib import Path
 
 from airflow_tx.errors import SourceError
-from airflow_tx.protocol.loss import Loss
+from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch, SourceKind, TransactionalSource
 
 

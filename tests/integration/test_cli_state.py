@@ -10,13 +10,13 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_tx.cli.state import as_key
+from airflow_tx.cli.values import as_key
 from airflow_tx.errors import ConfigError, StateRenamed
 from airflow_tx.state import Avg, Count, SqlState, Sum
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.state_values import Grants
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.testing.suites.state_values import Grants
 from tests.integration.commands import Commands, ended
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
@@ -24,8 +24,8 @@ from tests.integration.pipeline import Pipeline
 _DAG = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.sources.files import FileSource
-from airflow_tx.cli.state import as_key
+from airflow_tx.sources.files.source import FileSource
+from airflow_tx.cli.values import as_key
 from airflow_tx.errors import ConfigError
 from airflow_tx.state import Avg, Count, SqlState, Sum
 

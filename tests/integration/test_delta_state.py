@@ -16,10 +16,10 @@ from airflow_tx.failpoints import FailpointError
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import Aggregator, Count, First, Last, Max, Min, Sum
 from airflow_tx.state.api import FenceRow
-from airflow_tx.state.backing.delta import DeltaState
+from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.state_suite import Grants, rows, totals
+from airflow_tx.testing.suites.state_suite import Grants, rows, totals
 from tests.integration.delta_session import delta_session
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from airflow_tx.errors import (
     StateOutcomeUnknown,
 )
 from airflow_tx.state.api import FencedState, FenceRow, Grant
-from airflow_tx.state.backing.guard_sql import GuardStore
-from airflow_tx.state.guard import SqlGuard, Statements
-from airflow_tx.testing.state_suite import Grants
+from airflow_tx.state.sql.guard import SqlGuard, Statements
+from airflow_tx.state.sql.guard_store import GuardStore
+from airflow_tx.testing.suites.state_suite import Grants
 from tests.integration.databases import query
 
 ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]

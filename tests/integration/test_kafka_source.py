@@ -13,13 +13,13 @@ from confluent_kafka import Producer
 
 from airflow_tx.errors import ConfigError, FailedBatch, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.loss import Loss
+from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.jars import skipped_without_jars
-from airflow_tx.testing.kafka import LocalKafka
-from airflow_tx.testing.server import free_ports
+from airflow_tx.testing.servers.kafka import LocalKafka
+from airflow_tx.testing.servers.server import free_ports
 
 PASSWORD = "sesame-opens"
 

@@ -12,15 +12,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from confluent_kafka import Producer
 
-from airflow_tx.operators.connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.kafka import KafkaSource
+from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.spark.connect import session
 from airflow_tx.staging import read_output
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
-from airflow_tx.testing.kafka import LocalKafka
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.kafka import LocalKafka
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 
 PASSWORD = 'sesame-"opens"'

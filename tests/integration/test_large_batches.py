@@ -9,25 +9,24 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
-from airflow_tx.operators.skipping import take_skip
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.opening import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.rebuilding import Held
+from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
 from airflow_tx.protocol.repairs import Repairs
-from airflow_tx.protocol.requirement import Create, Delete, Put, Requirement, Write
 from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState, Grant
-from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 
 TASKS, INSTANCES = 6, 1024

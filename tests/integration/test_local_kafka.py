@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from airflow_tx.errors import TxError
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.jars import JarsUnavailable, fetch_jars, skipped_without_jars
-from airflow_tx.testing.kafka import VERSION, LocalKafka
 from airflow_tx.testing.processes import marked
+from airflow_tx.testing.servers.kafka import VERSION, LocalKafka
 
 # The tests of KafkaSource use all of it.
 pytestmark = pytest.mark.long

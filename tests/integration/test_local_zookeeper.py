@@ -16,7 +16,7 @@ from airflow_tx.errors import TxError
 from airflow_tx.testing import LocalZooKeeper
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.processes import MARK, marked
-from airflow_tx.testing.server import free_ports
+from airflow_tx.testing.servers.server import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,15 @@ def _mark_of_server(folder: Path) -> str:
 
 def test_one_command_runs_it_until_it_is_interrupted_and_its_data_survive(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "airflow_tx.testing.zookeeper", "--data", str(tmp_path), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_tx.testing.servers.zookeeper",
+        "--data",
+        str(tmp_path),
+        "--port",
+        str(port),
+    ]
     for turn in (1, 2):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -19,8 +19,8 @@ from airflow_tx.state import (
     Sum,
     TransactionalValue,
 )
-from airflow_tx.state.backing.memcached import MemcachedMap, MemcachedState
-from airflow_tx.testing.memcached import LocalMemcached
+from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
+from airflow_tx.testing.servers.memcached import LocalMemcached
 
 Map = SnapshottableMap[Any]
 KINDS = {

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError, StateUnavailable
 from airflow_tx.state import StateKind
-from airflow_tx.state.backing import redis_guard as module
-from airflow_tx.state.backing.redis_guard import Command, RedisGuard
-from airflow_tx.testing.redis import LocalRedis
-from airflow_tx.testing.state_suite import Grants
+from airflow_tx.state.redis import guard as module
+from airflow_tx.state.redis.guard import Command, RedisGuard
+from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.suites.state_suite import Grants
 
 
 def _guard(server: LocalRedis, prefix: str) -> RedisGuard:

@@ -12,11 +12,11 @@ import pytest
 from airflow_tx.errors import ConfigError, FailedBatch, PartitionUnavailable, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.redis_list import RedisListSource
-from airflow_tx.sources.redis_source import RedisSource
-from airflow_tx.sources.redis_stream import RedisStreamSource
-from airflow_tx.testing.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.source_suite import plain
+from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.source import RedisSource
+from airflow_tx.sources.redis.stream import RedisStreamSource
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.suites.source_suite import plain
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.errors import SourceError
-from airflow_tx.operators.connect import SparkConnectBatchOperator
-from airflow_tx.operators.process import SparkBatchOperator
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark_submit import SparkBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources import redis_source
-from airflow_tx.sources.redis_list import RedisListSource
-from airflow_tx.sources.redis_source import RedisSource
-from airflow_tx.sources.redis_stream import RedisStreamSource
-from airflow_tx.spark.failed import Failure
+from airflow_tx.sources.redis import source as redis_source
+from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.source import RedisSource
+from airflow_tx.sources.redis.stream import RedisStreamSource
+from airflow_tx.spark.failure import Failure
 from airflow_tx.staging import read_output
-from airflow_tx.testing.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 
 if TYPE_CHECKING:

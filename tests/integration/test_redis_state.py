@@ -34,12 +34,12 @@ from airflow_tx.errors import (
 )
 from airflow_tx.failpoints import VARIABLE
 from airflow_tx.state import Grant, MemoryDatabase, MemoryState, Sum
-from airflow_tx.state.backing import redis as module
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.state.backing.redis_fence import RedisFence
+from airflow_tx.state.redis import state as module
+from airflow_tx.state.redis.fence import RedisFence
+from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.state_suite import Grants, rows, totals
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.suites.state_suite import Grants, rows, totals
 from tests.integration.proxy import ReplyEater
 
 _SOON = 60.0
@@ -145,9 +145,9 @@ def _everything(server: LocalRedis, prefix: str) -> dict[bytes, Any]:
 _WRITER = """
 import pickle, sys
 from airflow_tx.state import Sum
-from airflow_tx.state.backing import redis as module
-from airflow_tx.state.backing.redis import RedisState
-from airflow_tx.testing.state_suite import rows
+from airflow_tx.state import redis as module
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.testing.suites.state_suite import rows
 
 module.KEYS_AT_ONCE, module.PORTIONS_AT_ONCE = 5, 1
 url, prefix, kind = sys.argv[1:]

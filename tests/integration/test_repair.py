@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import (
     FenceForeign,
     FenceOutranked,
@@ -32,20 +33,19 @@ from airflow_tx.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.operators.skipping import take_skip
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.rebuilding import Held
+from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
-from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FenceRow, StateKind, may_hold
-from airflow_tx.state.backing.sql import SqlState
+from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
-from airflow_tx.protocol.requirement import Create, Put
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 
 MOST = 20

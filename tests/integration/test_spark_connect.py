@@ -12,15 +12,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.operators.connect import SparkConnectBatchOperator
-from airflow_tx.operators.process import SparkBatchOperator
-from airflow_tx.sources.files import FileSource
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import SparkUnreachable, session
 from airflow_tx.spark.submit import ApplicationFailed
 from airflow_tx.staging import read_output
 from airflow_tx.staging.files import LocalFiles
 from airflow_tx.state import Count, MemoryState, Sum
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology, update
 
 ROOT = Path(__file__).parents[2]

@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.operators import writing
-from airflow_tx.operators.connect import SparkConnectBatchOperator
-from airflow_tx.operators.reading import rows_of_output
+from airflow_tx.commit import write
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.processing.inputs import rows_of_output
 from airflow_tx.staging import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.redis import LocalRedis
-from airflow_tx.testing.spark_connect import LocalSparkConnect
-from airflow_tx.testing.state_values import Balance, LastTwo
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.testing.suites.state_values import Balance, LastTwo
 from tests.integration.spark_runs import Topology, update
-from tests.unit.operators.bench import Numbers
+from tests.unit.bench import Numbers
 
 ROWS, USERS = 6000, 700
 VALUES: dict[str, Any] = {"n": Count(), "balance": Balance(), "last": LastTwo(), "exact": Sum("numeric")}
@@ -47,8 +47,8 @@ def server() -> Iterator[LocalSparkConnect]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: LocalSparkConnect) -> None:
     """A chunk is about 1,000 rows."""
-    monkeypatch.setattr(writing, "ROWS_A_WRITE", 1000)
-    monkeypatch.setattr(writing, "ROWS_A_WRITER", 1000)
+    monkeypatch.setattr(write, "ROWS_A_WRITE", 1000)
+    monkeypatch.setattr(write, "ROWS_A_WRITER", 1000)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))

@@ -14,11 +14,11 @@ import pytest
 from airflow_tx.compat import RunInfo
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.sources.data_interval import DataIntervalSource
-from airflow_tx.sources.files import FileSource
-from airflow_tx.sources.folders import PartitionedFileSource
+from airflow_tx.sources.files.folders import PartitionedFileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.testing.source_suite import Row, SourceSuite
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.testing.suites.source_suite import Row, SourceSuite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,18 +19,18 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
+from airflow_tx.commit import write
 from airflow_tx.errors import ConfigError, OutputChanged, StateError
 from airflow_tx.failpoints import VARIABLE
-from airflow_tx.operators import writing
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.spark.persist import WritersFailed
+from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.spark_connect import LocalSparkConnect
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import SparkRun, Topology, update
-from tests.unit.operators.bench import Numbers
+from tests.unit.bench import Numbers
 
 KEYS = 6000
 # Of these tests alone: other servers on this machine may have another one in common.
@@ -103,8 +103,8 @@ def server(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A chunk is 1,000 rows."""
-    monkeypatch.setattr(writing, "ROWS_A_WRITE", 1000)
-    monkeypatch.setattr(writing, "ROWS_A_WRITER", 1000)
+    monkeypatch.setattr(write, "ROWS_A_WRITE", 1000)
+    monkeypatch.setattr(write, "ROWS_A_WRITER", 1000)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -289,11 +289,11 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
 COMMITTER = """
 import sys, pickle
 from airflow_tx.operators import writing
-writing.ROWS_A_WRITER = 1000
+write.ROWS_A_WRITER = 1000
 update, grant, rows = pickle.load(sys.stdin.buffer)
 import logging
 print("writes", flush=True)
-writing.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
+write.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
 """
 
 
@@ -303,7 +303,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     import pickle
 
     from airflow_tx.staging import TaskTry, write_manifest, write_rows
-    from airflow_tx.testing.state_suite import Grants
+    from airflow_tx.testing.suites.state_suite import Grants
 
     url = postgres.url(postgres.new_database())
     values: dict[str, Any] = {"n": Count()}
@@ -312,14 +312,14 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     grants = Grants()
     old, new = grants(1), grants(1, 2)
 
-    def staged(attempt: int, keys: int) -> writing.StagedRows:
+    def staged(attempt: int, keys: int) -> write.StagedRows:
         from airflow_tx.protocol.attempt import TransactionAttempt
 
         own = TransactionAttempt(1, attempt)
         where = area.try_dir("flights", own, TaskTry("count", -1, "try"))
         rows = table(keys).select(["id", "n"])
         ref = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"]
-        return writing.StagedRows(area, ref.to_json(), state, own)
+        return write.StagedRows(area, ref.to_json(), state, own)
 
     state.raise_fence(old)
     stops = [failpoints.arm("spark.before_chunk", "pause", attempt=1) for _ in range(2)]
@@ -335,7 +335,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
         committer.kill()
     state.raise_fence(new)
     rows = staged(2, 100)
-    assert writing.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None) == 100
+    assert write.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None) == 100
     before = len(_refusals(server))
     for stop in stops:
         stop.release()
@@ -350,12 +350,12 @@ def _refusals(server: LocalSparkConnect) -> list[str]:
 
 def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom airflow_tx.spark.persist import handed_over\n"
+        "import sys\nfrom airflow_tx.spark.writers import handed_over\n"
         f"with handed_over({str(tmp_path / 'pipe')!r}, b'x' * 60000):\n    print('ready', flush=True)\n"
         "    sys.stdin.read()\n"
     )
     driver = (
-        "import os, time\nfrom airflow_tx.spark.persist import taken_over\n"
+        "import os, time\nfrom airflow_tx.spark.writers import taken_over\n"
         f"print(len(taken_over({str(tmp_path / 'pipe')!r}, lambda: os._exit(3))), flush=True)\ntime.sleep(60)\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -383,24 +383,24 @@ FLAT = """
 import json, sys, time, logging
 from types import SimpleNamespace
 from airflow_tx.operators import writing
-from airflow_tx.operators.updates import Update
+from airflow_tx.commit.update import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Count, SqlState, Sum
-from airflow_tx.testing.state_suite import Grants
+from airflow_tx.testing.suites.state_suite import Grants
 told = json.loads(sys.argv[1])
 url, how, staging, ref = told["url"], told["how"], told["staging"], told["ref"]
 values = {"flights": Count(), "delay": Sum()}
 state = SqlState.from_url(url, table="big", keys=["carrier", "id"], values=values, kind=told["kind"])
-rows = writing.StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
+rows = write.StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
 update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="counts"), state, **how)
 grant = Grants()(1)
 began = time.monotonic()
-writing.output_digest(rows, update) if told["kind"] == "transactional" else None
+write.output_digest(rows, update) if told["kind"] == "transactional" else None
 digested = time.monotonic() - began
 state.raise_fence(grant)
 began = time.monotonic()
-assert writing.write_update(update, grant, rows, dag_file="", log=logging.getLogger()) == len(rows)
+assert write.write_update(update, grant, rows, dag_file="", log=logging.getLogger()) == len(rows)
 # Not ru_maxrss, which begins with what the process had that started this one.
 peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) // 1024
 print(json.dumps([peak, round(digested, 1), round(time.monotonic() - began, 1)]))

@@ -19,12 +19,12 @@ from sqlalchemy.engine import Connection
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Source
-from airflow_tx.sources.sql import SqlSource
-from airflow_tx.sources.sql_shards import PartitionedSqlSource
+from airflow_tx.sources.sql.shards import PartitionedSqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
-from airflow_tx.testing.server import free_port
+from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.server import free_port
 
 ATTEMPT = TransactionAttempt(1, 1)
 

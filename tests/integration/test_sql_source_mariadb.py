@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.sql import SqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.mariadb import PASSWORD, USER, LocalMariaDB
+from airflow_tx.testing.servers.mariadb import PASSWORD, USER, LocalMariaDB
 
 ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"

@@ -13,14 +13,14 @@ import sqlalchemy as sa
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.sql import SqlSource
-from airflow_tx.sources.sql_shards import PartitionedSqlSource
-from airflow_tx.testing import mariadb, postgres
+from airflow_tx.sources.sql.shards import PartitionedSqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.jars import fetch_jars, skipped_without_jars
-from airflow_tx.testing.mariadb import LocalMariaDB
-from airflow_tx.testing.postgres import LocalPostgres
-from airflow_tx.testing.server import SqlServer
+from airflow_tx.testing.servers import mariadb, postgres
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.server import SqlServer
 from tests.integration.fresh_jvm import end_jvm
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from airflow_tx.errors import (
     TxidBehind,
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
-from airflow_tx.testing.mariadb import DATABASE
-from airflow_tx.testing.postgres import PASSWORD, USER, LocalPostgres
-from airflow_tx.testing.state_suite import Grants, rows
+from airflow_tx.testing.servers.mariadb import DATABASE
+from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.suites.state_suite import Grants, rows
 from tests.integration.databases import query
 
 UTC = dt.timezone.utc

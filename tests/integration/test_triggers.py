@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
+from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as hooks
 from airflow_tx.hooks.zookeeper import shared_store
-from airflow_tx.operators.beginning import ask
-from airflow_tx.operators.findings import Memory, Rules
+from airflow_tx.processing.begin import ask
 from airflow_tx.store.client import disconnect
-from airflow_tx.testing.zookeeper import LocalZooKeeper
-from airflow_tx.triggers.coordinator import CoordinatorTrigger
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.ready import ReadyTrigger
-from tests.unit.operators.bench import FakeTi, MemorySpec, Numbers, run_of
+from tests.unit.bench import FakeTi, MemorySpec, Numbers, run_of
 
 WAITING = 8
 RULES = Rules(max_pending=1, max_replays=3, backoff=0.1, message_timeout=1000.0)

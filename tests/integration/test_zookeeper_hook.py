@@ -14,7 +14,7 @@ from airflow_tx.hooks import zookeeper as hooks
 from airflow_tx.hooks.zookeeper import ZooKeeperHook, shared_store
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 
 @pytest.fixture(autouse=True)

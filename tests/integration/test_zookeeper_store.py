@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.coordinator.snapshot import Looker
 from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable, TooMuchMetadata
-from airflow_tx.operators.looking import Looker
-from airflow_tx.protocol.api import Node
-from airflow_tx.protocol.requirement import Create, Put, Unchanged
+from airflow_tx.protocol.api import Create, Node, Put, Unchanged
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.state.api import Grant
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 from tests.integration.proxy import ReplyEater
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.state import Sum
-from airflow_tx.state.backing.memory import MemoryState
+from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Topology
 

@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.operators.committing import take_other_output
-from airflow_tx.operators.skipping import take_skip
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.commit.commit import take_other_output
+from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.chain import broken
-from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
 from airflow_tx.protocol.metadata import position_before
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
-from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, Grant, StateKind
 
 Deltas = Mapping[str, int]

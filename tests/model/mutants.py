@@ -11,27 +11,15 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
-from airflow_tx.operators import skipping as taking
-from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.waiting import commit_in_turn
-from airflow_tx.protocol import (
-    beginning,
-    chain,
-    committing,
-    ending,
-    metadata,
-    processing,
-    recovering,
-    replaying,
-    skipping,
-    step,
-    yielding,
-)
+from airflow_tx.commit import handoff as taking
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.protocol import begin, chain, commit, end, metadata, processing, recovery, replay, run_slots, skip, step
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.state import Sum, fence
-from airflow_tx.state.backing.memory import MemoryState
+from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
 from tests.model import test_answers, test_partitions, test_recovery, test_skips, test_yields
 from tests.model.driver import Run, Topology
@@ -135,26 +123,26 @@ MUTANTS = (
     ),
     Mutant(
         "commit before its turn",
-        ((committing.acquire, "current.txid != attempt.txid", "False"),),
+        ((commit.acquire, "current.txid != attempt.txid", "False"),),
         _trace(test_answers, "test_the_turn_is_not_given_before_it_has_come"),
     ),
-    Mutant("base not compared", ((committing.acquire, "digest(before) != record.base", "False"),), TWO_OPAQUE),
+    Mutant("base not compared", ((commit.acquire, "digest(before) != record.base", "False"),), TWO_OPAQUE),
     Mutant(
         "phase not looked at",
-        ((committing.acquire, "record.phase is Phase.PROCESSING or record.epoch != request.epoch", "False"),),
+        ((commit.acquire, "record.phase is Phase.PROCESSING or record.epoch != request.epoch", "False"),),
         ONE_OPAQUE_KEYS,
     ),
     Mutant(
         "epoch not raised by a grant",
         (
-            (committing.acquire, "epoch = record.epoch + 1", "epoch = record.epoch"),
+            (commit.acquire, "epoch = record.epoch + 1", "epoch = record.epoch"),
             (fence._check_rank, "found.rank == mine.rank and found.nonce != mine.nonce", "False"),
         ),
         ONE_OPAQUE,
     ),
     Mutant(
         "token not compared at the mark",
-        ((ending.check_token, "not holds(record, topology, token)", "False"),),
+        ((end.check_token, "not holds(record, topology, token)", "False"),),
         ONE_OPAQUE_KEYS,
     ),
     Mutant("a refused write taken for done", ((Ledger._send, "return False", "return True"),), ONE),
@@ -167,9 +155,9 @@ MUTANTS = (
     Mutant(
         "binding not looked at",
         (
-            (beginning.begin, "if binding is None:", "if True:"),
+            (begin.begin, "if binding is None:", "if True:"),
             (
-                beginning._allocate,
+                begin._allocate,
                 "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
                 "",
             ),
@@ -184,9 +172,9 @@ MUTANTS = (
     Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
-        "an old begin may ask", ((replaying.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
+        "an old begin may ask", ((replay.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
     ),
-    Mutant("a stale position is kept", ((replaying._next_attempt, "base=base,", ""),), TWO_OPAQUE),
+    Mutant("a stale position is kept", ((replay._next_attempt, "base=base,", ""),), TWO_OPAQUE),
     Mutant(
         "a start leaves the epoch as it is",
         ((processing.start, "epoch=record.epoch + 1", "epoch=record.epoch"),),
@@ -194,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "what has failed is acquired",
-        ((committing.acquire, "record.phase is Phase.FAILED and record.skip is None", "False"),),
+        ((commit.acquire, "record.phase is Phase.FAILED and record.skip is None", "False"),),
         LATE,
     ),
     Mutant(
@@ -222,25 +210,25 @@ MUTANTS = (
     Mutant(
         "a skip is not a grant: its epoch is the old one",
         (
-            (skipping.grant_skip, "epoch=record.epoch + 1", "epoch=record.epoch"),
+            (skip.grant_skip, "epoch=record.epoch + 1", "epoch=record.epoch"),
             (fence._check_rank, "found.rank == mine.rank and found.nonce != mine.nonce", "False"),
-            (ending.holds, "return found ==", "return found[:3] == token.rank[:1] + token.rank[2:] or found =="),
+            (end.holds, "return found ==", "return found[:3] == token.rank[:1] + token.rank[2:] or found =="),
         ),
         SKIP_TWICE,
     ),
     Mutant(
         "a skip before its turn",
-        ((skipping.grant_skip, "current.txid != txid", "False"),),
+        ((skip.grant_skip, "current.txid != txid", "False"),),
         _trace(test_skips.TestTrace5And6, "test_a_skip_before_its_turn_is_told_to_whoever_passes_the_turn_on"),
     ),
     Mutant(
         "a skip does not compare the base",
-        ((skipping.grant_skip, "digest(before) != record.base", "False"),),
+        ((skip.grant_skip, "digest(before) != record.base", "False"),),
         _trace(test_skips.TestTrace5And6, "test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped"),
     ),
     Mutant(
         "a skip of what a state cannot undo",
-        ((skipping.check_states, "if record.granted:", "if False:"),),
+        ((skip.check_states, "if record.granted:", "if False:"),),
         _trace(
             test_skips.TestTrace2,
             "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
@@ -249,24 +237,24 @@ MUTANTS = (
     ),
     Mutant(
         "withdrawing a skip leaves its grant",
-        ((skipping.withdraw_skip, "granted = record.phase is Phase.COMMITTING", "granted = False"),),
+        ((skip.withdraw_skip, "granted = record.phase is Phase.COMMITTING", "granted = False"),),
         _trace(test_skips.TestWhileItIsSkipped, "test_withdrawn_while_a_committer_writes_it_is_replayed_not_lost"),
     ),
     Mutant(
         "a skip is not looked at by a committer",
-        ((committing.acquire, "if record.skip is not None:", "if False:"),),
+        ((commit.acquire, "if record.skip is not None:", "if False:"),),
         _trace(test_skips.TestWhileItIsSkipped, "test_a_replay_of_one_that_is_to_be_skipped_is_skipped_at_its_turn"),
     ),
     Mutant(
         "rows of a re-admitted batch are not kept",
-        ((beginning._allocate, "pinned=readmission is not None,", ""),),
+        ((begin._allocate, "pinned=readmission is not None,", ""),),
         _trace(test_skips.TestTrace3, "test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out"),
     ),
     Mutant(
         "a re-admitted batch moves the position",
         (
             (
-                beginning._allocate,
+                begin._allocate,
                 "after = unmoved(position, rows, partitioned=partitioned)",
                 "after = rows[1]",
             ),
@@ -277,7 +265,7 @@ MUTANTS = (
         "re-admitted more than once",
         (
             (
-                beginning._allocate,
+                begin._allocate,
                 "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
                 "*(() if readmission is not None else (Create(paths.run(key), binding),)),",
             ),
@@ -286,12 +274,12 @@ MUTANTS = (
     ),
     Mutant(
         "re-admission is allowed twice",
-        ((skipping.readmit, "skipped.readmitted_as is not None", "False"),),
+        ((skip.readmit, "skipped.readmitted_as is not None", "False"),),
         _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
-        ((skipping.opened, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
+        ((skip.opened, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
         _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
     ),
     Mutant(
@@ -305,22 +293,22 @@ MUTANTS = (
     ),
     Mutant(
         "a name that is taken is allocated",
-        ((beginning._unused_key, "read.find(Binding, paths.run(key)) is not None", "False"),),
+        ((begin._unused_key, "read.find(Binding, paths.run(key)) is not None", "False"),),
         _trace(test_recovery.TestAllocationAhead, "test_a_name_that_a_run_started_by_hand_has_is_left_to_it"),
     ),
     Mutant(
         "a run of an allocated transaction makes another attempt",
-        ((replaying.replay, ' or record.request == ""', ""),),
+        ((replay.replay, ' or record.request == ""', ""),),
         _trace(test_recovery.TestAllocationAhead, "test_the_run_goes_on_with_its_first_attempt_and_the_same_rows"),
     ),
     Mutant(
         "each who finds an attempt that ended replays it",
-        ((recovering.note_replay, 'before.get("attempt") == attempt.attempt and', "False and"),),
+        ((recovery.note_replay, 'before.get("attempt") == attempt.attempt and', "False and"),),
         _trace(test_recovery.TestReplaysAreNoted, "test_the_second_who_finds_it_lets_it_be"),
     ),
     Mutant(
         "replays are not counted",
-        ((recovering.note_replay, "count += 1", "pass"),),
+        ((recovery.note_replay, "count += 1", "pass"),),
         _trace(test_recovery.TestReplaysAreNoted, "test_failures_in_a_row_are_counted_and_then_a_person_has_to_look"),
     ),
     Mutant(
@@ -330,22 +318,22 @@ MUTANTS = (
     ),
     Mutant(
         "whoever wants may yield",
-        ((yielding.give_way, 'topology.bid["run_id"] != waiter.run_id', "False"),),
+        ((run_slots.give_way, 'topology.bid["run_id"] != waiter.run_id', "False"),),
         _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
-        ((yielding.give_way, "        bid=None,\n", ""),),
+        ((run_slots.give_way, "        bid=None,\n", ""),),
         _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
     ),
     Mutant(
         "the last offer leads",
-        ((yielding.bid, "found.rank >= waiter.rank", "False"),),
+        ((run_slots.bid, "found.rank >= waiter.rank", "False"),),
         _trace(test_yields, "test_a_later_try_of_the_leader_leads", waiting=True),
     ),
     Mutant(
         "an old entry lets one yield out of turn",
-        ((yielding.give_way, '{}).get("blocking") == waiter.blocking', "{})"),),
+        ((run_slots.give_way, '{}).get("blocking") == waiter.blocking', "{})"),),
         _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
     ),
 )

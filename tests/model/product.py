@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 from airflow_tx import compat
 from airflow_tx.cli import skips
+from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
 from airflow_tx.config import Settings
-from airflow_tx.operators.spec import PhaseSpec, TransactionSpec
-from airflow_tx.operators.updates import Update
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.sources.api import Batch, Source, SourceKind
+from airflow_tx.spec import PhaseSpec, TransactionSpec
 from airflow_tx.state import Sum
-from airflow_tx.state.backing.memory import MemoryDatabase, MemoryState
+from airflow_tx.state.memory import MemoryDatabase, MemoryState
 from tests.model.machine import Env
 from tests.model.shapes import TASK, Shape
 

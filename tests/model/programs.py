@@ -9,26 +9,26 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_tx.cli.restarting import Restarts
+from airflow_tx.cli.runs import Restarts
 from airflow_tx.cli.skips import NotInEffect, Skips
+from airflow_tx.commit import run_slots
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.handoff import skip_and_pass_on
+from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
+from airflow_tx.commit.turn import commit_in_turn, standing
+from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
-from airflow_tx.operators import beginning, yielding
-from airflow_tx.operators.acked import RETURN_KEY, returned
-from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.coordination import Coordination, Pace
-from airflow_tx.operators.findings import Memory, Rules
-from airflow_tx.operators.in_turn import final_errors
-from airflow_tx.operators.lifecycle import Processing
-from airflow_tx.operators.passing import skip_and_pass_on
-from airflow_tx.operators.phasing import PhaseEnd, PhaseTurn, PhaseWrite
-from airflow_tx.operators.spec import Payload
-from airflow_tx.operators.turn import standing
-from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.operators.turn import final_errors
+from airflow_tx.processing import begin as beginning
+from airflow_tx.processing.outputs import RETURN_KEY, returned
+from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry
 from tests.model.machine import Env
 from tests.model.product import LOG, ModelSpec, ModelTi, run_info, spec_of, states_of, updates_of
@@ -154,7 +154,7 @@ def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | Non
     """Deferred: the trigger waits, or it finds out that this run is to yield."""
     if env.ask("defer", *call) == "yield":
         spec.ledger(env).bid(Waiter(ti.run_id, txid, ti.id, blocking))
-        yielding.give_way(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
+        run_slots.give_way(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
 
 
 def _payload(handed: str) -> Payload:

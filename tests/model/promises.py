@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.protocol.metadata import whole
-from airflow_tx.protocol.reading import Reader
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, History, Phase, decode
 from tests.model.product import memory_state
 from tests.model.programs import spans

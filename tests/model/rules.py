@@ -18,8 +18,8 @@ from airflow_tx.errors import (
     UnknownTransaction,
 )
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.opening import TopologyRequest
-from airflow_tx.state.backing.memory import MemoryDatabase
+from airflow_tx.protocol.topology import TopologyRequest
+from airflow_tx.state.memory import MemoryDatabase
 from tests.model import product
 from tests.model.calls import Calls
 from tests.model.machine import Env, Machine, Outcome, Place, Reply

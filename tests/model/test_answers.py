@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import FailedTransaction, IncompleteBatch
-from airflow_tx.operators.committing import Commit
-from airflow_tx.operators.spec import Payload
-from airflow_tx.operators.waiting import commit_in_turn
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.requirement import Put
 from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.protocol.step import NotYet
+from airflow_tx.spec import Payload
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG

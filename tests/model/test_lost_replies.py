@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import OutcomeUnknown, Outranked
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Committed
-from airflow_tx.protocol.yielding import Waiter
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

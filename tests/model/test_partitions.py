@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import StaleBatch
+from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.records import Metadata, decode, encode
-from airflow_tx.protocol.requirement import Create, Put, Write
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

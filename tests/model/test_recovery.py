@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch
-from airflow_tx.protocol.asking import BeginRequest
+from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.step import (
     AlreadyCommitted,

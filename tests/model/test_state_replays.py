@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import FenceOutranked, LedgerBehind
 from airflow_tx.state import Grant, MemoryState, SqlState, Sum
 from airflow_tx.state.aggregators import add
-from airflow_tx.testing.state_suite import Grants, ReadableState, rows, totals
+from airflow_tx.testing.suites.state_suite import Grants, ReadableState, rows, totals
 
 KEYS = ("a", "b", "c")
 Updates = dict[str, int | None]

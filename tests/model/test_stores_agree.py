@@ -25,22 +25,22 @@ from hypothesis.stateful import (
 
 from airflow_tx.errors import TxError
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.asking import BeginRequest
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.committing import AcquireRequest
+from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
-from airflow_tx.protocol.opening import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.recovering import ReplayRequest
+from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Begun, Granted, Processed, SkipGranted
-from airflow_tx.protocol.yielding import Waiter
+from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.zookeeper import LocalZooKeeper
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 RUNS = st.sampled_from(["r1", "r2", "r3", "r4", "r5", "r6"])
 PICK = st.integers(0, 3)  # one of the runs that have begun

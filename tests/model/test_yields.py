@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.errors import Outbid
+from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Bidding, Committed, Done, NotNeeded
-from airflow_tx.protocol.yielding import Waiter
 from tests.model.driver import Run, Topology
 
 

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, task
 from counting import counted, counting_dag, state
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 
 acted = counting_dag("acted")
 

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, task
 from counting import Numbers, counted, misbehave, state
 
 from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 
 
 @task

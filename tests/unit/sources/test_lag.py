@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json, TransactionalSource
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.lag import Lag, LagUnknown, lags
 from airflow_tx.sources.memory import MemorySource
 

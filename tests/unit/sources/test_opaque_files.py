@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.files import FileSource
-from airflow_tx.sources.fileset import Position
-from airflow_tx.sources.folders import PartitionedFileSource
+from airflow_tx.sources.files.fileset import Position
+from airflow_tx.sources.files.folders import PartitionedFileSource
+from airflow_tx.sources.files.source import FileSource
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -18,8 +18,8 @@ from airflow_tx.compat import RunInfo
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.data_interval import DataIntervalSource
-from airflow_tx.sources.run_partition import RunPartitionSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.run.partition import RunPartitionSource
 
 ATTEMPT = TransactionAttempt(1, 1)
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -11,7 +11,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.testing.source_suite import Ledger, Row, SourceSuite
+from airflow_tx.testing.suites.source_suite import Ledger, Row, SourceSuite
 
 
 class Suite(SourceSuite):

@@ -14,9 +14,9 @@ import pytest
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.database.places import CHECKED_ROWS, Position, Range, Rows
-from airflow_tx.sources.sql import SqlSource
-from airflow_tx.sources.sql_shards import PartitionedSqlSource
+from airflow_tx.sources.sql.positions import CHECKED_ROWS, Position, Range, Rows
+from airflow_tx.sources.sql.shards import PartitionedSqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 
 ATTEMPT = TransactionAttempt(1, 1)

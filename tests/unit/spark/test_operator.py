@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError, StagingError
-from airflow_tx.operators.process import SparkBatchOperator
+from airflow_tx.operators.spark_submit import SparkBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.files import FileSource
+from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
 from airflow_tx.staging import (
     OutputRef,
@@ -42,7 +42,7 @@ print("driver-20130101-0001" if "cluster" in arguments else "")
 where = dir_of(StagingArea(descriptor.root), descriptor)
 after = arguments[arguments.index(uri) + 1:]
 if "fail" in after:
-    from airflow_tx.spark.failed import Failure, write_failure
+    from airflow_tx.spark.failure import Failure, write_failure
     write_failure(where, Failure.of(ValueError("told to")))
     sys.exit(1)
 if "nothing" not in after:
@@ -110,9 +110,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     def running(context: Any) -> Iterator[Processing]:
         yield ledger
 
-    lifecycle: Any = ModuleType("airflow_tx.operators.lifecycle")
+    lifecycle: Any = ModuleType("airflow_tx.processing.task")
     lifecycle.Processing = SimpleNamespace(running=running)
-    monkeypatch.setitem(sys.modules, "airflow_tx.operators.lifecycle", lifecycle)
+    monkeypatch.setitem(sys.modules, "airflow_tx.processing.task", lifecycle)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         # The operator adds to the environment of its own process, which here is that of the tests.
@@ -275,6 +275,6 @@ def die(*arguments: Any) -> None:
 
 def test_parsing_a_dag_needs_no_pyspark() -> None:
     heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
-    code = f"import sys, airflow_tx.operators.process; print({heavy})"
+    code = f"import sys, airflow_tx.operators.spark_submit; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")

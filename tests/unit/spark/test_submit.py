@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError, FailedBatch, StagingError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.spark.failed import Failure, write_failure
+from airflow_tx.spark.failure import Failure, write_failure
 from airflow_tx.spark.submit import (
     ApplicationFailed,
     AttemptStore,

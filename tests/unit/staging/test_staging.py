@@ -177,7 +177,7 @@ def txids(area: StagingArea) -> set[str]:
 
 
 def descriptor(area: StagingArea, rows: object) -> Descriptor:
-    source = ("airflow_tx.sources.files.FileSource", {"path_glob": "/data/*.csv"})
+    source = ("airflow_tx.sources.files.source.FileSource", {"path_glob": "/data/*.csv"})
     return Descriptor("flights", TransactionAttempt(3, 2), TRY, rows, source, area.root)
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import TaskGroup
 
 from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
-from airflow_tx.operators.around import commit_failed
+from airflow_tx.operators.turn import commit_failed
 from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Ta
 from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.errors import ConfigError, TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
-from airflow_tx.sources.data_interval import DataIntervalSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, MemoryState
 
 DAYS = DataIntervalSource("json.loads")

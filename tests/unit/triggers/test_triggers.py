@@ -12,11 +12,11 @@ import pytest
 from airflow.triggers.base import BaseTrigger
 
 from airflow_tx.errors import StoreUnavailable
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.requirement import Put
 from airflow_tx.triggers.ready import ReadyTrigger
 from airflow_tx.triggers.turn import TurnTrigger
-from tests.unit.operators.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 LOOP_LIMIT = 0.05
 SLOW = 0.2
@@ -46,7 +46,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
 
 
 def begin(store: CountingStore, *run_ids: str) -> MemorySpec:
-    from airflow_tx.operators.beginning import ask
+    from airflow_tx.processing.begin import ask
 
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
     for run_id in run_ids:
@@ -123,7 +123,7 @@ def test_a_committer_is_woken_when_its_turn_is_near(store: SlowStore) -> None:
 
 
 def test_a_committer_is_not_woken_while_the_one_before_it_works(store: SlowStore) -> None:
-    from tests.unit.operators.test_commit import Run
+    from tests.unit.commit.test_commit import Run
 
     spec = begin(store, "r1", "r2")
 

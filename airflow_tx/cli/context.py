@@ -1,0 +1,112 @@
+"""What every command is, and asks first: where the ledger is, who is there, and whether that is meant."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.cli import action_cli, suppress_logs_and_warning
+from airflow.utils.platform import getuser
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy.exc import OperationalError
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import TxError
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.ledger import Ledger
+
+Command = Callable[[Namespace], None]
+
+
+def command(function: Command) -> Command:
+    """A command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
+    with its one line, without a traceback."""
+
+    @suppress_logs_and_warning
+    @providers_configuration_loaded
+    @wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            function(args)
+        except TxError as error:
+            raise SystemExit(str(error)) from error
+        except OperationalError as error:  # those of a state are ours
+            raise SystemExit(
+                f"Airflow's metadata database: {error.orig}. What was done so far holds; when it answers, run the "
+                "command again. SQLite lets one process write at a time: for more than a trial take PostgreSQL."
+            ) from error
+
+    return run
+
+
+def action(function: Command) -> Command:
+    """A command that changes something; it is an entry in Airflow's audit log."""
+    audited: Command = action_cli(command(function))  # type: ignore[no-untyped-call]
+    return audited
+
+
+@contextmanager
+def store_of(args: Namespace) -> Iterator[Store]:
+    """The store of the ledger, connected as long as the block."""
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    with ZooKeeperHook(conn_id_of(args)).store() as store:
+        yield store
+
+
+def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
+    """The ledger of a topology on a store; None: of the one that was named."""
+    from airflow_tx.protocol.api import SystemClock, SystemIds
+    from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+
+    options = LedgerOptions(history=Settings.load().history)
+    return Ledger(store, paths_of(args, topology), clock=SystemClock(), ids=SystemIds(), options=options)
+
+
+def conn_id_of(args: Namespace) -> str:
+    """The connection of the ledger."""
+    return args.conn_id or Settings.load().zookeeper_conn_id
+
+
+def root_of(args: Namespace) -> str:
+    """The znode below which the topologies lie."""
+    return args.root or Settings.load().root
+
+
+def paths_of(args: Namespace, topology: str | None = None) -> Paths:
+    """Where the records of a topology lie; None: of the one that was named."""
+    return Paths(root_of(args), topology if topology is not None else args.topology)
+
+
+def audit_of(args: Namespace) -> Any:
+    """Who is there, and why."""
+    from airflow_tx.protocol.audit import Audit
+
+    return Audit(who=getuser(), why=args.why)
+
+
+def check_why(args: Namespace, command: str) -> None:
+    """Refuse an action without a reason.
+
+    :param command: as it was typed, for the message.
+    """
+    if not (args.why or "").strip():
+        raise SystemExit(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
+
+
+def confirm(args: Namespace, question: str) -> None:
+    """Go on only if it is meant."""
+    if args.yes:
+        return
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SystemExit("Nothing was changed.")

@@ -1,0 +1,82 @@
+"""`airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.errors import RenameRefused
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.step import Repaired
+from airflow_tx.protocol.view import topology_record
+from airflow_tx.state.api import FencedState
+
+
+@action
+def rename(args: Namespace) -> None:
+    """`airflow tx state rename TOPOLOGY OLD NEW`."""
+    with store_of(args) as store:
+        record = topology_record(store, paths_of(args))
+        state = _renamed(args, record)
+        confirm(args, f"Go on with state {args.old} of topology {args.topology} as {args.new}.")
+        if args.old in record.states:
+            _move(args, record, state)
+        _done(Repairs(ledger_on(store, args)).rename_state(args.old, args.new, audit_of(args)))
+
+
+@action
+def forget(args: Namespace) -> None:
+    """`airflow tx state forget TOPOLOGY OLD`."""
+    with store_of(args) as store:
+        confirm(args, f"Let topology {args.topology} go on without state {args.old}; another may take its place.")
+        _done(_forgotten(args, store))
+
+
+def _forgotten(args: Namespace, store: Store) -> Repaired:
+    # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
+    return Repairs(ledger_on(store, args)).state_lost(args.old, audit_of(args))
+
+
+def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
+    """The state as the DAG names it now."""
+    from airflow_tx.cli.dags import elsewhere, transactional_dag
+
+    spec, states = transactional_dag(args.dag_id or record.dag_id)
+    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
+        remedy = f"Repeat for {spec.topology} with --conn-id {spec.conn_id} --root {spec.paths.root}"
+    elif args.new not in states or args.old in states:
+        problem = f"the DAG updates {', '.join(sorted(states)) or 'none'}"
+        remedy = "Give the name that the ledger knows, and then the one that the DAG gives the state now."
+    else:
+        return states[args.new]
+    raise RenameRefused(topology=args.topology, old=args.old, problem=problem, remedy=remedy)
+
+
+def _move(args: Namespace, record: TopologyRecord, state: Any) -> None:
+    """Let the fence come along, and find out whether it is that of the same state.
+
+    :raises RenameRefused: it is not; :raises StateError: the values are not there.
+    """
+    from airflow_tx.state.persisted import PersistedState
+
+    if isinstance(state, PersistedState):
+        return  # it has no fence
+    if state.fence() is None and hasattr(state, "take_over"):
+        state.take_over(args.old)
+    fence, last = state.fence(), record.states[args.old]
+    if fence is None or fence.incarnation != record.incarnation or fence.token.txid not in (last, last + 1):
+        found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
+        raise RenameRefused(
+            topology=args.topology,
+            old=args.old,
+            problem=f"it has transaction {last} of ledger {record.incarnation}, the fence of {args.new} says {found}",
+            remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
+            f"airflow tx state forget {args.topology} {args.old}",
+        )
+
+
+def _done(repaired: Repaired) -> None:
+    print(f"Done: {repaired.told}. Generation {repaired.generation}; transaction {repaired.current} commits next.")

@@ -1,0 +1,178 @@
+"""`airflow tx rename | delete`: a topology gets another name, another DAG, or an end. Each is audited."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from airflow_tx.cli.context import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.errors import ConfigError, MoveRefused
+from airflow_tx.protocol.move import Mover
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter, Skipped, TopologyRecord, TransactionRecord, dumps
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
+    from airflow_tx.spec import TransactionSpec
+    from airflow_tx.state.api import FencedState
+
+
+@action
+def rename(args: Namespace) -> None:
+    """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
+    old, new = paths_of(args), paths_of(args, args.new or args.topology)
+    check_why(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
+    with store_of(args) as store:
+        mover = Mover(ledger_on(store, args))
+        record = mover.record()
+        dag_id, missing = _dag_of(args, new.topology, record)
+        _check_runs(store, old, record.dag_id)
+        if new != old and not mover.is_at(new, record):
+            mover.check_free(new)
+            _check_runs(store, new, dag_id)
+        told = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
+        lost = f", which has no state {missing}" if missing else ""
+        opened = _opened(store, old)
+        after = f"{_txids(opened)} then: airflow tx replay {new.topology} --failed." if opened else ""
+        if _is_dry(args, f"{told}{lost}. {after}"):
+            return
+        confirm(args, f"{told}{lost}.")
+        done = mover.claim(dag_id, audit_of(args)) if new == old else mover.rename(new, dag_id, audit_of(args))
+        if new != old:
+            _forget_output(args, old)
+    print(f"Renamed: {done.told}. Transaction {done.current} commits next. {after}".strip())
+
+
+@action
+def delete(args: Namespace) -> None:
+    """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
+    check_why(args, f"delete {args.topology}")
+    paths = paths_of(args)
+    with store_of(args) as store:
+        mover = Mover(ledger_on(store, args))
+        record = mover.record()
+        _check_runs(store, paths, record.dag_id)
+        states = _releasable(args, record) if args.release_states else {}
+        told = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
+        if states:
+            told += f", and release {', '.join(sorted(states))}: the values stay, and another topology may have them"
+        elif record.states:
+            held = "; ".join(f"{name}: transaction {txid}" for name, txid in sorted(record.states.items()))
+            told += f". Its states stay, fenced, so that no other topology can have them ({held})"
+        if _is_dry(args, f"{told}."):
+            return
+        confirm(args, f"{told}.")
+        mover.close_for_deletion()
+        for state in states.values():
+            state.release()  # type: ignore[attr-defined]
+        mover.delete()
+        _forget_output(args, paths)
+    print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
+
+
+def _forget_output(args: Namespace, paths: Paths) -> None:
+    """Remove what was staged under a name that is gone: no task reads it, whatever was open begins anew."""
+    from airflow_tx.staging import StagingArea
+
+    try:
+        StagingArea.of_ledger(conn_id_of(args), paths.root).sweep(paths.topology)
+    except Exception as error:  # noqa: BLE001
+        print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
+
+
+def _is_dry(args: Namespace, told: str) -> bool:
+    if args.dry_run:
+        print(f"It would: {told} Nothing was changed.")
+    return bool(args.dry_run)
+
+
+def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str, str]:
+    """The DAG that asks for the topology, and the states of the ledger that it does not have."""
+    spec, states = _spec(args, topology, args.dag_id or topology)
+    return spec.dag_id, ", ".join(sorted(set(record.states) - set(states)))
+
+
+def _spec(args: Namespace, topology: str, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+    """:raises ConfigError: the DAG keeps another topology."""
+    from airflow_tx.cli.dags import elsewhere, transactional_dag
+
+    spec, states = transactional_dag(dag_id)
+    if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):
+        remedy = f"{problem}. Nothing was changed. Name the DAG whose topology is {topology!r}: --dag-id DAG_ID"
+        raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
+    return spec, states
+
+
+def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
+    """:raises MoveRefused: a run of an open transaction is alive."""
+    from airflow_tx import compat
+
+    runs = [record.run_id for record in _opened(store, paths).values()]
+    live = {run_id: state for run_id, state in compat.runs_of(dag_id, runs).items() if state in LIVE_RUN_STATES}
+    if live:
+        named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
+        problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
+        raise MoveRefused(topology=paths.topology, problem=problem, remedy="Pause the DAG, end them, and repeat.")
+
+
+def _opened(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
+    children = store.children(paths.transactions)
+    read = Reader(store)
+    found = {
+        int(name): read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
+        for name in (children.names if children else ())
+    }
+    return {txid: record for txid, record in sorted(found.items()) if record is not None}
+
+
+def _left(store: Store, paths: Paths) -> str:
+    """The rows that would be counted nowhere, in words."""
+    children = store.children(paths.all_skipped)
+    read = Reader(store)
+    skipped = [
+        int(name)
+        for name in (children.names if children else ())
+        if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None and found.readmitted_as is None
+    ]
+    current = read.peek_if_any(Counter, paths.current)
+    told = "" if current is None else f", whose last final transaction is {current.txid - 1}"
+    opened = _opened(store, paths)
+    told += f". {_txids(opened)} its rows are counted nowhere" if opened else ""
+    return told + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
+
+
+def _txids(opened: dict[int, TransactionRecord]) -> str:
+    return f"Open: transaction {', '.join(map(str, opened))};"
+
+
+def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:
+    """The states of the DAG that are fenced by this ledger.
+
+    :raises MoveRefused: one cannot be released, or its DAG could write it again, from the start of the source.
+    """
+    from airflow_tx import compat
+
+    _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
+    fences = {name: state.fence() for name, state in states.items()}
+    own = {name: fence for name, fence in fences.items() if fence and fence.incarnation == record.incarnation}
+    gone = sorted(set(record.states) - set(states))
+    stuck = sorted(name for name in own if not hasattr(states[name], "release"))
+    halves = sorted(name for name, fence in own.items() if not fence.applied)
+    problem = remedy = ""
+    if gone:
+        problem, remedy = f"DAG {record.dag_id!r} has no state {', '.join(gone)}", "Bring it back, and repeat."
+    elif stuck:
+        problem = f"state {', '.join(stuck)} cannot be released"
+        remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."
+    elif halves:
+        problem = f"state {', '.join(halves)} is in the middle of a transaction"
+        remedy = f"Replay it, or skip it: airflow tx list {args.topology}"
+    elif compat.is_paused_there(record.dag_id) is False:
+        problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything anew"
+        remedy = f"Pause it: airflow dags pause {record.dag_id}"
+    if problem:
+        raise MoveRefused(topology=args.topology, problem=problem, remedy=remedy)
+    return {name: states[name] for name in own}

@@ -1,0 +1,336 @@
+"""One pass of a commit: complete, read, acquire, write, mark. Nothing here waits; the operator does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import Enum
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.commit.handoff import pass_on, skip_and_pass_on
+from airflow_tx.commit.new_values import NewValues, found_again
+from airflow_tx.commit.rows import Rows, values_of
+from airflow_tx.commit.update import Update
+from airflow_tx.commit.write import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
+from airflow_tx.config import Settings
+from airflow_tx.errors import (
+    FenceOutranked,
+    IncompleteBatch,
+    LedgerBehind,
+    OutputChanged,
+    Outranked,
+    Refused,
+    SkippedTransaction,
+    StateError,
+    TxError,
+)
+from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import History, TopologyRecord, dumps
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
+from airflow_tx.spec import Payload, TransactionSpec
+from airflow_tx.state.api import FencedState, Grant, StateKind, may_hold
+
+
+class Completion(Enum):
+    """Whether there is something to commit."""
+
+    READY = "everything has acked"
+    NOT_YET = "a task works again"
+    OVER = "it is final already"
+
+
+def take_other_output(
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    grant: Grant,
+    changed: Mapping[str, str],
+    outputs: Mapping[str, str],
+) -> None:
+    """Go on with another output than an earlier grant was about to write, if no state holds anything of that.
+
+    :param states: all states of the topology, by name.
+    :param changed: per state that is to get another output, the earlier one.
+    :raises OutputChanged: a state may hold something of the transaction.
+    """
+    if not changed:
+        return
+    # From here on no earlier grant can write, so what is not there will not come.
+    for state in states.values():
+        state.raise_fence(grant)
+    for name, found in changed.items():
+        if may_hold(states[name], grant.txid):
+            raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
+    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
+
+
+class Commit:
+    """The commit of one attempt, in steps that its caller may repeat as he likes.
+
+    What is read before the turn is kept until the ledger says that it is out of date.
+
+    :param log: of the task.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, payload: Payload, updates: Sequence[Update], ledger: Ledger, ti: Any, log: Any
+    ) -> None:
+        self.spec = spec
+        self.payload = payload
+        self.updates = updates
+        self.states = {update.state.name: update.state for update in updates}
+        self.ledger = ledger
+        self.ti = ti
+        self.log = log
+        self.new_values: dict[str, dict[str, Any]] = {}
+        """References to what the updates have left for later tasks, by name; once it is committed, or written."""
+        self.epoch: int | None = None
+        """The newest that it knows: of its grant, or before that of the output that has acked."""
+        self._processed: Processed | None = None
+        self._outputs: dict[str, str] = {}
+        self._rows: list[Rows] | None = None
+
+    def forget(self) -> None:
+        """Something happened to the transaction: ask and read again."""
+        self._processed = self._rows = self.epoch = None
+
+    def complete(self) -> Completion:
+        """Ask whether everything has acked, and note it.
+
+        :raises Refused: it never will, as it is.
+        """
+        if self._processed is None:
+            answer = self._ask()
+            if isinstance(answer, AlreadyCommitted):
+                self._log_already()
+                # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
+                topology = Reader(self.ledger.store).peek(TopologyRecord, self.spec.paths.record)
+                self._pass_on(Committed.first(topology, self.payload.txid))
+                return Completion.OVER
+            self._processed = answer
+        return Completion.NOT_YET if self._processed is None else Completion.READY
+
+    def prepare(self) -> None:
+        """Read the acked output.
+
+        :raises StateError, StagingError: it cannot be committed.
+        """
+        if self._rows is None:
+            self._rows = [self._read(update) for update in self.updates]
+
+    def commit(self) -> bool:
+        """Take the turn, write and mark; False if the turn is not to be had now.
+
+        :raises SkippedTransaction: it is skipped now, as a person wants it.
+        :raises Refused, StateError: it cannot be committed as it is.
+        """
+        assert self._processed is not None
+        assert self._rows is not None
+        answer = self._acquire(self._processed, self._rows)
+        if isinstance(answer, AlreadyCommitted):
+            self._log_already()
+        elif isinstance(answer, Granted):
+            self.epoch = answer.epoch
+            self._granted(answer, self._processed, self._rows)
+        elif isinstance(answer, ToBeSkipped):
+            self.skip(answer.txid)
+            raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
+        else:
+            if isinstance(answer, Restarted):
+                self.forget()
+            return False
+        return True
+
+    def skip(self, txid: int) -> None:
+        """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
+
+        :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
+        """
+        try:
+            skip_and_pass_on(self.spec, self.ledger, self.states, self.ti, txid, self.log)
+        except (Refused, StateError) as error:
+            if txid == self.payload.txid:
+                raise
+            self.log.warning("Transaction %s is not skipped now: %s", txid, error)
+
+    # --- before the turn
+
+    def _ask(self) -> Processed | AlreadyCommitted | None:
+        """What the instances acked that count for Airflow, too; None if one of them is at work again.
+
+        :raises IncompleteBatch: one has not acked in this attempt: it failed, or somebody marked it success.
+        """
+        own, states = self.payload.transaction, self._states()
+        wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
+        try:
+            answer = self.ledger.processed(own, rows_digest=self.payload.rows_digest, expected=wanted)
+        except IncompleteBatch:
+            if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
+                raise
+            return None
+        if isinstance(answer, Processed) and self.epoch is None:  # else that of a grant, which may be outranked
+            self.epoch = answer.epoch
+        failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
+        if failed and isinstance(answer, Processed):
+            names = ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in failed)
+            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=names)
+        return answer
+
+    def _states(self) -> dict[tuple[str, int], str | None]:
+        return compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
+
+    def _read(self, update: Update) -> Rows:
+        def pull(task: str, name: str, index: int) -> Any:
+            return compat.pull(self.ti, task, name, index)
+
+        assert self._processed is not None
+        attempt = self.payload.transaction
+        empty = self.payload.rows is None  # a replay that found no rows
+        values = values_of(update, self._processed.acks, attempt, pull, empty=empty)
+        return rows_to_write(update, values, self.spec.staging(), attempt)
+
+    def _acquire(
+        self, processed: Processed, rows: Sequence[Rows]
+    ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
+        self._outputs = {
+            update.state.name: output_digest(found, update)
+            for update, found in zip(self.updates, rows, strict=True)
+            if update.state.kind is StateKind.TRANSACTIONAL
+        }
+        failpoint("commit.before_acquire", **self._where)
+        states = tuple(update.state.name for update in self.updates)
+        request = AcquireRequest(
+            self.payload.transaction,
+            processed.epoch,
+            self.payload.rows_digest,
+            self._outputs,
+            states,
+            by_phase=self.spec.phase is not None,
+        )
+        return self.ledger.acquire(request)
+
+    # --- in the turn
+
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+        grant = self._grant(granted)
+        with self._announced(grant):
+            self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+            failpoint("commit.after_acquire", **self._where)
+            try:
+                take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
+                self._write(grant, rows)
+            except (LedgerBehind, FenceOutranked) as error:
+                raise self._explained(grant, error) from None
+            committed = self._mark_final(grant, processed)
+        self._done(committed)
+
+    def _mark(self, grant: Grant, processed: Processed) -> None:
+        self._done(self._mark_final(grant, processed))
+
+    def _mark_final(self, grant: Grant, processed: Processed) -> Committed:
+        failpoint("commit.before_mark", **self._where)
+        consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
+        return self.ledger.commit(
+            grant.token,
+            states=[update.state.name for update in self.updates],
+            rows=max(consumed, default=None),
+            ack_val=processed.ack_val,
+        )
+
+    def _done(self, committed: Committed) -> None:
+        failpoint("commit.after_mark", **self._where)
+        self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
+        self._pass_on(committed)
+        self._clean_up()
+
+    def _pass_on(self, ended: Committed | NotYet) -> None:
+        pass_on(self.spec, self.ledger, self.states, self.ti, ended, self.log)
+
+    def _explained(self, grant: Grant, error: StateError) -> TxError:
+        """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.
+
+        The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
+        """
+        fences = {update.state.name: update.state.fence() for update in self.updates}
+        if not self.ledger.holds(grant.token):
+            return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+        for state, fence in fences.items():
+            if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
+                last = grant.last.get(state, "nothing")
+                return LedgerBehind(
+                    state=state, topology=grant.topology, found=fence.token.txid, expected=last, txid=grant.txid
+                )
+        return error
+
+    def _grant(self, granted: Granted) -> Grant:
+        own = self.payload
+        return Grant.of(self.spec.topology, own.transaction, granted, rows=own.rows, position=own.position)
+
+    def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
+        staged = self._new_values(grant)
+        if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
+            keys = write_at_once(self.updates[0], grant, rows[0], staged.of(self.updates[0]))
+            self.log.info("State %s: %s keys", self.updates[0].state.name, keys)
+            self.new_values = staged.finish()
+            return
+        # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
+        for update in self.updates:
+            update.state.raise_fence(grant)
+        for update, found in zip(self.updates, rows, strict=True):
+            failpoint("commit.before_write", state=update.state.name, **self._where)
+            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
+            self.log.info("State %s: %s keys", update.state.name, keys)
+        self.new_values = staged.finish()
+
+    def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
+        """What a committer stages under a grant.
+
+        :param task_id: None: this one.
+        """
+        return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)
+
+    @contextmanager
+    def _announced(self, grant: Grant) -> Iterator[None]:
+        """Show in the ledger who holds the turn, where the store can."""
+        announce = getattr(self.ledger.store, "announce", None)
+        with ExitStack() as stack:
+            if announce is not None:
+                text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
+                stack.enter_context(announce(self.spec.paths.owner(grant.token.nonce), text.encode()))
+            yield
+
+    def _log_already(self) -> None:
+        # Whoever committed it may have been killed before it told of its new values.
+        area, own = self.spec.staging().kept, self.payload
+        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
+        self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
+
+    def _clean_up(self) -> None:
+        """Forget what no task needs any more. It is committed: what goes wrong here fails nothing."""
+        spec, txid = self.spec, self.payload.txid
+        try:
+            area = spec.staging()
+            # Its own run lives on: a task beside or after the block may not have read yet.
+            read = area.sweep(spec.topology, txid, self._has_live_run)
+            area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
+            spec.source.cleanup_before(min([*read, txid]))
+        except Exception as error:  # noqa: BLE001
+            self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+    def _has_live_run(self, txid: int) -> bool:
+        history = Reader(self.ledger.store).peek_if_any(History, self.spec.paths.history(txid))
+        return history is not None and compat.run_state(self.ti, self.spec.dag_id, history.run_id) in LIVE_RUN_STATES
+
+    @property
+    def _dag_file(self) -> str:
+        task = getattr(self.ti, "task", None)
+        return str(task.dag.fileloc) if task is not None else ""
+
+    @property
+    def _where(self) -> Mapping[str, Any]:
+        own = self.payload
+        return {"topology": self.spec.topology, "txid": own.txid, "attempt": own.attempt}

@@ -1,0 +1,85 @@
+"""The new values that updates of a committer leave for later tasks: staged under its grant, kept after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.spark.new_values import Place, joined, newest, stage_keys, stage_rows
+
+if TYPE_CHECKING:
+    from airflow_tx.commit.update import Update
+    from airflow_tx.staging import StagingArea
+    from airflow_tx.staging.output import Output
+    from airflow_tx.state.api import Grant
+
+
+class Asked:
+    """The new values of one update, part by part.
+
+    :param place: where they go.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.parts: list[Output] = []
+
+    def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
+        """Look up and stage the values of keys that were written."""
+        self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Stage what an updater emitted."""
+        self.parts.append(stage_rows(self.place, rows))
+
+    def staged(self, parts: Iterable[Output]) -> None:
+        """Those that other writers have staged."""
+        self.parts.extend(parts)
+
+
+class NewValues:
+    """What one committer stages under one grant.
+
+    :param area: the one of what is kept.
+    :param task_id: of the committer.
+    """
+
+    def __init__(self, area: StagingArea, grant: Grant, task_id: str) -> None:
+        self._area, self._grant, self._task_id = area, grant, task_id
+        self._asked: dict[str, Asked] = {}
+
+    def of(self, update: Update) -> Asked | None:
+        """Where the new values of an update go; None: nobody asks for them."""
+        name = update.new_values
+        if name is None:
+            return None
+        # Made anew, since an update may be written again under the same grant.
+        place = Place.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
+        self._asked[name] = Asked(place)
+        return self._asked[name]
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody asks for some."""
+        return bool(self._asked)
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Make all of them visible; references by name."""
+        if not self._asked:
+            return {}
+        from airflow_tx.staging import write_manifest
+
+        outputs = {name: joined(asked.parts) for name, asked in self._asked.items()}
+        where = next(iter(self._asked.values())).place.where
+        return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
+
+
+def found_again(
+    area: StagingArea, topology: str, txid: int, task_id: str, birth: str, updates: Iterable[Update]
+) -> dict[str, dict[str, Any]]:
+    """What the committer of a final transaction had staged; nothing, if it is not kept any more."""
+    wanted = {update.new_values for update in updates} - {None}
+    if not wanted:
+        return {}
+    found = newest(area, topology, txid, task_id, birth)
+    return {name: ref.to_json() for name, ref in found.items() if name in wanted}

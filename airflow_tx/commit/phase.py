@@ -1,0 +1,265 @@
+"""A commit by several tasks: the first takes the turn, others write, the last one marks. Source: DESIGN §6.
+
+The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has
+succeeded under that one does not run again when only another task is cleared, so its update is written anew at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.commit.commit import Commit, Completion, take_other_output
+from airflow_tx.commit.new_values import NewValues
+from airflow_tx.commit.rows import Rows, check_empty
+from airflow_tx.commit.update import Update
+from airflow_tx.commit.write import rows_to_write, write_update
+from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.outputs import RETURN_KEY, fingerprint, is_ref
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.step import Granted, Processed
+from airflow_tx.spark.new_values import newest
+from airflow_tx.spec import PhaseSpec
+from airflow_tx.state.api import Grant, StateKind
+
+INSIDE_KEY = "airflow_tx_inside"
+"""XCom in which a task of the phase says of which attempt its result is, and what it is."""
+
+
+def grant_of(told: Any, topology: str) -> Grant | None:
+    """The grant that the phase's first task told of; None: the transaction was final already."""
+    if told.get("final"):
+        return None
+    return Grant(topology, told["incarnation"], Token.from_json(told["token"]), told["last"])
+
+
+class PhasePart(Commit):
+    """What the tasks of one phase have in common: updates may take the output of a task inside.
+
+    :param phase: of the spec.
+    """
+
+    @property
+    def phase(self) -> PhaseSpec:
+        """The phase."""
+        assert self.spec.phase is not None
+        return self.spec.phase
+
+    def told(self) -> Any:
+        """What the first task of the phase said.
+
+        :raises PhaseIncomplete: nothing.
+        """
+        told = compat.pull(self.ti, self.phase.acquire)
+        if not isinstance(told, dict):
+            raise self.incomplete(f"{self.phase.acquire} has not taken the turn", self.phase.acquire)
+        if not told.get("final"):
+            self.epoch = told["token"]["epoch"]
+        return told
+
+    def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
+        """The error to raise, naming the task to clear."""
+        own = self.payload
+        return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
+
+    def _put(self, grant: Grant, update: Update, staged: NewValues) -> int:
+        rows = self._read(update)
+        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
+
+    def _left(self, grant: Grant, staged: NewValues) -> dict[str, dict[str, Any]]:
+        """Make the new values visible; references by name.
+
+        All tries of a committer write under the one grant of the phase. One thought dead may have looked them up when
+        a later transaction had changed them, so they count only if nobody can have: the grant still holds afterwards.
+
+        :raises Outranked: it does not.
+        """
+        if staged.any and not self.ledger.holds(grant.token):
+            raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
+        return staged.finish()
+
+    def _read(self, update: Update) -> Rows:
+        task, name = update.input.operator.task_id, update.input.key
+        if task not in self.phase.inside:
+            return super()._read(update)
+        if task in self.phase.committers:
+            return self._left_by(task, update)
+        value = compat.pull(self.ti, task, name)
+        self._check_inside(task, name, value)
+        if value is None and self.payload.rows is not None:
+            check_empty(update, self.payload.transaction)
+        values = [] if value is None else [value]
+        return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
+
+    def _left_by(self, task: str, update: Update) -> Rows:
+        """The new values of another committer."""
+        area, own = self.spec.staging().kept, self.payload.transaction
+        found = newest(area, self.spec.topology, own.txid, task, own.birth)
+        values = [found[update.input.key].to_json()] if update.input.key in found else []
+        return rows_to_write(update, values, area, own)
+
+    def _check_inside(self, task: str, name: str, value: Any) -> None:
+        """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
+        own = self.payload
+        found = compat.pull(self.ti, task, INSIDE_KEY)
+        fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt)
+        if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == fingerprint(value)):
+            return
+        raise StagingError(
+            output=name,
+            task=task,
+            txid=own.txid,
+            attempt=own.attempt,
+            problem="its XCom is not what the task gave in this attempt",
+            remedy=f"Clear task {task}.",
+        )
+
+
+class PhaseTurn(PhasePart):
+    """Takes the turn for the phase; `grant` is there once it is taken.
+
+    :param updates: those of all committers of the phase.
+    """
+
+    grant: Grant | None = None
+    healed: tuple[str, ...] = ()
+
+    def prepare(self) -> None:
+        """Read only what is digested before the turn: the rows of transactional states."""
+        if self._rows is None:
+            self._rows = [
+                self._read(each) if each.state.kind is StateKind.TRANSACTIONAL else () for each in self.updates
+            ]
+
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+        grant = self._grant(granted)
+        self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+        failpoint("commit.after_acquire", **self._where)
+        try:
+            for state in self.states.values():
+                state.raise_fence(grant)
+            take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
+            self.healed = self._heal(grant)
+        except (LedgerBehind, FenceOutranked) as error:
+            raise self._explained(grant, error) from None
+        self.grant = grant
+
+    def shared(self) -> dict[str, Any]:
+        """What the other tasks of the phase are told."""
+        if self.grant is None:
+            return {"final": True}
+        grant = self.grant
+        return {
+            "token": grant.token.to_json(),
+            "incarnation": grant.incarnation,
+            "last": dict(grant.last),
+            "healed": list(self.healed),
+        }
+
+    def _heal(self, grant: Grant) -> tuple[str, ...]:
+        """Write again what committers that are not to run again had written under an earlier grant."""
+        inside = {task: self._inputs_inside(task) for task in self.phase.committers}
+        states = compat.task_states(self.ti, {*inside, *(each for found in inside.values() for each in found)})
+        # One whose input is made anew has to run again, too: the last task names it.
+        done = tuple(
+            task for task, found in inside.items() if all(states.get(each) == "success" for each in (task, *found))
+        )
+        for task in done:
+            staged = self._new_values(grant, task)
+            for update in self.of(task):
+                keys = self._put(grant, update, staged)
+                self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
+            self._left(grant, staged)
+        return done
+
+    def _inputs_inside(self, task: str) -> set[str]:
+        return {update.input.operator.task_id for update in self.of(task)}.intersection(self.phase.inside)
+
+    def of(self, task: str) -> tuple[Update, ...]:
+        """The updates of one committer."""
+        return tuple(self.ti.task.dag.get_task(task).updates)
+
+
+class PhaseWrite(PhasePart):
+    """One committer of the phase.
+
+    :param updates: its own.
+    """
+
+    def run(self) -> dict[str, Any] | None:
+        """Write under the grant that the first task told of; what the last task looks at.
+
+        :raises Refused, StateError: nothing was written.
+        """
+        grant = grant_of(self.told(), self.spec.topology)
+        if grant is None:
+            self._log_already()
+            return None
+        self.write(grant)
+        return {"token": grant.token.to_json()}
+
+    def write(self, grant: Grant) -> None:
+        """Write its updates under the grant of the phase; a retry does the same again.
+
+        :raises Refused, StateError: nothing was written.
+        """
+        # First, for it knows whether the transaction was skipped, or is committed.
+        completion = self.complete()
+        if completion is Completion.OVER:
+            return
+        if completion is Completion.NOT_YET or not self.ledger.holds(grant.token):
+            raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+        try:
+            staged = self._new_values(grant)
+            for update in self.updates:
+                failpoint("commit.before_write", state=update.state.name, **self._where)
+                keys = self._put(grant, update, staged)
+                self.log.info("State %s: %s keys", update.state.name, keys)
+            self.new_values = self._left(grant, staged)
+        except (LedgerBehind, FenceOutranked) as error:
+            raise self._explained(grant, error) from None
+
+
+class PhaseEnd(PhasePart):
+    """Marks the commit, if every task of the phase has done its part under one grant.
+
+    :param updates: those of all committers of the phase.
+    """
+
+    def run(self) -> None:
+        """Mark, unless the transaction was final when the phase began.
+
+        :raises PhaseIncomplete: see `mark`.
+        """
+        told = self.told()
+        grant = grant_of(told, self.spec.topology)
+        if grant is not None:
+            self.mark(told, grant)
+
+    def mark(self, told: Any, grant: Grant) -> None:
+        """Make the transaction final.
+
+        :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
+        """
+        completion = self.complete()
+        if completion is Completion.OVER:
+            return  # an earlier try has marked it
+        if completion is Completion.NOT_YET:
+            raise self.incomplete("a task before the phase works again", self.phase.acquire)
+        self._check_states()
+        for task in self.phase.committers:
+            wrote = compat.pull(self.ti, task)
+            if task not in told["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != told["token"]):
+                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+        assert self._processed is not None
+        self._mark(grant, self._processed)
+
+    def _check_states(self) -> None:
+        states = compat.instance_states(self.ti, self.phase.inside, self.phase.mapped)
+        for (task, index), state in sorted(states.items()):
+            allowed = ("success",) if task in self.phase.committers else ("success", "skipped", "removed")
+            if state not in allowed:
+                name = task if index < 0 else f"{task}[{index}]"
+                raise self.incomplete(f"{name} is {state or 'not run'}", task)

@@ -1,0 +1,196 @@
+"""The rows that a committer writes: exactly the acked output of this attempt."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import StagingError
+from airflow_tx.processing.outputs import Acks, acked, fingerprint, is_ref
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.arrow import from_arrow, types_of
+from airflow_tx.state.grouping import combined, combined_at_once
+from airflow_tx.state.reducers import has_reducers, reducers_of
+
+if TYPE_CHECKING:
+    from airflow_tx.staging import StagingArea
+
+Rows = Iterable[Mapping[str, Any]]
+Pull = Callable[[str, str, int], Any]
+
+
+def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False) -> list[Any]:
+    """The output of every task instance that has one, read anew and compared with what the instance acked.
+
+    :param pull: asked for (task id, name, map index).
+    :param empty: the batch has no rows, so that an instance need not give any.
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
+        instance gave nothing, and the update does not allow that.
+    """
+    task, name = update.input.operator.task_id, update.input.key
+    given = acked(acks, task, name)
+    found = {index: pull(task, name, index) for index in given}
+    wrong = [index for index, expected in given.items() if fingerprint(found[index]) != expected]
+    emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
+    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
+    if wrong:
+        problem, remedy = "its XCom is not what the task acked", f"Clear task {task}."
+    elif emitted and not found:
+        problem = f"the task gave {', '.join(map(repr, emitted))}"
+        remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
+    else:
+        if silent and not empty:
+            check_empty(update, attempt, silent[0])
+        return list(found.values())
+    raise StagingError(
+        output=name, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+    )
+
+
+def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
+    """Refuse a task that gave nothing: a forgotten `return` would lose the rows, and nobody would know.
+
+    :raises StagingError: its update does not allow that.
+    """
+    if update.allow_empty:
+        return
+    task, name = update.input.operator.task_id, update.input.key
+    raise StagingError(
+        output=name,
+        task=task if map_index < 0 else f"{task}[{map_index}]",
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem="the task gave nothing",
+        remedy=f"Let it return its rows, [] if there are none, then clear {task}; or, if nothing means no rows, say "
+        f"persistent_aggregate(..., allow_empty=True).",
+    )
+
+
+def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
+    """The rows of an update: one per key, or, if the state has a reducer, all of them in their order.
+
+    That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
+    single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
+    in memory.
+
+    :raises StagingError: a reference whose files are not there whole.
+    :raises StateError: rows that do not fit the state.
+    """
+    if len(values) == 1 and is_ref(values[0]):
+        return _read(values[0], update, area, attempt)
+    rows = chain.from_iterable(_rows(value, update, area, attempt) for value in values)
+    return rows if has_reducers(update.state) else combined(rows, update.state)
+
+
+def wanted_columns(state: Any, present: tuple[str, ...]) -> list[str]:
+    """The columns that a state takes; of a composite its parts, or the one column that they come as. A reducer takes
+    whole rows.
+    """
+    columns = getattr(state, "columns", None)
+    if columns is None:
+        return list(present)
+    found, reducers = list(columns.keys), reducers_of(columns)
+    for name, aggregator in columns.aggregators.items():
+        parts = list(aggregator.parts(name)) if name in columns.composites else [name]
+        if name not in reducers:
+            found += [name] if name in present and not set(parts) & set(present) else parts
+    return [*found, *(name for name in present if name not in found)] if reducers else found
+
+
+def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
+    if is_ref(value):
+        yield from _read(value, update, area, attempt)
+    elif isinstance(value, Mapping):
+        yield value
+    else:
+        yield from value or ()
+
+
+def _read(ref: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
+    from airflow_tx.staging import read_batches
+    from airflow_tx.staging.manifest import open_output
+
+    present = open_output(area, ref, attempt=attempt)[1].columns
+    for batch in read_batches(area, ref, columns=wanted_columns(update.state, present), attempt=attempt):
+        yield from from_arrow(batch, types_of(batch.schema))
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+Row = Mapping[str, Any]
+
+
+class Staged(Protocol):
+    """Rows that lie in files."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """As dicts, read anew each time."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """As Arrow batches."""
+
+
+def keyed(rows: Iterable[Row], state: Any) -> Iterable[Row]:
+    """One row a key, of rows that fit into memory."""
+    return combined(rows, state) if has_reducers(state) else rows
+
+
+def portions(rows: Staged, state: Any, *, size: int) -> Iterator[Iterable[Row]]:
+    """The rows, one a key, in portions of about `size` rows; each is a chunk of the grant, by its number."""
+    if not has_reducers(state):
+        iterator = iter(rows)
+        for first in iterator:
+            yield chain([first], islice(iterator, size - 1))
+    elif state.columns.keys:
+        for portion in _by_key(rows, state.columns.keys, size):
+            yield combined(portion, state)
+    else:
+        yield [combined_at_once(rows, state)]
+
+
+def _by_key(rows: Staged, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows of some keys after those of others; of one key, in their order."""
+    import pyarrow as pa
+
+    count = math.ceil(len(rows) / size)
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-rows-") as folder:
+        paths = [Path(folder, str(number)) for number in range(count)]
+        with ExitStack() as files:
+            writers: dict[int, Any] = {}
+            for batch in rows.batches():
+                for number, indices in _shared_out(batch, keys, count).items():
+                    if number not in writers:
+                        opened = pa.ipc.new_stream(str(paths[number]), batch.schema)
+                        writers[number] = files.enter_context(opened)
+                    writers[number].write_batch(batch.take(pa.array(indices, pa.int64())))
+        for path in paths:
+            yield _portion(path) if path.exists() else iter(())
+
+
+def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    columns = [batch.column(name).to_pylist() for name in keys]
+    for index, key in enumerate(zip(*columns, strict=True)):
+        # The same in every process, so that a write under the same grant is the same again; -0.0 is 0.0.
+        text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
+        found.setdefault(zlib.crc32(text.encode()) % count, []).append(index)
+    return found
+
+
+def _portion(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(str(path)) as stream:
+        for batch in stream:
+            yield from from_arrow(batch, types_of(batch.schema))

@@ -1,0 +1,160 @@
+"""How Spark's executors write an update: what they need, by which driver, and what they answer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from airflow_tx.commit.write import StagedRows, shown
+from airflow_tx.errors import StateError, TxError
+from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.reducers import has_reducers
+
+if TYPE_CHECKING:
+    from airflow_tx.commit.new_values import Asked
+    from airflow_tx.spark.writers import WriteJob
+
+_MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
+_OWN_CONNECTION = "airflow_tx_writers"
+
+
+def portable(state: Any) -> FencedState | None:
+    """A copy of a state that executors can use, where there is no Airflow: with its address and password.
+
+    :return: None: the state takes no parallel writers, or none that are elsewhere.
+    """
+    if hasattr(state, "for_executors"):
+        made: FencedState | None = state.for_executors()
+        return made
+    from airflow_tx.state.redis.state import RedisState
+    from airflow_tx.state.sql.state import SqlState
+
+    if not isinstance(state, (SqlState, RedisState)):
+        return None
+    url = _url_of_sql(state) if isinstance(state, SqlState) else _url_of_redis(state)
+    if url is None:
+        return None
+    copied = copy.copy(state)
+    copied.__dict__.update(_url=url, _opened=None)
+    return copied
+
+
+def _url_of_sql(state: Any) -> str | None:
+    from airflow_tx.connections.sql import parsed_url, url_of_connection
+
+    own = state.__getstate__()["_url"]
+    url = parsed_url(own) if own is not None else url_of_connection(state.conn_id)
+    return None if url.get_backend_name() == "sqlite" else str(url.render_as_string(hide_password=False))
+
+
+def _url_of_redis(state: Any) -> str:
+    from airflow_tx.connections.redis import parameters_of_connection
+
+    own: str | None = state.__getstate__()["_url"]
+    if own is not None:
+        return own
+    known = parameters_of_connection(state.conn_id, what=type(state).__name__)
+    found = {name: value for name, value in known.items() if value is not None}
+    host, port, user, password = (found.pop(name, "") for name in ("host", "port", "username", "password"))
+    scheme = "rediss" if found.pop("ssl", False) else "redis"
+    who = f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
+    return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
+
+
+def write_by_spark(
+    state: Any,
+    grant: Grant,
+    rows: StagedRows,
+    spark: str,
+    *,
+    partitions: int,
+    dag_file: str,
+    asked: Asked | None = None,
+) -> int:
+    """Let executors write, each its own keys, and complete the grant; how many keys.
+
+    :param partitions: into how many chunks.
+    :param asked: where new values go; each executor stages its own part.
+    :raises StateError: what an executor was refused with.
+    :raises WritersFailed: the job ended without an answer.
+    """
+    from airflow_tx.spark.writers import WriteJob, parts, seal, total
+
+    copied = portable(state)
+    assert copied is not None
+    name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
+    job = WriteJob(name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state))
+    sealed = seal(copied, grant, rows.schema(), asked.place if asked is not None else None)
+    url = _connect_url(spark)
+    told = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
+    keys, taken = total(told)
+    if taken != len(rows):
+        problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
+        raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
+    if asked is not None:
+        asked.staged(parts(told))
+    state.write(grant, (), complete=True)
+    return keys
+
+
+def _connect_url(spark: str) -> str | None:
+    """The address of a Spark Connect server, if it is one."""
+    if spark.startswith("sc://"):
+        return spark
+    if _MASTER.match(spark):
+        return None
+    from airflow_tx.connections.spark import connect_url, spark_connection
+
+    return connect_url(spark) if spark_connection(spark).conn_type == "spark_connect" else None
+
+
+def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
+    from airflow_tx.spark.connect import session
+    from airflow_tx.spark.writers import run
+
+    with session(url, tag=job.name, server=shown(spark)) as connected:
+        return run(connected, job, sealed)
+
+
+def _by_driver(
+    spark: str, job: WriteJob, sealed: bytes, dag_file: str, state: FencedState, grant: Grant
+) -> list[dict[str, Any]]:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from airflow_tx.connections.spark import spark_connection
+    from airflow_tx.spark import writers
+    from airflow_tx.spark.submit import driver_environment
+
+    conn_id = spark
+    if _MASTER.match(spark):
+        conn_id = _OWN_CONNECTION
+        # This process belongs to the one task.
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps({"conn_type": "spark", "host": spark})
+    connection = spark_connection(conn_id)
+    binary = connection.extra_dejson.get("spark-binary") or "spark-submit"
+    local = (connection.host or "").startswith("local")
+    os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
+        writers.write_job(f"{folder}/job", job)
+        # Where the driver is on another machine, the pipe would not reach it.
+        hook = SparkSubmitHook(conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client")
+        with writers.handed_over(f"{folder}/pipe", sealed):
+            try:
+                hook.submit(str(Path(writers.__file__)))
+                return list(json.loads(Path(folder, "told").read_text()))
+            except TxError:
+                raise
+            except Exception as error:
+                reason = str(error).strip().splitlines()
+                told = reason[0] if reason else type(error).__name__
+                raise writers.WritersFailed(state=state.name, txid=grant.txid, reason=told) from error
+            finally:
+                with suppress(Exception):
+                    hook.on_kill()

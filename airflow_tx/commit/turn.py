@@ -1,0 +1,216 @@
+"""Whose turn it is to commit, and how to wait for it: a pure decision. Source: DESIGN §6, waiting for the turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.commit.commit import Commit, Completion
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths, ack_element
+from airflow_tx.protocol.processing import missing_acks, must_ack
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
+
+# How many in line wait in their worker.
+WARM_PLACES = 2
+_ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
+
+
+class Wait(str, Enum):
+    """What a committer does now."""
+
+    NOT = "not"
+    WARM = "warm"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An open transaction before this one.
+
+    :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed.
+    """
+
+    txid: int
+    run_id: str
+    phase: Phase
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line before a transaction, as read.
+
+    :param op: of its own record: another one means that something happened to it; None: it is final.
+    :param acks: of its own record.
+    :param earlier: open transactions from `current` on, those that are close.
+    :param skip: whether the one whose turn it is is to be skipped, by whoever sees it.
+    """
+
+    txid: int
+    current: int
+    op: str | None = None
+    phase: Phase | None = None
+    earlier: Mapping[int, Earlier] = field(default_factory=dict)
+    skip: bool = False
+    acks: str = ""
+
+
+def decide(line: Line) -> Wait:
+    """How to wait: in the worker only if nothing is needed for the turn to come but commits.
+
+    A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
+    """
+    if line.current >= line.txid:
+        return Wait.NOT
+    if line.txid - line.current > WARM_PLACES:
+        return Wait.DEFERRED
+    return Wait.WARM if all(each.ready for each in line.earlier.values()) else Wait.DEFERRED
+
+
+def standing(line: Line) -> list[list[object]]:
+    """The earlier transactions as plain JSON: a committer that has waited in its worker for them for as long as it may
+    waits elsewhere until something is new."""
+    if decide(line) is not Wait.WARM:
+        return []
+    return [[each.txid, each.run_id, each.phase.value, each.ready] for each in line.earlier.values()]
+
+
+def wakes(line: Line, *, op: str | None, waited: Sequence[Sequence[object]]) -> dict[str, Any] | None:
+    """The event that wakes a committer which waits elsewhere than in its worker; None: none yet.
+
+    :param op: of its own record when it began to wait.
+    :param waited: see `standing`.
+    """
+    near = decide(line) is not Wait.DEFERRED and not (waited and standing(line) == waited)
+    if line.skip or near:
+        return {"reason": "its turn is near", "current": line.current}
+    return {"reason": "its record changed"} if line.op != op else None
+
+
+def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None) -> Line:
+    """Read the line; what is far away is not read.
+
+    :param mapped: the tasks with map indexes: how many instances they will have is not known here.
+    :param read: reads the records, for a caller who wants to keep them.
+    """
+    read = read or Reader(store)
+    current = read.peek(Counter, paths.current).txid
+    if current >= txid:
+        return Line(txid, current)
+    own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
+    earlier, skip = {}, False
+    for each in range(current, min(txid, current + WARM_PLACES)):
+        record = read.peek_if_any(TransactionRecord, paths.transaction(each))
+        if record is not None:  # else it became final in between
+            skip |= each == current and record.skip is not None
+            ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
+            earlier[each] = Earlier(each, record.run_id, record.phase, ready)
+    if own is None:
+        return Line(txid, current, None, None, earlier, skip)
+    return Line(txid, current, own.op, own.phase, earlier, skip, own.acks)
+
+
+def watched(paths: Paths, line: Line) -> tuple[str, ...]:
+    """The records whose change may change the decision; every ack touches the one that holds the acks."""
+    return (
+        paths.current,
+        paths.acks(line.txid, line.acks),
+        *(paths.transaction(each) for each in (*line.earlier, line.txid)),
+    )
+
+
+def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
+    folder = paths.acks(txid, record.acks)
+    children = store.children(folder)
+    if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
+        return children is None
+    read = Reader(store)
+    found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in children.names}
+    acks = {key: ack for key, ack in found.items() if ack is not None}
+    return not missing_acks(acks, must_ack(record, acks, mapped))
+
+
+def commit_in_turn(
+    commit: Commit, store: Store, *, patience: float, clock: Callable[[], float] = time.monotonic
+) -> Line | None:
+    """Commit when it is the turn.
+
+    :param patience: seconds to wait in the worker at most.
+    :return: None: it is committed; else the line in which to wait elsewhere.
+    :raises Refused, StateError, StagingError: it cannot be committed as it is.
+    """
+    deadline = clock() + patience
+    line: Line | None = None
+    skipping = 0
+    while (completion := commit.complete()) is not Completion.OVER:
+        read = Reader(store)
+        before, line = line, look(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
+        commit.ledger.remember(read)
+        if before is not None and None is not line.op != before.op:
+            commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
+            continue
+        if line.skip and skipping != line.current:
+            skipping = line.current  # tried once: if it cannot be skipped now, it is waited for like any other
+            commit.skip(line.current)
+            continue
+        wait = Wait.WARM if completion is Completion.NOT_YET else decide(line)
+        if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
+            _tell(commit, line)
+            return line
+        if completion is Completion.READY:
+            commit.prepare()
+            if wait is Wait.NOT and commit.commit():
+                return None
+        if wait is Wait.WARM:
+            _watch(commit, store, line, deadline - clock())
+    return None
+
+
+def _watch(commit: Commit, store: Store, line: Line, seconds: float) -> None:
+    spec = commit.spec
+    with store.watch(*watched(spec.paths, line)) as watch:
+        # What changed before the watches were set would never be told.
+        if look(store, spec.paths, line.txid, spec.mapped) == line:
+            commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
+            watch.wait(max(seconds, 0.0))
+
+
+def _tell(commit: Commit, line: Line) -> None:
+    """Say for whom it waits, in what state that run is, and what to do."""
+    first = line.earlier.get(line.current)
+    if first is None:
+        return
+    spec = commit.spec
+    state = compat.run_state(commit.ti, spec.dag_id, first.run_id)
+    commit.log.info(
+        "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
+        line.txid,
+        spec.topology,
+        first.txid,
+        first.phase.value,
+        first.run_id,
+        "was deleted" if state is None else f"is {state}",
+        advice(spec.topology, first.txid, first.run_id, state),
+    )
+
+
+def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
+    """What somebody who reads of a waiting transaction can do.
+
+    :param state: of the run that it waits for.
+    """
+    if state == "running":
+        return "There is nothing to do."
+    if state == "queued":
+        return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
+    again = f"start a run with the run id {run_id}" if state is None else "clear that run"
+    return (
+        f"To go on, {again}, or replay it: airflow tx replay {topology} {txid}; to go on without it: "
+        f"airflow tx skip {topology} {txid} --why TEXT"
+    )

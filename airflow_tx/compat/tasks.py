@@ -1,0 +1,301 @@
+"""The part of `compat` that is about tasks: their states, their hooks, and what surrounds them in a DAG.
+
+Written for Airflow 3.3. Each function has a test that fails when a new version answers otherwise. Nothing of Airflow is
+imported before it is needed, because this module is below every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_tx.compat.runs import is_missing, text
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    Task = BaseOperator | MappedOperator
+
+LIVE_TASK_STATES = frozenset(
+    {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
+)
+# Such an instance has nothing to give, whatever an earlier try of it acked.
+EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
+FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as its own tasks know it.
+
+    :param interval_start: of its data interval; None, as the other dates are, if the run has none.
+    :param partition_date: what a partitioned run is known by; its key may be given another name.
+    """
+
+    run_id: str
+    run_type: str
+    interval_start: datetime | None
+    interval_end: datetime | None
+    logical_date: datetime | None
+    partition_key: str | None
+    partition_date: datetime | str | None
+    conf: dict[str, Any]
+
+
+# --- questions of a running task ---------------------------------------------------------------------------------
+
+
+def run_info(context: Mapping[str, Any]) -> RunInfo:
+    """What a task's context says of its run, which lacks the keys of the dates that the run does not have."""
+    run = context["dag_run"]
+    return RunInfo(
+        run_id=run.run_id,
+        run_type=text(run.run_type),
+        interval_start=run.data_interval_start,
+        interval_end=run.data_interval_end,
+        logical_date=run.logical_date,
+        partition_key=run.partition_key,
+        partition_date=run.partition_date,
+        conf=dict(run.conf or {}),
+    )
+
+
+def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
+    """The state of a run; None if it was deleted.
+
+    :param ti: the asking task's instance.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
+    except AirflowRuntimeError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
+    """The states of tasks of the asking task's run; a mapped instance is called `task_<map index>`."""
+    found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
+    return {name: None if state is None else text(state) for name, state in found.get(ti.run_id, {}).items()}
+
+
+def instance_states(ti: Any, task_ids: Collection[str], mapped: Collection[str]) -> dict[tuple[str, int], str | None]:
+    """The state of every instance of tasks of the asking task's run, by task id and map index (−1: not mapped).
+
+    A task of which Airflow says nothing has the state None.
+
+    :param mapped: those that have map indexes; each is asked for alone, as an instance may be called as a task is.
+    """
+    plain = [task for task in task_ids if task not in mapped]
+    found = task_states(ti, plain) if plain else {}
+    states: dict[tuple[str, int], str | None] = {(task, -1): found.get(task) for task in plain}
+    for task in sorted(set(task_ids).intersection(mapped)):
+        instances = task_states(ti, [task])
+        # Before it is expanded, and when it has expanded to nothing, a mapped task is one instance without an index.
+        named = {(task, int(name[len(task) + 1 :]) if name != task else -1): each for name, each in instances.items()}
+        states.update(named or {(task, -1): None})
+    return states
+
+
+def is_retry(ti: Any, retries: int) -> bool:
+    """Whether Airflow retried this task by itself; False for a first try and after a clear.
+
+    A clear sets max_tries to the tries so far plus the task's retries; a retry leaves it.
+    """
+    return bool(ti.try_number - (ti.max_tries - retries) > 1)
+
+
+def map_index(ti: Any) -> int:
+    """The instance's map index, −1 if it is not mapped."""
+    return -1 if ti.map_index is None else int(ti.map_index)
+
+
+def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
+    """The XCom of one task instance of this run; None if there is none.
+
+    :param index: its map index, −1 if it is not mapped.
+    """
+    return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=None if index < 0 else index)
+
+
+def is_test_run() -> bool:
+    """Whether the running task is executed by `airflow tasks test`, `airflow dags test` or `DAG.test()`."""
+    from airflow.sdk import get_current_context
+    from airflow.sdk.execution_time import task_runner
+
+    if type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms":
+        return True
+    try:
+        run = get_current_context()["dag_run"]
+    except RuntimeError:
+        return False  # no task is running
+    # A scheduler that lives beside the command may take up its tasks, and then executes them like any others.
+    return run.triggering_user_name == "dag_test" or run.run_id.startswith("__airflow_temporary_run_")
+
+
+def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
+    """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
+
+    :param operator: a SkipMixin.
+    """
+    operator.skip(ti, tasks)
+    raise AssertionError("SkipMixin.skip returned without raising DownstreamTasksSkipped")
+
+
+def is_skipped_by(ti: Any, task_id: str) -> bool:
+    """Whether a task of the asking task's run has skipped the asking one, as `skip_tasks` does, or is skipped itself.
+
+    One that was running at that moment is not skipped by Airflow.
+    """
+    from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
+
+    told = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
+    named = isinstance(told, dict) and ti.task_id in told.get(XCOM_SKIPMIXIN_SKIPPED, ())
+    return named or task_states(ti, [task_id]).get(task_id) == "skipped"
+
+
+def canonical(value: Any) -> Any:
+    """A value as XCom gives it back, in a form that has one JSON text; for values that are not plain JSON."""
+    from airflow.sdk.serde import deserialize, serialize
+
+    # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
+    return serialize(deserialize(serialize(value)))
+
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+
+
+# --- tasks as a DAG file makes them ------------------------------------------------------------------------------
+
+
+def pushes_xcom(task: Any) -> bool:
+    """Whether what a task returns becomes an XCom."""
+    return bool(getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True)))
+
+
+def is_mapped(task: Task) -> bool:
+    """Whether the task has instances with map indexes, by its own mapping or by that of a group around it."""
+    return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
+
+
+def add_hooks(
+    task: Task,
+    *,
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[Any, Any], None] | None = None,
+    final: tuple[type[BaseException], ...] = (),
+    succeeded: Callable[[Any], None] | None = None,
+    failed: Callable[[Any], None] | None = None,
+    skipped: Callable[[Any], None] | None = None,
+) -> None:
+    """Let functions of ours run around a task, before those that its author gave.
+
+    :param before: called with the context, before the task is executed.
+    :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
+        by an exception although it succeeds, such as a branch.
+    :param final: exceptions after which the task is not retried.
+    :param succeeded: called with the context once Airflow knows that the task has succeeded.
+    :param failed: called with the context once the task has failed and is not retried.
+    :param skipped: called with the context once the task has skipped itself.
+    """
+    options = _Options(task)
+    for option, hook in (("pre_execute", before), ("post_execute", after)):
+        if hook is not None:
+            options.put(option, _combined(hook, options.get(option)))
+    for callback, ours in (("success", succeeded), ("failure", failed), ("skipped", skipped)):
+        if ours is not None:
+            name = f"on_{callback}_callback"
+            options.put(name, [ours, *_as_list(options.get(name))])
+    if final:
+        options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+
+
+def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
+    """A retry policy: fail at once after one of the exceptions `final`, else as `other` says."""
+    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+    class NoRetryAfter(RetryPolicy):
+        def evaluate(
+            self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
+        ) -> RetryDecision:
+            if isinstance(exception, final):
+                return RetryDecision.fail(str(exception))
+            if other is None:
+                return RetryDecision.default()
+            decision: RetryDecision = other.evaluate(exception, try_number, max_tries, context)
+            return decision
+
+        def serialize(self) -> dict[str, Any]:
+            return {"final": [each.__name__ for each in final]}
+
+        def __repr__(self) -> str:
+            return f"NoRetryAfter({', '.join(each.__name__ for each in final)})"
+
+    return NoRetryAfter()
+
+
+def empty_interval(dag: Any) -> str | None:
+    """The schedule of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3; else None.
+
+    :return: the name of its timetable.
+    """
+    timetable = dag.timetable
+    name = type(timetable).__name__
+    return name if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None) else None
+
+
+def downstream(task: Task) -> Iterator[str]:
+    """Ids of all tasks that come after `task`."""
+    return iter(sorted(task.get_flat_relative_ids(upstream=False)))
+
+
+def upstream(task: Task) -> frozenset[str]:
+    """Ids of all tasks that come before `task`."""
+    return frozenset(task.get_flat_relative_ids(upstream=True))
+
+
+class _Options:
+    """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
+
+    _ATTRIBUTES: Mapping[str, str] = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def get(self, name: str) -> Any:
+        if self._task.is_mapped:
+            return self._task.partial_kwargs.get(name)
+        return getattr(self._task, self._ATTRIBUTES.get(name, name))
+
+    def put(self, name: str, value: Any) -> None:
+        if self._task.is_mapped:
+            self._task.partial_kwargs[name] = value
+        else:
+            setattr(self._task, self._ATTRIBUTES.get(name, name), value)
+
+
+class _Both:
+    """Two hooks, one after the other. The source text of this class enters the serialized DAG, and is stable."""
+
+    def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
+        self.first = first
+        self.second = second
+
+    def __call__(self, *arguments: Any) -> None:
+        self.first(*arguments)
+        self.second(*arguments)
+
+
+def _combined(first: Callable[..., None], second: Callable[..., None] | None) -> Callable[..., None]:
+    return first if second is None else _Both(first, second)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,69 @@
+"""`coordinator_dag`: the DAG that starts the runs of another one, and replays them, without a person."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.topology.registry import defined
+from airflow_tx.topology.transaction import Transaction
+
+# @continuous wants one; any in the past does.
+_EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+def coordinator_dag(
+    transaction: str | Transaction,
+    *,
+    dag_id: str | None = None,
+    max_replays: int | None = None,
+    replay_backoff: float | None = None,
+    poll: float | None = None,
+    linger: float | None = None,
+    **dag_options: Any,
+) -> DAG:
+    """Make the DAG `<topology>_coordinator`, whose one task runs for ever.
+
+        with DAG("flights", schedule=None, max_active_runs=8):
+            with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4):
+                ...
+
+        coordinator_dag("flights")
+
+    It starts a run for each batch as soon as the source has one and `max_pending` allows, and replays transactions
+    whose run failed, was deleted, takes longer than `message_timeout`, or starts where the one before it does not end
+    any more; after `max_replays` in a row it marks the topology as blocked and says why. Runs that somebody starts by
+    hand or by a schedule go along with it. Of a source whose batch is the run's own it only replays.
+
+    :param transaction: name of the topology, whose DAG stands above in the same file; or its `Transaction`.
+    :param dag_id: default: `<topology>_coordinator`.
+    :param max_replays: how many automatic replays in a row; default: `[tx] max_replays`.
+    :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
+    :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
+    :param linger: seconds that it stays in its worker after it did something; default: `[tx] coordinator_linger`.
+    :param dag_options: of the DAG, such as `tags` or `default_args`.
+    :raises TransactionDefinitionError: there is no such transaction above.
+    """
+    spec = defined(transaction.topology if isinstance(transaction, Transaction) else transaction)
+    options: dict[str, Any] = {
+        "start_date": _EVER,
+        "description": f"Starts and replays the transactions of {spec.topology}",
+        **dag_options,
+        "schedule": "@continuous",
+        "max_active_runs": 1,
+        "catchup": False,
+    }
+    options.setdefault("is_paused_upon_creation", False)
+    with DAG(dag_id or f"{spec.topology}_coordinator", **options) as dag:
+        CoordinateOperator(
+            task_id="coordinate",
+            transaction=spec,
+            max_replays=max_replays,
+            replay_backoff=replay_backoff,
+            poll=poll,
+            linger=linger,
+        )
+    return dag

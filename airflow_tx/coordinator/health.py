@@ -1,0 +1,282 @@
+"""What is the matter with the open transactions of a topology, and for how long: purely, from what was looked at.
+
+Nothing here knows the time: all that is kept are ages, which travel from one process to the next as plain JSON, so a
+wall clock that jumps replays nothing. Source: PROTOCOL §§5, 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from airflow_tx.coordinator.snapshot import Look
+from airflow_tx.protocol.records import Phase, TransactionRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+
+RunStates = Mapping[str, "str | None"]
+"""run_id → state of the run, None for one that does not exist; a run that was not asked for is missing."""
+
+LONGEST_BACKOFF = 600.0
+# A replay that somebody asked for this long ago, and of which nothing has come: whoever asked was killed.
+FORGOTTEN = 60.0
+# A committer that has just taken the turn, or gives it back, does not show for a moment.
+SUSPICION = 3.0
+_INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for one topology.
+
+    :param silence: seconds for which Airflow has to say that a committer runs which does not show, until it counts as
+        dead. In that time one that is tried again is seen not to run.
+    """
+
+    max_pending: int
+    max_replays: int
+    backoff: float
+    message_timeout: float
+    silence: float = 20.0
+
+    def wait(self, times: int) -> float:
+        """Seconds to wait before something is tried that was tried so many times in a row."""
+        return min(self.backoff * 2.0 ** min(times, 20), LONGEST_BACKOFF)
+
+
+class Finding(str, Enum):
+    """What is the matter with an open transaction."""
+
+    NOTHING = "nothing"
+    UNBORN = "its run was never created"
+    ENDED = "its run ended without a commit"
+    GONE = "its run was deleted"
+    NOTED = "its replay was asked for, and nothing came of it"
+    LATE = "its processing takes longer than message_timeout"
+    MOVED = "the transaction before it ended elsewhere than its batch starts"
+    SKIP = "it is its turn, and a person wants it skipped"
+    YIELDED = "it gave up its run slot, and the way is free"
+    IN_THE_WAY = "it gave up its run slot, and the way is not free"
+    SUSPECT = "its committer does not show"
+    SILENT = "its committer is gone"
+    RETRYING = "its committer is tried again by Airflow"
+    BLOCKED = "a person has to look at it"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one open transaction.
+
+    :param op: of its record.
+    :param lasts: seconds for which the finding has been the same.
+    :param working: seconds since its attempt began.
+    :param tries: how many times in a row it was started again to no avail.
+    :param blocked: it is replayed no more in this attempt.
+    """
+
+    attempt: int
+    op: str = ""
+    finding: Finding = Finding.NOTHING
+    lasts: float = 0.0
+    working: float = 0.0
+    tries: int = 0
+    blocked: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the coordinator has seen so far; it may be lost, and then only waits begin anew.
+
+    :param source_wait: seconds until the source may be asked again.
+    :param source_failures: how many times in a row it failed.
+    """
+
+    seen: Mapping[int, Seen] = field(default_factory=dict)
+    source_wait: float = 0.0
+    source_failures: int = 0
+
+    def tried(self, txid: int) -> Memory:
+        """Its run was started, or could not be: the next time comes later."""
+        one = self.seen.get(txid)
+        return self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
+
+    def blocked(self, txid: int) -> Memory:
+        """It is replayed no more in this attempt."""
+        one = self.seen.get(txid)
+        return self if one is None else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
+
+    def asked(self, wait: float) -> Memory:
+        """The source answered; it is asked again after `wait` seconds."""
+        return replace(self, source_wait=wait, source_failures=0)
+
+    def failed(self, poll: float, longest: float = FORGOTTEN) -> Memory:
+        """The source failed: it is asked again later and later."""
+        wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
+        return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
+
+    def _with(self, txid: int, one: Seen) -> Memory:
+        return replace(self, seen={**self.seen, txid: one})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of all fields."""
+        told = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.seen.items()}
+        return {"seen": told, "source_wait": self.source_wait, "source_failures": self.source_failures}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Memory:
+        """What `to_json` gave; of another version of this package, nothing."""
+        try:
+            seen = {int(txid): _seen_of(one) for txid, one in value["seen"].items()}
+            return cls(seen, float(value["source_wait"]), int(value["source_failures"]))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return cls()
+
+
+def _seen_of(value: Mapping[str, Any]) -> Seen:
+    return Seen(**{**value, "finding": Finding(value["finding"])})
+
+
+# --- one transaction ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One open transaction, with all that is known beside it.
+
+    :param moved: the transactions whose predecessor ended elsewhere than their batch starts.
+    """
+
+    look: Look
+    states: RunStates
+    rules: Rules
+    moved: frozenset[int]
+    txid: int
+    record: TransactionRecord
+
+
+def seen_of(case: Case, before: Seen | None, elapsed: float) -> Seen:
+    """What is seen of a transaction now.
+
+    :param before: what was seen of it `elapsed` seconds ago, if it was.
+    """
+    look, record = case.look, case.record
+    if before is None or before.attempt != record.attempt:
+        age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
+        working = min(max(age, 0.0), case.rules.message_timeout)
+        # A new attempt is no success yet: what was tried before is remembered until it has acked everything.
+        one = Seen(record.attempt, record.op, working=working, tries=before.tries if before else 0)
+        elapsed = 0.0
+    else:
+        one = replace(before, working=before.working + elapsed)
+    if record.request == "":
+        one = replace(one, working=0.0)  # allocated for a run that has not begun
+    if record.run_id not in case.states and not _is_blocked(case, one):
+        return replace(one, lasts=one.lasts + elapsed)  # as far as is known, nothing has changed
+    found = _find(case, one)
+    lasts = one.lasts + elapsed if found is one.finding else 0.0
+    fine = found is Finding.NOTHING and record.phase not in _INCOMPLETE
+    return replace(one, op=record.op, finding=found, lasts=lasts, tries=0 if fine else one.tries)
+
+
+def _find(case: Case, one: Seen) -> Finding:
+    record, txid = case.record, case.txid
+    if _is_blocked(case, one):
+        return Finding.BLOCKED
+    state = case.states[record.run_id]
+    if state in LIVE_RUN_STATES:
+        return _find_live(case, one)
+    if record.skip is not None and txid != case.look.current:
+        return Finding.NOTHING  # its turn will come, with whatever it has
+    if is_noted(record):
+        return Finding.NOTED
+    if record.skip is not None:
+        return Finding.SKIP
+    if state is None and record.request == "":
+        return Finding.UNBORN
+    if record.yielded is not None:
+        return Finding.YIELDED if is_free(case.look, case.states, txid) else Finding.IN_THE_WAY
+    if txid in case.moved:
+        return Finding.MOVED if _is_decided(case, txid - 1) else Finding.NOTHING
+    return Finding.GONE if state is None else Finding.ENDED
+
+
+def _find_live(case: Case, one: Seen) -> Finding:
+    record, txid = case.record, case.txid
+    if case.states[record.run_id] != "running":
+        return Finding.NOTHING  # it begins as soon as it has a run slot
+    if record.phase is Phase.COMMITTING and txid == case.look.current and record.skip is None:
+        return _find_committer(case, one)
+    begun = record.request != ""
+    if begun and record.phase in _INCOMPLETE and one.working >= case.rules.message_timeout:
+        return Finding.LATE
+    if is_noted(record):
+        return Finding.NOTHING  # on its way
+    if txid in case.moved and _is_decided(case, txid - 1):
+        return Finding.MOVED  # its committer would find out, and fail
+    return Finding.NOTHING
+
+
+def _find_committer(case: Case, one: Seen) -> Finding:
+    look = case.look
+    if look.owner is not False:
+        return Finding.NOTHING
+    # Airflow tries it again, and until that try has taken the turn nobody shows. Should it be killed meanwhile, Airflow
+    # notices by itself, later.
+    if look.busy is False or (one.finding is Finding.RETRYING and one.op == case.record.op):
+        return Finding.RETRYING
+    return Finding.SILENT if look.busy else Finding.SUSPECT
+
+
+def _is_blocked(case: Case, one: Seen) -> bool:
+    mark = (case.look.topology.blocked if case.look.topology else None) or {}
+    marked = (mark.get("txid"), mark.get("attempt")) == (case.txid, case.record.attempt)
+    return case.record.skip is None and (marked or one.blocked)
+
+
+def is_noted(record: TransactionRecord) -> bool:
+    """Whether somebody has asked for a replay of this very attempt."""
+    return record.replay is not None and record.replay["attempt"] == record.attempt
+
+
+def _count(record: TransactionRecord) -> int:
+    """How many automatic replays there were in a row."""
+    note = record.replay or {}
+    return int(note["count"]) if note.get("attempt") == record.attempt - 1 else 0
+
+
+def is_free(look: Look, states: RunStates, txid: int | None) -> bool:
+    """Whether the run whose turn it is needs no run slot any more."""
+    first = look.opened.get(look.current)
+    return txid == look.current or first is None or states.get(first.run_id) == "running"
+
+
+def _is_decided(case: Case, txid: int) -> bool:
+    """Whether another transaction ends where its record says, as far as can be told."""
+    record = case.look.opened.get(txid)
+    if record is None:
+        return True
+    if txid in case.moved or record.phase is Phase.FAILED or is_noted(record):
+        return False
+    state = case.states.get(record.run_id)
+    # Queued: it was cleared, and its begin decides anew; unless it was not begun at all.
+    return state == "running" or (state == "queued" and record.request == "") or record.skip is not None
+
+
+def due_after(rules: Rules, record: TransactionRecord, one: Seen) -> float | None:
+    """How long the finding has to last before something is done about it; None: nothing is."""
+    again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
+    if one.finding is Finding.ENDED:
+        return rules.wait(_count(record))
+    if one.finding is Finding.NOTED:
+        return min(FORGOTTEN * 2.0 ** min(max(one.tries - 1, 0), 20), LONGEST_BACKOFF)
+    if one.finding is Finding.LATE:
+        return rules.message_timeout if is_noted(record) else 0.0
+    if one.finding is Finding.SUSPECT:
+        return SUSPICION
+    if one.finding is Finding.SILENT:
+        return max(rules.silence, FORGOTTEN) if is_noted(record) else rules.silence
+    if one.finding in (Finding.UNBORN, Finding.GONE, Finding.MOVED, Finding.SKIP, Finding.YIELDED):
+        return again
+    return None

@@ -1,0 +1,132 @@
+"""The coordinator's task: it allocates transactions, creates their runs, replays what has failed. Source: DESIGN §6.
+
+Storm's MasterBatchCoordinator as a task that is killed and run again at any line: whatever it has begun is in the
+ledger, and the next look finds it. Two of them do no harm, for the ledger lets one of them do each thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import StoreError
+from airflow_tx.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_tx.coordinator.health import Memory
+    from airflow_tx.coordinator.trigger import CoordinatorTrigger
+    from airflow_tx.coordinator.worker import Pace
+
+# Every line of it may be killed and run again, and it runs for ever.
+RETRIES = 100_000
+# After so long without an event it looks at the DAG file again, which may say something else by now.
+REFRESH = 600.0
+# A run that is older ends when there is nothing to do, so that the next one has the newest version of the DAG.
+LONGEST_RUN = timedelta(days=1)
+
+
+class CoordinateOperator(BaseOperator):
+    """Starts a topology's transactions when its source has data, and replays them; made by `coordinator_dag`.
+
+    :param transaction: the block whose runs it starts.
+    :param max_replays: default: `[tx] max_replays`; and so on.
+    """
+
+    template_fields: Sequence[str] = ()
+    ui_color = "#fdebd0"
+
+    def __init__(
+        self,
+        *,
+        transaction: TransactionSpec,
+        max_replays: int | None = None,
+        replay_backoff: float | None = None,
+        poll: float | None = None,
+        linger: float | None = None,
+        retries: int = RETRIES,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.transaction = transaction
+        self.max_replays = max_replays
+        self.replay_backoff = replay_backoff
+        self.poll = poll
+        self.linger = linger
+
+    def execute(self, context: Context) -> None:
+        """Do what is to be done now, then defer until there is something."""
+        self.go_on(context)
+
+    def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
+        """Called when there is something to do."""
+        from airflow_tx.coordinator.health import Memory
+        from airflow_tx.coordinator.worker import Coordination
+
+        told = event or {}
+        memory = Memory.from_json(told.get("memory"))
+        pace, hold = self._pace(), 0.0
+        try:
+            with self.transaction.store() as store:
+                work = Coordination(self.transaction, pace, store, context["ti"], self.log, memory)
+                hold = work.run()
+                memory = work.memory
+        except StoreError as error:
+            # Its trigger waits until the ledger can be read again.
+            self.log.warning("%s The coordinator goes on as soon as it can be read.", error)
+        if told.get("refresh") and self._is_old(context):
+            self.log.info("The coordinator goes on in a new run, which has the newest version of its DAG")
+            return
+        self._defer(pace, memory, max(hold, pace.hold))
+
+    def _pace(self) -> Pace:
+        from airflow_tx.coordinator.health import Rules
+        from airflow_tx.coordinator.worker import Pace
+
+        spec, settings = self.transaction, Settings.load()
+        rules = Rules(
+            max_pending=spec.window,
+            max_replays=_given(self.max_replays, settings.max_replays),
+            backoff=_given(self.replay_backoff, settings.replay_backoff),
+            message_timeout=_given(spec.message_timeout, settings.message_timeout),
+        )
+        poll, linger = _given(self.poll, settings.coordinator_poll), _given(self.linger, settings.coordinator_linger)
+        return Pace(rules, poll, linger, settings.min_deferral)
+
+    def _is_old(self, context: Context) -> bool:
+        began = context["dag_run"].start_date
+        return began is not None and datetime.now(timezone.utc) - began > LONGEST_RUN
+
+    def _defer(self, pace: Pace, memory: Memory, hold: float) -> NoReturn:
+        self.defer(trigger=trigger_of(self.transaction, pace, memory, hold), method_name="go_on")
+
+
+def trigger_of(spec: TransactionSpec, pace: Pace, memory: Memory, hold: float) -> CoordinatorTrigger:
+    """What wakes the coordinator: plain JSON, for another process."""
+    from airflow_tx.coordinator.trigger import CoordinatorTrigger
+    from airflow_tx.coordinator.worker import allocates, shows
+
+    return CoordinatorTrigger(
+        zookeeper_conn_id=spec.conn_id,
+        root=spec.paths.root,
+        topology=spec.topology,
+        dag_id=spec.dag_id,
+        source=list(spec.source.serialize()) if allocates(spec) else None,
+        rules=asdict(pace.rules),
+        memory=memory.to_json(),
+        hold=hold,
+        poll=pace.poll,
+        refresh=REFRESH,
+        shows=shows(spec),
+    )
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

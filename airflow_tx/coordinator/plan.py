@@ -1,0 +1,185 @@
+"""What the coordinator does next: a pure plan, from the ledger and the states of runs. Source: PROTOCOL §§5, 6.
+
+Recovery goes by records, not by runs: an open transaction whose run is neither queued nor running is replayed, whatever
+its run ended as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_tx.coordinator.health import (
+    Case,
+    Finding,
+    Memory,
+    Rules,
+    RunStates,
+    Seen,
+    due_after,
+    is_free,
+    is_noted,
+    seen_of,
+)
+from airflow_tx.coordinator.snapshot import Look
+from airflow_tx.protocol.chain import broken
+from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Ask the source for another transaction, and create its run."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Create the run of a transaction that was allocated for it."""
+
+    txid: int
+    run_id: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Run a transaction again.
+
+    :param reason: in words.
+    :param counts: whether it counts against `max_replays`.
+    :param noted: it was asked for before, so that nobody has to be asked whether it may be.
+    """
+
+    txid: int
+    attempt: int
+    run_id: str
+    key: str
+    reason: str
+    counts: bool
+    noted: bool = False
+
+
+@dataclass(frozen=True)
+class RestartDead(Replay):
+    """The same for a run that Airflow takes for running, though its committer is dead."""
+
+
+@dataclass(frozen=True)
+class Examine:
+    """Ask Airflow whether the committer of a transaction runs: a trigger does not."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Return:
+    """Start a run again that has yielded.
+
+    :param txid: its transaction; None: it has none yet.
+    """
+
+    run_id: str
+    txid: int | None
+
+
+@dataclass(frozen=True)
+class CameBack:
+    """Note that a run which had yielded needs no start any more."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Unblock:
+    """Take away the mark of a transaction that a person has seen to."""
+
+    txid: int
+
+
+Action = Allocate | Start | Replay | Examine | Return | CameBack | Unblock
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now.
+
+    :param wait: seconds after which something else will be due if nothing changes; None: nothing.
+    :param memory: to be given to the next plan.
+    """
+
+    actions: tuple[Action, ...]
+    wait: float | None
+    memory: Memory
+
+
+def plan(look: Look, states: RunStates, memory: Memory, *, elapsed: float, rules: Rules, ready: bool) -> Plan:
+    """What is to be done: at most one action for each transaction.
+
+    :param elapsed: seconds since the plan that gave `memory`.
+    :param ready: whether the source has, or may have, rows for another transaction.
+    """
+    moved = frozenset(broken(look.opened, current=look.current, position=look.position))
+    seen: dict[int, Seen] = {}
+    actions: list[Action] = []
+    waits: list[float] = []
+    for txid, record in sorted(look.opened.items()):
+        one = seen_of(Case(look, states, rules, moved, txid, record), memory.seen.get(txid), elapsed)
+        seen[txid] = one
+        due = due_after(rules, record, one)
+        if due is None:
+            continue
+        if due > one.lasts:
+            waits.append(due - one.lasts)
+        elif record.run_id in states:
+            actions.append(_action(txid, record, one.finding))
+    actions += _marks(look, states)
+    if ready and look.room(rules.max_pending):
+        actions.append(Allocate())
+    after = replace(memory, seen=seen, source_wait=max(memory.source_wait - elapsed, 0.0))
+    return Plan(tuple(actions), min(waits, default=None), after)
+
+
+def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
+    if finding is Finding.UNBORN:
+        return Start(txid, record.run_id, record.key)
+    if finding is Finding.SUSPECT:
+        return Examine(txid)
+    if finding is Finding.YIELDED:
+        return Return(record.run_id, txid)
+    counts = finding in (Finding.ENDED, Finding.LATE, Finding.SILENT)
+    reason = record.error if finding is Finding.ENDED and record.error else finding.value
+    kind = RestartDead if finding is Finding.SILENT else Replay
+    return kind(txid, record.attempt, record.run_id, record.key, reason, counts, is_noted(record))
+
+
+# --- the marks of the topology -----------------------------------------------------------------------------------
+
+
+def _marks(look: Look, states: RunStates) -> Iterable[Action]:
+    if look.topology is None:
+        return
+    blocked = look.topology.blocked
+    if blocked is not None:
+        record = look.opened.get(blocked["txid"])
+        # One that was allocated later than `allocated` was read cannot be blocked yet.
+        if record is None or record.attempt != blocked["attempt"] or record.skip is not None:
+            yield Unblock(blocked["txid"])
+    for run_id, entry in look.topology.yielded.items():
+        action = _back(look, states, run_id, entry)
+        if action is not None:
+            yield action
+
+
+def _back(look: Look, states: RunStates, run_id: str, entry: Mapping[str, Any]) -> Action | None:
+    if entry["txid"] is not None:
+        record = look.opened.get(entry["txid"])
+        # Otherwise it is started as a transaction, see YIELDED.
+        return CameBack(run_id) if record is None or record.yielded is None else None
+    if any(record.run_id == run_id for record in look.opened.values()):
+        return CameBack(run_id)  # it has a transaction by now
+    if run_id not in states or states[run_id] in LIVE_RUN_STATES:
+        return None  # it may be about to end
+    if states[run_id] != "failed":
+        return CameBack(run_id)
+    return Return(run_id, None) if is_free(look, states, None) else None

@@ -1,0 +1,256 @@
+"""Wakes the coordinator when there is something to do: cheap, for it runs all the time. Source: DESIGN §6."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_tx import compat
+from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.plan import plan
+from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.coordinator.worker import STATES_EVERY
+from airflow_tx.errors import TxError, UnreadableRecord
+from airflow_tx.processing.begin import decide
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.triggers.base import until
+
+_ASKING = "airflow_tx-source"
+# The part of a core that asking one source may cost; but new data is noticed within the second one.
+_SHARE, _LONGEST_PAUSE = 0.005, 5.0
+# A source that cannot be made here is asked by the task.
+_BLIND = 30.0
+_DAMAGED = 30.0
+
+
+@cache
+def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
+    """For all questions to the source of one topology: one that hangs holds up nobody else, and is asked once."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a source said.
+
+    :param cost: seconds of processor time.
+    :param error: in words; None if it answered.
+    """
+
+    ready: bool
+    cost: float = 0.0
+    error: str | None = None
+
+
+class CoordinatorTrigger(BaseTrigger):
+    """Fires once, when a transaction can be allocated, has to be replayed, or its run has to be started.
+
+    :param dag_id: of the runs.
+    :param source: class path and arguments; None: nothing is allocated.
+    :param rules: fields of `coordinating.Rules`.
+    :param memory: what the coordinator has seen so far.
+    :param hold: seconds that it waits at least.
+    :param poll: seconds between two looks.
+    :param refresh: seconds after which it fires anyway.
+    :param shows: see `coordinating.Looker`.
+    """
+
+    def __init__(
+        self,
+        zookeeper_conn_id: str,
+        root: str,
+        topology: str,
+        dag_id: str,
+        source: list[Any] | None,
+        rules: dict[str, Any],
+        memory: dict[str, Any],
+        hold: float,
+        poll: float,
+        refresh: float,
+        shows: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.root = root
+        self.topology = topology
+        self.dag_id = dag_id
+        self.source = source
+        self.rules = rules
+        self.memory = memory
+        self.hold = hold
+        self.poll = poll
+        self.refresh = refresh
+        self.shows = shows
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments: plain, without passwords."""
+        return (
+            "airflow_tx.coordinator.trigger.CoordinatorTrigger",
+            {
+                "zookeeper_conn_id": self.zookeeper_conn_id,
+                "root": self.root,
+                "topology": self.topology,
+                "dag_id": self.dag_id,
+                "source": self.source,
+                "rules": self.rules,
+                "memory": self.memory,
+                "hold": self.hold,
+                "poll": self.poll,
+                "refresh": self.refresh,
+                "shows": self.shows,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, then yield one event."""
+        watch = _Watch(self)
+        began = time.monotonic()
+        await asyncio.sleep(self.hold)
+        try:
+            due = await watch.step()
+            while not due and time.monotonic() - began < self.refresh:
+                await asyncio.sleep(self.poll)
+                due = await watch.step()
+        finally:
+            watch.close()
+        event = {"due": due, "refresh": not due, "memory": watch.memory.to_json()}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+
+class _Watch:
+    """What one trigger has seen. The time is that of this process, which no clock can move."""
+
+    def __init__(self, trigger: CoordinatorTrigger) -> None:
+        self._trigger = trigger
+        self._paths = Paths(trigger.root, trigger.topology)
+        self._rules = Rules(**trigger.rules)
+        self.memory = Memory.from_json(trigger.memory)
+        self._looker: Looker | None = None
+        self._source: Source | None = None
+        self._question: asyncio.Future[Asked] | None = None
+        self._planned_at = time.monotonic()
+        self._asked_at = float("-inf")
+        self._told: dict[str, str] = {}
+
+    async def step(self) -> list[str]:
+        """What is due now, in words."""
+        trigger = self._trigger
+        found = await until(self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll)
+        if "reason" in found:
+            self._say("ledger", f"{found['reason']} The coordinator waits.", logging.ERROR)
+            await asyncio.sleep(max(trigger.poll, min(_DAMAGED, 30 * trigger.poll)))
+            return []
+        look: Look = found["look"]
+        states = await self._states(look)
+        now = time.monotonic()
+        elapsed, self._planned_at = now - self._planned_at, now
+        waiting = self._question is None and self.memory.source_wait > elapsed
+        ready = "position" in found and not waiting and await self._ready(look, found["position"])
+        planned = plan(look, states, self.memory, elapsed=elapsed, rules=self._rules, ready=ready)
+        # A source that was asked just now has a new time to wait.
+        self.memory = planned.memory if waiting else self._kept(planned.memory)
+        return [type(action).__name__ for action in planned.actions]
+
+    def _kept(self, after: Memory) -> Memory:
+        return Memory(after.seen, self.memory.source_wait, self.memory.source_failures)
+
+    def _look(self, store: Store) -> dict[str, Any] | None:
+        """The ledger, and from where the source is to be asked; in a thread."""
+        if self._looker is None:
+            self._looker = Looker(store, self._paths, shows=self._trigger.shows)
+        self._looker.store = store
+        look = self._looker.look()
+        if look is None:
+            return None
+        if self._trigger.source is None or not look.room(self._rules.max_pending):
+            return {"look": look}
+        try:
+            return {"look": look, "position": self._looker.next_position(look)}
+        except UnreadableRecord:
+            if look.opened:
+                return {"look": look}  # its last transaction begins anew just now
+            raise
+
+    async def _states(self, look: Look) -> Mapping[str, str | None]:
+        """The states of the runs, asked for every few seconds while there are some."""
+        now = time.monotonic()
+        if not look.run_ids or now - self._asked_at < STATES_EVERY:
+            return {}
+        self._asked_at = now
+        return await compat.run_states(self._trigger.dag_id, look.run_ids)
+
+    # --- the source
+
+    async def _ready(self, look: Look, position: Any) -> bool:
+        """Whether the source has rows, or can only be asked elsewhere."""
+        poll = self._trigger.poll
+        try:
+            source = self._made()
+        except Exception as error:  # noqa: BLE001 - whatever its constructor raises
+            self._say(
+                "source", f"The source cannot be asked in the triggerer ({error}); the task asks it now and then."
+            )
+            self.memory = self.memory.asked(max(_BLIND, poll))
+            return True
+        if self._question is None:
+            question = partial(_ask, source, TransactionAttempt(look.allocated + 1, 1), position)
+            thread = _thread(self._trigger.zookeeper_conn_id, self._paths)
+            self._question = asyncio.get_running_loop().run_in_executor(thread, question)
+        answered, _ = await asyncio.wait([self._question], timeout=poll)
+        if not answered:
+            return False  # replays do not wait for it
+        asked, self._question = self._question.result(), None
+        if asked.error is not None:
+            self.memory = self.memory.failed(poll)
+            self._say("source", f"{asked.error} It is asked again, later and later.")
+            return False
+        self._told.pop("source", None)
+        self.memory = self.memory.asked(min(max(poll, asked.cost / _SHARE), max(poll, _LONGEST_PAUSE)))
+        return asked.ready
+
+    def _made(self) -> Source:
+        if self._source is None:
+            assert self._trigger.source is not None
+            classpath, arguments = self._trigger.source
+            self._source = rebuild(classpath, arguments)
+        return self._source
+
+    def close(self) -> None:
+        """Take back a question that its thread has not come to."""
+        if self._question is not None:
+            self._question.cancel()
+
+    def _say(self, about: str, told: str, level: int = logging.WARNING) -> None:
+        """A line, once."""
+        if self._told.get(about) != told:
+            self._told[about] = told
+            self._trigger.log.log(level, "%s", told)
+
+
+def _is_heard(record: logging.LogRecord) -> bool:
+    """Not what a source says whenever it is asked, such as of files that came late: here that is every second."""
+    return not (record.threadName or "").startswith(_ASKING)
+
+
+for _module in ("files", "folders", "partitioned"):
+    logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
+
+
+def _ask(source: Source, attempt: TransactionAttempt, position: Any) -> Asked:
+    before = time.thread_time()
+    try:
+        batch = decide(source, attempt, position)
+    except TxError as error:
+        return Asked(False, error=str(error))
+    return Asked(batch is not None, time.thread_time() - before)

@@ -1,0 +1,283 @@
+"""What the coordinator does in its worker: it plans, and does what is planned. Source: DESIGN §6, PROTOCOL §6.
+
+It may be killed at any line: whatever it has begun is in the ledger, and the next look finds it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.compat import text
+from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.plan import (
+    Action,
+    Allocate,
+    CameBack,
+    Examine,
+    Plan,
+    Replay,
+    RestartDead,
+    Return,
+    Start,
+    Unblock,
+    plan,
+)
+from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.errors import ConfigError, Refused, SourceError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
+
+# While the DAG is paused, nothing is started.
+PAUSED = 60.0
+# Between two questions for the states of runs.
+STATES_EVERY = 3.0
+_ON_ITS_WAY = frozenset({"scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting", "deferred"})
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the coordinator of one topology works; times are in seconds."""
+
+    rules: Rules
+    poll: float
+    linger: float
+    hold: float
+
+
+def allocates(spec: TransactionSpec) -> bool:
+    """Whether the coordinator may allocate: not where each run stands for a batch of its own."""
+    return not spec.source.by_run
+
+
+def shows(spec: TransactionSpec) -> bool:
+    """Whether its committer shows in the ledger while it holds the turn: not where several tasks hold it by turns."""
+    return getattr(spec, "phase", None) is None
+
+
+class Coordination:
+    """What the coordinator does in its worker, until nothing has been done for a while.
+
+    :param store: of the ledger, connected.
+    :param ti: its task instance.
+    :param memory: what it has seen before.
+    """
+
+    def __init__(
+        self,
+        spec: TransactionSpec,
+        pace: Pace,
+        store: Store,
+        ti: Any,
+        log: Any,
+        memory: Memory,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.spec = spec
+        self.pace = pace
+        self.memory = memory
+        self._ledger: Any = spec.ledger(store)  # type: ignore[arg-type]
+        self._looker = Looker(store, spec.paths, shows=shows(spec))
+        self._ti = ti
+        self._log = log
+        self._clock = clock
+        self._sleep = sleep
+        self._planned_at = clock()
+        self._paused = False
+        self._done = 0
+        self._states: Mapping[str, str | None] = {}
+        self._asked_at = float("-inf")
+        self._told: dict[str, str] = {}
+
+    def run(self) -> float:
+        """Plan and do, again and again.
+
+        :return: seconds for which there is nothing to do, whatever happens.
+        :raises StoreError: the ledger cannot be reached, or cannot be read.
+        """
+        idle_since = self._clock()
+        while True:
+            found = self.step()
+            if self._paused:
+                return PAUSED
+            now = self._clock()
+            if self._done:
+                idle_since = now
+            elif now - idle_since >= self.pace.linger and not self._soon(found):
+                return 0.0
+            if not self._done or self.memory.source_wait > 0:
+                self._sleep(self.pace.poll)
+
+    def step(self) -> Plan:
+        """One look, and what follows from it."""
+        self._done = 0
+        look = self._looker.look()
+        if look is None:  # it changes just now
+            return Plan((), 0.0, self.memory)
+        look = replace(look, busy=self._busy(look))
+        now = self._clock()
+        elapsed, self._planned_at = now - self._planned_at, now
+        ready = allocates(self.spec) and self.memory.source_wait <= elapsed
+        found = plan(look, self._run_states(look), self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
+        if any(not isinstance(each, Allocate) for each in found.actions):
+            # What was known of the runs may be some seconds old.
+            states = self._run_states(look, fresh=True)
+            found = plan(look, states, self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
+        self.memory = found.memory
+        if found.actions and self._is_paused(found.actions):
+            return found
+        for action in found.actions:
+            self._do(action)
+        return found
+
+    def _run_states(self, look: Look, *, fresh: bool = False) -> Mapping[str, str | None]:
+        """The states of the runs, asked for every few seconds, or when something has been done."""
+        now = self._clock()
+        if fresh or now - self._asked_at >= STATES_EVERY or not self._states.keys() >= set(look.run_ids):
+            self._states = {run_id: compat.run_state(self._ti, self.spec.dag_id, run_id) for run_id in look.run_ids}
+            self._asked_at = now
+        return self._states
+
+    def _soon(self, found: Plan) -> bool:
+        """Whether something is due before a trigger could wake anybody."""
+        return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
+
+    def _busy(self, look: Look) -> bool | None:
+        """Whether Airflow says that the committer whose turn it is runs, and nothing else of its run is to run."""
+        record = look.opened.get(look.current)
+        if record is None or look.owner is not False:
+            return None
+        found = self._ti.get_task_states(dag_id=self.spec.dag_id, run_ids=[record.run_id]).get(record.run_id, {})
+        states = {text(state) for state in found.values()}
+        return "running" in states and states.isdisjoint(_ON_ITS_WAY)
+
+    def _is_paused(self, actions: Sequence[Action]) -> bool:
+        """Whether runs would only be piled up: while its DAG is paused, none is executed."""
+        if all(isinstance(action, (CameBack, Unblock)) for action in actions):
+            return False
+        self._paused = bool(compat.is_paused(self.spec.dag_id))
+        if self._paused:
+            self._say("paused", f"DAG {self.spec.dag_id} is paused: nothing is started until it goes on.")
+        return self._paused
+
+    # --- what it does
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Examine):
+            return  # it is asked with every look
+        if isinstance(action, Allocate):
+            self._allocate()
+            return
+        self._did()
+        try:
+            if isinstance(action, Start):
+                self._start(action)
+            elif isinstance(action, Replay):
+                self._replay(action)
+            elif isinstance(action, Return):
+                self._return(action)
+            elif isinstance(action, CameBack):
+                self._ledger.came_back(action.run_id)
+            else:
+                self._ledger.unblock()
+                self._log.info("Transaction %s is blocked no more: a person has seen to it.", action.txid)
+        except (compat.RunNotStarted, Refused) as error:
+            self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
+
+    def _allocate(self) -> None:
+        from airflow_tx.processing.begin import allocate
+        from airflow_tx.protocol.step import Begun
+
+        try:
+            answer = allocate(self.spec, self._ledger)
+        except (SourceError, ConfigError, Refused) as error:
+            self.memory = self.memory.failed(self.pace.poll)
+            self._say("source", f"{error} The source is asked again, later and later; replays go on.")
+            return
+        if not isinstance(answer, Begun):
+            self.memory = self.memory.asked(self.pace.poll)
+            return
+        self.memory = self.memory.asked(0.0)
+        self._told.pop("source", None)
+        attempt = answer.attempt
+        failpoint("coordinator.after_allocate", topology=self.spec.topology, txid=attempt.txid)
+        self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.rows)
+        self._did()
+        try:
+            self._create(answer.run_id, answer.run_id)
+        except compat.RunNotStarted as error:
+            self._say(answer.run_id, f"{error} It is tried again, later and later.")
+
+    def _start(self, action: Start) -> None:
+        self.memory = self.memory.tried(action.txid)
+        if self._create(action.run_id, action.key):
+            self._log.info("Transaction %s had no run yet: whoever allocated it was stopped.", action.txid)
+
+    def _create(self, run_id: str, key: str) -> bool:
+        from airflow_tx.processing.begin import conf_of
+
+        created = compat.start_run(self.spec.dag_id, run_id, conf=conf_of(key))
+        if created:
+            self._log.info("Run %s is started", run_id)
+        return created
+
+    def _replay(self, action: Replay) -> None:
+        from airflow_tx.processing.begin import conf_of
+        from airflow_tx.protocol.recovery import ReplayRequest
+        from airflow_tx.protocol.step import AlreadyCommitted, Blocked, ReplayNoted
+
+        self.memory = self.memory.tried(action.txid)
+        attempt = TransactionAttempt(action.txid, action.attempt)
+        request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)
+        answer = self._ledger.note_replay(request)
+        if isinstance(answer, Blocked):
+            self._block(action, attempt)
+        if isinstance(answer, (AlreadyCommitted, Blocked)):
+            return
+        assert isinstance(answer, ReplayNoted)
+        if not answer.first and not action.noted:
+            return  # somebody else is at it
+        failpoint("coordinator.after_note", topology=self.spec.topology, txid=action.txid, attempt=action.attempt)
+        counted = (
+            f"automatic replay {answer.count} of {self.pace.rules.max_replays}" if action.counts else "not counted"
+        )
+        self._log.info("Transaction %s is replayed (%s): %s", attempt, counted, action.reason)
+        if isinstance(action, RestartDead):
+            compat.restart_dead(self.spec.dag_id, action.run_id)
+        else:
+            compat.start_run(self.spec.dag_id, action.run_id, conf=conf_of(action.key), reset=True)
+
+    def _block(self, action: Replay, attempt: TransactionAttempt) -> None:
+        self.memory = self.memory.blocked(action.txid)
+        topology, txid = self.spec.topology, action.txid
+        self._log.error(
+            "Transaction %s is replayed no more, after %s replays in a row: %s. Nothing commits after it until a "
+            "person has seen to it: airflow tx replay %s %s, or airflow tx skip %s %s",
+            attempt, self.pace.rules.max_replays, action.reason, topology, txid, topology, txid,
+        )  # fmt: skip
+
+    def _return(self, action: Return) -> None:
+        if action.txid is not None:
+            self.memory = self.memory.tried(action.txid)
+        self._log.info("Run %s had yielded its run slot; the way is free, and it is started again.", action.run_id)
+        compat.start_run(self.spec.dag_id, action.run_id, reset=True)
+        self._ledger.came_back(action.run_id)
+
+    def _did(self) -> None:
+        self._done += 1
+        self._asked_at = float("-inf")
+
+    def _say(self, about: str, told: str) -> None:
+        """A warning, once."""
+        if self._told.get(about) != told:
+            self._told[about] = told
+            self._log.warning("%s", told)

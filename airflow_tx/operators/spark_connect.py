@@ -1,0 +1,104 @@
+"""`SparkConnectBatchOperator`: one transaction's batch is processed on a warm Spark Connect server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk import BaseOperator
+
+from airflow_tx.connections.spark import connect_url
+from airflow_tx.errors import ConfigError
+from airflow_tx.operators.spark_submit import acknowledge, describe
+from airflow_tx.spark.submit import explain, find_application
+from airflow_tx.staging import Manifest, read_manifest
+from airflow_tx.staging.area import dir_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    from airflow_tx.processing.task import Processing
+
+
+class SparkConnectBatchOperator(BaseOperator):
+    """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
+
+    The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
+    the process of the task, its DataFrames on the server. What it emits are XComs: ``operator.output["counts"]``.
+
+    The staging area has to be where the server, its executors and the task all reach it; output that does not lie
+    there whole is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
+    been idle for long; what that writes nobody reads.
+
+    :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: connection of type spark_connect.
+    :param application_args: as ``batch.args``.
+    :param inputs: output of other tasks, as for SparkBatchOperator.
+    :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
+    """
+
+    stages_output = True
+    template_fields: Sequence[str] = ("application", "conn_id", "application_args", "inputs")
+    ui_color = "#FF9933"
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_connect_default",
+        application_args: Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.application = application
+        self.conn_id = conn_id
+        self.application_args = application_args
+        self.inputs = dict(inputs or {})
+        self._session: Any = None
+
+    @property
+    def output(self) -> PlainXComArg:
+        """What the application emits: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
+
+    def execute(self, context: Context) -> None:
+        """Process the batch of the run's transaction: announce, run, check the output, acknowledge."""
+        from airflow_tx.processing.task import Processing
+
+        with Processing.running(context) as processing:
+            if processing.rows is None:
+                self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
+                return
+            acknowledge(context, processing, self._run(context, processing))
+
+    def on_kill(self) -> None:
+        """End the session, and what it runs on the server."""
+        if self._session is not None:
+            from airflow_tx.spark.connect import end
+
+            end(self._session)
+
+    def _run(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.spark.connect import process, session
+
+        descriptor, dag_file = describe(processing, self.inputs), context["dag"].fileloc
+        script = find_application(self.application, dag_file)
+        if "://" in script:
+            remedy = "It runs in the process of the task: give the path of a file."
+            raise ConfigError(option="application of SparkConnectBatchOperator", value=script, remedy=remedy)
+        url = connect_url(self.conn_id)
+        self.log.info("Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, script)
+        arguments = [str(argument) for argument in self.application_args or ()]
+        where = dir_of(processing.staging, descriptor)
+        with session(url, tag=str(descriptor), server=f"connection {self.conn_id}") as self._session:
+            try:
+                process(self._session, script, descriptor, arguments, beside=dag_file)
+                return read_manifest(where)
+            except Exception as error:
+                raise explain(where, script, error) from error

@@ -1,0 +1,208 @@
+"""`SparkBatchOperator`: one Spark application processes one transaction's batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_tx.connections.lookup import airflow_connection, handed_over
+from airflow_tx.connections.spark import spark_connection
+from airflow_tx.errors import StagingError
+from airflow_tx.spark.submit import (
+    AttemptStore,
+    KeyValues,
+    application_args,
+    driver_environment,
+    explain,
+    find_application,
+    request_digest,
+)
+from airflow_tx.staging import Descriptor, Manifest, TaskTry, TryDir, read_manifest, write_descriptor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    from airflow_tx.processing.task import Processing
+    from airflow_tx.sources.api import Source
+
+
+class SparkBatchOperator(SparkSubmitOperator):
+    """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
+
+    The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
+    A retry in the same attempt takes up a driver that still runs in a cluster, if it would ask for the very same: rows,
+    inputs, application, arguments and connection. Another attempt never does.
+
+    A task killed with SIGKILL does not stop its driver: that one writes into a folder which nobody reads.
+
+    :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: Spark connection; unlike SparkSubmitOperator, which then means YARN, a missing one is an error.
+    :param application_args: further arguments, as ``batch.args``.
+    :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
+        of ``inputs={"counts": other.output["counts"]}``.
+    :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
+    :param deploy_mode: client or cluster; None: as the connection says.
+    :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
+    """
+
+    stages_output = True
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "inputs")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_default",
+        spark_binary: str | None = None,
+        deploy_mode: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            application=application,
+            conn_id=conn_id,
+            spark_binary=spark_binary,
+            deploy_mode=deploy_mode,
+            retries=retries,
+            retry_delay=retry_delay,
+            **kwargs,
+        )
+        self.conn_id = conn_id
+        self.spark_binary = spark_binary
+        self.deploy_mode = deploy_mode
+        self.inputs = dict(inputs or {})
+        self._own_try = self._task_try = ""
+
+    @property
+    def output(self) -> PlainXComArg:
+        """What the application emits: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
+
+    def execute(self, context: Context) -> None:
+        """Process the batch of the run's transaction: announce, submit, check the output, acknowledge."""
+        from airflow_tx.processing.task import Processing
+
+        with Processing.running(context) as processing:
+            if processing.rows is None:
+                self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
+                return
+            descriptor = describe(processing, self.inputs)
+            store = self._store(context, descriptor)
+            manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing, descriptor)
+            acknowledge(context, processing, manifest)
+            self._forget_driver(store)
+
+    def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
+        """Where a driver is kept that a retry may take up, if it would ask for the very same."""
+        kept = context.get("task_state_store")
+        if kept is None:
+            return None
+        asked = request_digest(descriptor, self.application, self.application_args, self.conn_id)
+        return AttemptStore(kept, descriptor.attempt, asked)
+
+    def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
+        self.log.info(
+            "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
+        )
+        self._prepare(context["dag"].fileloc, processing.source)
+        self.name = str(descriptor)
+        self.application_args = application_args(
+            write_descriptor(processing.staging, descriptor), self.application_args
+        )
+        self._own_try = self._task_try = descriptor.task.task_try
+        try:
+            super().execute(context)
+        except Exception as error:
+            raise explain(self._where(processing), self.application, error) from error
+        try:
+            return read_manifest(self._where(processing))
+        except StagingError as error:
+            # The driver ended well and left nothing: the next try must not take it up again.
+            self._forget_driver(context["task_state_store"])
+            raise explain(self._where(processing), self.application, error) from error
+
+    def _prepare(self, dag_file: str, source: Source) -> None:
+        """Refuse what cannot work before anything is submitted."""
+        connection = spark_connection(self.conn_id)
+        extra = connection.extra_dejson
+        self.application = find_application(self.application, dag_file)
+        if (self.deploy_mode or extra.get("deploy-mode")) != "cluster":
+            added = driver_environment(
+                os.environ,
+                dag_file=dag_file,
+                binary=self.spark_binary or extra.get("spark-binary") or "spark-submit",
+                local=(connection.host or connection.conn_type or "").startswith("local"),
+            )
+            for conn_id, kind in source.connections().items():
+                added |= handed_over(airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind))
+            # This process belongs to the one task; spark-submit inherits from it.
+            os.environ.update(added)
+
+    def _where(self, processing: Processing) -> TryDir:
+        task = TaskTry(processing.task.task_id, processing.task.map_index, self._task_try)
+        where: TryDir = processing.staging.try_dir(processing.topology, processing.attempt, task)
+        return where
+
+    def _forget_driver(self, store: KeyValues | None) -> None:
+        if store is not None:
+            store.delete(self.external_id_key)
+
+    # A driver writes into the folder of the try that submitted it. So the two are kept together, and a try that takes
+    # up a driver of an earlier one looks for the output there.
+
+    def submit_job(self, context: Context) -> Any:
+        """Submit; what is kept of it names the driver and the try it works for."""
+        # A driver of an earlier try may have been asked about, and found failed.
+        self._task_try = self._own_try
+        return {"driver": super().submit_job(context), "try": self._task_try}
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """What the cluster says of the driver."""
+        return super().get_job_status(self._driver(external_id), context)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for the driver's end."""
+        super().poll_until_complete(self._driver(external_id), context)
+
+    def get_job_result(self, external_id: Any, context: Context) -> None:
+        """The output is read from the staging area."""
+        self._driver(external_id)
+
+    def _driver(self, external_id: Mapping[str, Any]) -> Any:
+        self._task_try = external_id["try"]
+        return external_id["driver"]
+
+
+def describe(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
+    """What an application needs to know to process the batch of a task.
+
+    :param inputs: references by name.
+    :raises StagingError: one of these outputs is not there whole.
+    """
+    from airflow_tx.processing.inputs import inputs_of
+
+    return Descriptor(
+        topology=processing.topology,
+        attempt=processing.attempt,
+        task=processing.task,
+        rows=processing.rows,
+        source=processing.source.serialize(),
+        root=processing.staging.root,
+        inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
+    )
+
+
+def acknowledge(context: Context, processing: Processing, manifest: Manifest) -> None:
+    """Push references to what an application emitted, one XCom each, and ack them."""
+    refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
+    for name, ref in refs.items():
+        context["ti"].xcom_push(key=name, value=ref)
+    processing.ack(list(refs.values()), manifest.consumed_rows)

@@ -1,0 +1,189 @@
+"""What `begin` asks: the ledger for a transaction, and, if the ledger wants to know, the source and Airflow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.errors import SourceError, TxError
+from airflow_tx.processing.lag import emit_lag
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch import BeginRequest, Proposed
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding, Counter, dumps
+from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
+from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.compat import RunInfo
+    from airflow_tx.protocol.api import Store
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.paths import Paths
+
+log = logging.getLogger(__name__)
+
+CONF = "airflow_tx"
+"""Where a run's configuration says what it is for."""
+
+
+def ask(
+    spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool, log: Any = log
+) -> Begun | NoData | WindowFull | AlreadyCommitted:
+    """Ask for the transaction of a run, and send how far the source is ahead.
+
+    :param ti: the task instance of `begin`.
+    :param retry: whether Airflow retried it, rather than somebody cleared it.
+    :raises Refused: see `Ledger.begin`.
+    :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
+    """
+    with spec.store() as store:
+        ledger = spec.ledger(store)
+        answer = ledger.begin(
+            make_request(spec, ti, run, ledger, retry=retry),
+            decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
+            decide_again=lambda attempt, rows: decide_again(_of(spec, run), attempt, rows),
+            run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
+            is_current=lambda: compat.is_current(str(ti.id)),
+        )
+        if not isinstance(answer, AlreadyCommitted):
+            emit_lag(spec, ledger, log)
+        return answer
+
+
+def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFull:
+    """Give the next transaction to a run that does not exist yet; the answer names it.
+
+    :raises Refused, SourceError, ConfigError: nothing was allocated.
+    """
+    request = BeginRequest(spec.request, None, "", "", retry=False, tasks=_messages(spec, ledger))
+    answer = ledger.begin(
+        request,
+        decide=lambda attempt, position: _decide(spec, spec.source, ledger, attempt, position),
+        run_state=lambda run_id: None,  # asked for other runs of the same key only
+    )
+    assert not isinstance(answer, AlreadyCommitted), "there is no key"
+    return answer
+
+
+def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
+    """The event that wakes a `begin` which waits for room in the window; None: none yet.
+
+    :param key: of its run. Another `begin` of the run, thought dead, may have taken a transaction for it meanwhile:
+        then nobody else makes room by committing that one.
+    """
+    read = Reader(store)
+    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    own = key is not None and read.peek_if_any(Binding, paths.run(key)) is not None
+    return {"current": current} if own or allocated + 1 < current + max_pending else None
+
+
+def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *, retry: bool) -> BeginRequest:
+    """What the run asks for."""
+    return BeginRequest(
+        topology=spec.request,
+        key=key_of(spec, run),
+        run_id=ti.run_id,
+        task_try=str(ti.id),
+        retry=retry,
+        tasks=_messages(spec, ledger),
+    )
+
+
+def key_of(spec: TransactionSpec, run: RunInfo) -> str:
+    """The run's identity; a run that was deleted and made anew is told whose place it takes."""
+    return _given_key(run) or spec.source.key(run)
+
+
+def _given_key(run: RunInfo) -> str | None:
+    given = run.conf.get(CONF)
+    return str(given["key"]) if isinstance(given, dict) and given.get("key") else None
+
+
+def _of(spec: TransactionSpec, run: RunInfo) -> Source:
+    """The source as it is to be asked for the batch of this run; one that was made anew has no dates of its own."""
+    key = _given_key(run)
+    return spec.source.of_run(run) if key is None else spec.source.of_key(key)
+
+
+def conf_of(key: str) -> dict[str, Any]:
+    """The configuration of a run that is made anew for a transaction of this key."""
+    return {CONF: {"key": key}}
+
+
+def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
+    return {task: f"{ledger.ids.message_id():016x}" for task in spec.tasks}
+
+
+def _sized(source: Source, ledger: Ledger) -> Source:
+    """The source with the limit of its next batch; what the last ones took is read only if that matters."""
+    if source.batch_size is None:
+        return source
+    return source.sized(ledger.pace() if source.batch_size.target_seconds is not None else ())
+
+
+def _decide(
+    spec: TransactionSpec, source: Source, ledger: Ledger, attempt: TransactionAttempt, position: Any
+) -> Proposed | None:
+    """Ask the source, once it is known that the output of the tasks can be staged.
+
+    :raises SourceError, ConfigError: nothing was allocated.
+    """
+    if spec.stages:
+        spec.staging().check()
+    return decide(_sized(source, ledger), attempt, position)
+
+
+def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+    """Ask the source for the rows of a transaction; None if it has none. Whatever goes wrong there is one line.
+
+    :param position: where the transaction before it ended.
+    :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
+    """
+    with _asked(source, f"transaction {attempt.txid} after position {dumps(position)[:200]}"):
+        batch = source.decide(attempt, position) if source.is_ready() else None
+        if batch is not None:
+            dumps([batch.rows, batch.position, batch.begin])
+    if batch is None:
+        return None
+    if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"transaction {attempt.txid} has rows {dumps(batch.rows)[:200]}, and ends where the one before it "
+            f"ended, at {dumps(position)[:200]}: the next one would have them again",
+            remedy="Nothing was allocated; let the source give a position that lies after the rows.",
+        )
+    begins = batch.begin if isinstance(batch.begin, dict) else None
+    return Proposed(batch.rows, batch.position, batch.size, begins)
+
+
+def decide_again(source: Source, attempt: TransactionAttempt, rows: Any) -> Any:
+    """Ask the source for the rows of the same place as they are now; whatever goes wrong there is one line.
+
+    :param rows: as they were decided before.
+    :raises SourceError: the source failed, or what it said is no plain JSON.
+    """
+    with _asked(source, f"transaction {attempt.txid} with rows {dumps(rows)[:200]}"):
+        again = source.decide_again(attempt, rows)
+        dumps(again)
+    return again
+
+
+@contextmanager
+def _asked(source: Source, what: str) -> Iterator[None]:
+    """A question to the source, after which it gives back its connections."""
+    try:
+        yield
+    except TxError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"{what}: {type(error).__name__}: {error}",
+            remedy="Nothing was allocated; correct the source, then clear this task.",
+        ) from error
+    finally:
+        source.close()

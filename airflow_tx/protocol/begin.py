@@ -1,0 +1,200 @@
+"""The step `begin`: a run's identity becomes an attempt of a transaction. Source: PROTOCOL §3, §5 (re-admission)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from airflow_tx.errors import SkippedTransaction, UnknownTransaction
+from airflow_tx.protocol import garbage
+from airflow_tx.protocol.api import Create, Put, Write
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
+from airflow_tx.protocol.correction import decided_anew
+from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.metadata import position_after, position_before, unmoved
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    History,
+    Metadata,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
+from airflow_tx.protocol.replay import replay
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    Begun,
+    Decision,
+    NeedBatch,
+    NeedRows,
+    NeedTopology,
+    NoData,
+    Result,
+    Stamp,
+    WindowFull,
+    is_committed,
+)
+from airflow_tx.protocol.topology import check_claim, is_current
+
+
+def begin(
+    read: Reader,
+    stamp: Stamp,
+    *,
+    paths: Paths,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    run_states: Mapping[str, str | None],
+    current: Mapping[str, bool],
+) -> Decision | Result:
+    """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
+
+    :param current: per try found in the ledger, whether the asking one was its task's current one after that.
+    :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
+    """
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return NeedTopology()
+    check_claim(topology, paths, request.topology)
+    if not is_current(topology, request.topology):
+        return NeedTopology()
+    if request.key is None:
+        return _allocate(read, stamp, paths, topology, request, proposal, None)
+    binding = read.find(Binding, paths.run(request.key))
+    if binding is None:
+        return _allocate(read, stamp, paths, topology, request, proposal, None)
+    record = read.find(TransactionRecord, paths.transaction(binding.txid))
+    if record is None:
+        return _final(read, stamp, paths, topology, request, proposal, binding.txid)
+    return replay(read, stamp, paths, topology, request, proposal, run_states, current, binding.txid, record)
+
+
+def _final(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    topology: TopologyRecord,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    txid: int,
+) -> Decision | Result:
+    if is_committed(read, paths, txid):
+        return AlreadyCommitted(txid)
+    skipped = read.find(Skipped, paths.skipped(txid))
+    if skipped is None:
+        raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
+    if skipped.readmit is None:
+        raise SkippedTransaction(topology=paths.topology, txid=txid)
+    return _allocate(read, stamp, paths, topology, request, proposal, _Readmission(txid, skipped))
+
+
+@dataclass(frozen=True)
+class _Readmission:
+    """The skipped transaction whose rows are taken again."""
+
+    txid: int
+    skipped: Skipped
+
+    def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
+        """It is `txid` now, once and for all."""
+        done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
+        writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
+        history = read.find(History, paths.history(self.txid))
+        if history is not None:
+            told = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
+            writes.append(Put(paths.history(self.txid), encode(told)))
+        return tuple(writes)
+
+
+def _allocate(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    topology: TopologyRecord,
+    request: BeginRequest,
+    proposal: Proposal | None,
+    readmission: _Readmission | None,
+) -> Decision | Result:
+    current = read.peek(Counter, paths.current)
+    allocated = read.get(Counter, paths.allocated)
+    txid = allocated.txid + 1
+    if not txid < current.txid + request.topology.max_pending:
+        return WindowFull(current.txid, allocated.txid, request.topology.max_pending)
+    position = position_before(read, paths, txid)
+    base = digest(position)
+    partitioned = request.topology.partitioned
+    place, size, begins = going_on_at(read, paths, topology, position), None, None
+    if readmission is not None:
+        rows = readmission.skipped.rows
+        if rows is not None:
+            rows = decided_anew(TransactionAttempt(txid, 1), rows, proposal)
+            if isinstance(rows, NeedRows):
+                return rows
+        after = unmoved(position, rows, partitioned=partitioned)
+    else:
+        if proposal is None or not proposal.answers(txid, place.digest):
+            return NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest)
+        if proposal.batch is None:
+            return NoData(txid)
+        rows, after, size, begins = Proposed(*proposal.batch)
+        if request.topology.source_kind == "transactional":
+            begins = None  # its replays have the same rows
+    ended = position_after(position, after, partitioned=partitioned)
+    key = request.key if request.key is not None else _unused_key(read, paths, txid)
+    record = TransactionRecord(
+        key=key,
+        run_id=request.run_id or key,
+        request=request.task_try,
+        attempt=1,
+        epoch=1,
+        op=stamp.op,
+        phase=Phase.PROCESSING,
+        base=base,
+        ended=digest(ended),
+        rows_digest=digest(rows),
+        tasks=dict(request.tasks),
+        created=stamp.now,
+        began=stamp.now,
+        pinned=readmission is not None,
+        size=size,
+        lost=[] if readmission is not None else place.passed(after),
+        birth=stamp.op,
+        acks=garbage.acks_of(stamp, txid, 1),
+    )
+    binding = encode(Binding(txid))
+    writes = (
+        Put(paths.allocated, encode(Counter(txid))),
+        Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
+        Create(paths.meta(txid), encode(Metadata(1, rows, ended, begin=begins))),
+        Create(paths.transaction(txid), encode(record)),
+        Create(paths.acks(txid, record.acks), b""),
+        *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
+    )
+    result = Begun(
+        TransactionAttempt(txid, 1, record.birth),
+        rows,
+        ended,
+        record.rows_digest,
+        replay=False,
+        run_id=record.run_id,
+        size=size,
+        lost=tuple(record.lost),
+    )
+    return Decision(writes, result, paths.transaction(txid))
+
+
+def _unused_key(read: Reader, paths: Paths, txid: int) -> str:
+    """`tx-<txid>`, unless a run that somebody started by hand was called so."""
+    key, number = f"tx-{txid}", 1
+    while read.find(Binding, paths.run(key)) is not None:
+        number += 1
+        key = f"tx-{txid}-{number}"
+    return key

@@ -1,0 +1,227 @@
+"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: PROTOCOL §§2, 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_tx.errors import (
+    FailedTransaction,
+    RowsChanged,
+    StaleBatch,
+    StateMissing,
+)
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.end import check_names, check_token, ended, history_of
+from airflow_tx.protocol.metadata import position_before
+from airflow_tx.protocol.output import same_output
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import newest
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import (
+    Counter,
+    Outcome,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
+from airflow_tx.protocol.step import (
+    AlreadyCommitted,
+    Committed,
+    Decision,
+    Done,
+    Granted,
+    NotYet,
+    Restarted,
+    Result,
+    Stamp,
+    ToBeSkipped,
+    is_another,
+    is_committed,
+)
+
+
+@dataclass(frozen=True)
+class AcquireRequest:
+    """What a committer knows when it asks for the turn.
+
+    :param epoch: as `processed` gave it, before the output was read.
+    :param rows_digest: of the rows its run processed.
+    :param outputs: per transactional state, what it is about to write, as `output_text` gives it.
+    :param states: names of the states whose fence it is about to raise.
+    :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
+    """
+
+    attempt: TransactionAttempt
+    epoch: int
+    rows_digest: str
+    outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
+    states: tuple[str, ...] = ()
+    by_phase: bool = False
+
+
+def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str) -> Decision | Result:
+    """Take the turn to commit, outranking whoever held it for this transaction.
+
+    :param nonce: random, of this grant alone.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
+        as it is.
+    """
+    attempt = request.attempt
+    record = newest(read, paths, attempt, "commit")
+    if isinstance(record, AlreadyCommitted):
+        return record
+    if record.phase is Phase.FAILED and record.skip is None:
+        raise FailedTransaction(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            reason=record.error or "no reason noted",
+        )
+    current = read.get(Counter, paths.current)
+    if current.txid != attempt.txid:
+        return NotYet(current.txid)
+    if record.skip is not None:
+        return ToBeSkipped(attempt.txid)
+    if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
+        return Restarted()
+    _check_rows(record, request)
+    lost = set(record.fenced) - set(request.states)
+    if lost:
+        raise StateMissing(topology=paths.topology, txid=attempt.txid, states=", ".join(sorted(lost)))
+    topology = read.get(TopologyRecord, paths.record)
+    check_names(topology, paths, attempt.txid, request.states)
+    before = position_before(read, paths, attempt.txid)
+    if digest(before) != record.base:
+        raise StaleBatch(
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            base=record.base,
+            previous=attempt.txid - 1,
+            found=digest(before),
+        )
+    epoch = record.epoch + 1
+    changed = {
+        state: found
+        for state, found in record.outputs.items()
+        if not same_output(found, request.outputs.get(state, found))
+    }
+    taken = replace(
+        record,
+        phase=Phase.COMMITTING,
+        epoch=epoch,
+        nonce=nonce,
+        granted=True,
+        # What an earlier grant may have begun to write stays, until it is proved that it has not.
+        outputs={**request.outputs, **record.outputs},
+        granted_at=stamp.now,
+        fenced=sorted({*record.fenced, *request.states}),
+        by_phase=request.by_phase,
+        error=None,
+        op=stamp.op,
+    )
+    result = replace(Granted.of(topology, taken, stamp, before), changed=changed)
+    return Decision(
+        (Put(paths.transaction(attempt.txid), encode(taken)),),
+        result,
+        paths.transaction(attempt.txid),
+    )
+
+
+def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
+    txid, attempt = request.attempt.txid, request.attempt.attempt
+    if record.to_change is not None:  # and a task that was started again has brought it back from FAILED
+        told = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
+        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=told)
+    if record.rows_digest != request.rows_digest:
+        raise RowsChanged(
+            txid=txid,
+            attempt=attempt,
+            digest=request.rows_digest,
+            found=record.rows_digest,
+        )
+
+
+def take_output(
+    read: Reader, stamp: Stamp, *, paths: Paths, token: Token, outputs: Mapping[str, str]
+) -> Decision | Result:
+    """Note another output than an earlier grant was about to write.
+
+    It is proved by then that the states hold nothing of the transaction: their fences are at this token, so no earlier
+    grant can write any more, and as long as the ledger holds it there is no later one.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    path = paths.transaction(token.txid)
+    record = check_token(read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token)
+    noted = replace(record, outputs={**record.outputs, **outputs}, op=stamp.op)
+    return Decision((Put(path, encode(noted)),), Done(), path)
+
+
+def commit_failed(
+    read: Reader, stamp: Stamp, *, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
+) -> Decision | Result:
+    """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
+
+    Of one grant the first failure is noted: those of other tasks of its phase follow from it.
+
+    :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    record = newest(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
+        return Done()
+    granted = record.phase is Phase.COMMITTING
+    if epoch != record.epoch and (granted or epoch is not None):
+        return Done()  # a newer grant, or a task that works again, has replaced it
+    if granted and record.error is not None:
+        return Done()
+    failed = replace(record, failures=record.failures + 1, error=reason[:500], op=stamp.op)
+    path = paths.transaction(attempt.txid)
+    return Decision((Put(path, encode(failed)),), Done(), path)
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What a committer says when everything is written.
+
+    :param states: names of the states whose fence its grant has raised.
+    :param rows: rows of the batch, if counted.
+    :param history: how many final transactions are remembered.
+    """
+
+    token: Token
+    states: tuple[str, ...]
+    rows: int | None
+    ack_val: int
+    history: int
+
+
+def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) -> Decision | Result:
+    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
+
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    token = request.token
+    txid = token.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None and is_committed(read, paths, txid) and not is_another(read, paths, txid, token.birth):
+        return Committed(txid, here=False)
+    topology = read.get(TopologyRecord, paths.record)
+    record = check_token(record, topology, token)
+    told = replace(
+        history_of(record, stamp, txid, Outcome.COMMITTED), rows=request.rows, ack_val=f"{request.ack_val:016x}"
+    )
+    writes = ended(
+        read,
+        stamp,
+        paths=paths,
+        topology=topology,
+        record=record,
+        history=told,
+        states=request.states,
+        limit=request.history,
+    )
+    return Decision(writes, Committed.first(topology, txid), paths.history(txid))

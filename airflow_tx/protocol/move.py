@@ -1,0 +1,258 @@
+"""A topology gets another name, another DAG, or an end. Source: PROTOCOL §1.
+
+A ledger may hold more records than one multi takes, so the first multi closes it: the topology record becomes a mark
+that names the command, and whoever comes is told so. Whatever dies in between, the command can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.errors import MoveRefused, OutcomeUnknown, RequirementFailed, UnknownTransaction
+from airflow_tx.protocol.api import Create, Delete, Put, Store, Unchanged, Write
+from airflow_tx.protocol.audit import Audit, note
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import FORMAT, Counter, TopologyRecord, decode, dumps, encode
+from airflow_tx.protocol.step import Decision, Done, Repaired, Stamp
+
+RENAME = "rename"
+_TOGETHER = 100  # records in one multi
+_BYTES = 200_000
+
+
+def mark_of(data: bytes) -> Mapping[str, Any] | None:
+    """What `close` left in place of a topology record; None: it is none of its marks."""
+    try:
+        found = json.loads(data)
+        return found if "moving" in found else None
+    except (ValueError, TypeError):
+        return None
+
+
+class Mover:
+    """What a person may do to a topology as a whole.
+
+    :param ledger: of the topology.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._store: Store = ledger.store
+        self._paths = ledger.paths
+
+    def record(self) -> TopologyRecord:
+        """The topology record, also while it is being renamed or deleted.
+
+        :raises UnknownTransaction: there is no such topology.
+        :raises UnreadableRecord: it is damaged, or being reset.
+        """
+        node = self._store.get(self._paths.record)
+        if node is None:
+            raise UnknownTransaction(what=f"topology {self._paths.topology!r}", path=self._paths.record)
+        mark = mark_of(node.data)
+        data = node.data if mark is None else dumps({"format": FORMAT, **mark["record"]}).encode()
+        return decode(TopologyRecord, self._paths.record, data)
+
+    # --- another name -----------------------------------------------------------------------------------------------
+
+    def claim(self, dag_id: str, audit: Audit) -> Repaired:
+        """Let another DAG have the topology, under the name that it has."""
+
+        def step(read: Reader, stamp: Stamp) -> Decision:
+            record = read.get(TopologyRecord, self._paths.record)
+            current = read.peek(Counter, self._paths.current).txid
+            told = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
+            noted = note(read, stamp, self._paths, audit, what=RENAME, generation=record.generation, told=told)
+            after = replace(record, dag_id=dag_id, op=stamp.op)
+            writes = (Put(self._paths.record, encode(after)), *noted)
+            return Decision(writes, Repaired(record.generation, current, told), self._paths.record)
+
+        return self._repaired(step)
+
+    def rename(self, new: Paths, dag_id: str, audit: Audit) -> Repaired:
+        """Give the topology another name. Its incarnation stays, so its states know it again.
+
+        :param new: where it is to be. A ledger that a renamed DAG has made there is replaced, unless it has committed.
+        :raises MoveRefused: there is a ledger with transactions of its own.
+        """
+        old = self._paths
+        command = f"airflow tx rename {old.topology} {new.topology} --why TEXT"
+        self._store.ensure(new.root)
+        moved = Mover(Ledger(self._store, new, clock=self._ledger.clock, ids=self._ledger.ids))
+        record = self.record()
+        if not self.is_at(new, record):
+            op = self._close(f"being renamed to {new.topology}: {command}", new, command)
+            moved._guarded(op, moved._emptied())
+            moved._guarded(op, self._copied(new))
+            moved._finish(old, op, record, dag_id, audit)
+        self._remove()
+        current = Reader(self._store).peek(Counter, new.current).txid
+        return Repaired(record.generation, current, f"topology {old.topology} is called {new.topology} now")
+
+    def check_free(self, new: Paths) -> None:
+        """Find out whether a topology may be called so.
+
+        :raises MoveRefused: there is a ledger with transactions of its own.
+        """
+        self._check_free(Reader(self._store), new)
+
+    def is_at(self, new: Paths, record: TopologyRecord) -> bool:
+        """Whether an earlier call has got so far that only the old records are left."""
+        node = self._store.get(new.record)
+        if node is None or mark_of(node.data) is not None:
+            return False
+        return decode(TopologyRecord, new.record, node.data).incarnation == record.incarnation
+
+    def _close(self, told: str, new: Paths | None, command: str) -> str:
+        """Put the marks; the nonce that they hold stands for this very call: whoever comes later outranks it."""
+        old = self._paths
+        op = self._ledger.ids.nonce()
+
+        def step(read: Reader, stamp: Stamp) -> Decision:
+            node = read.raw(old.record)
+            if node is None:
+                raise UnknownTransaction(what=f"topology {old.topology!r}", path=old.record)
+            before = mark_of(node)
+            if before is not None and before["moving"] != command:
+                raise self._refused(f"it is {before['format']}", "Let that be done first.")
+            record = before["record"] if before is not None else json.loads(node)
+            if before is None:
+                decode(TopologyRecord, old.record, node)  # whatever else it is stays
+            mark = dumps({"format": told, "moving": command, "record": record, "by": op, "op": stamp.op}).encode()
+            writes: list[Write] = [Put(old.record, mark)]
+            if new is not None:
+                there = self._check_free(read, new)
+                writes += [] if read.exists(new.base) else [Create(new.base, b"")]
+                writes.append(Put(new.record, mark) if there else Create(new.record, mark))
+            return Decision(tuple(writes), Done(), old.record)
+
+        self._ledger.run(step)
+        return op
+
+    def _check_free(self, read: Reader, new: Paths) -> bool:
+        """Whether there is something that has to go first."""
+        node = read.raw(new.record)
+        if node is None:
+            return False
+        mark = mark_of(node)
+        if mark is not None:
+            if mark["record"]["incarnation"] != self.record().incarnation:
+                raise self._refused(f"topology {new.topology} is {mark['format']}", "Let that be done first.")
+            return True
+        record = decode(TopologyRecord, new.record, node)
+        current = read.find(Counter, new.current)
+        if record.states or (current is not None and current.txid > 1):
+            raise self._refused(
+                f"topology {new.topology} of DAG {record.dag_id!r} has committed transactions of its own",
+                f"Choose another name, or, if that one is over: airflow tx delete {new.topology} --why TEXT",
+            )
+        return True
+
+    def _copied(self, new: Paths) -> Iterator[Write]:
+        old = self._paths
+        for path, data in self._below(old.base):
+            if path not in (old.record, old.owner):
+                target = new.base + path.removeprefix(old.base)
+                if target != new.base:
+                    yield Create(target, data)
+
+    def _finish(self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit) -> None:
+        """The new record, which is the moment from which the topology has its new name."""
+        new = self._paths
+
+        def step(read: Reader, stamp: Stamp) -> Decision:
+            self._check_mine(read.raw(new.record), op)
+            self._check_mine(read.raw(old.record), op)
+            told = f"it was called {old.topology}, of DAG {record.dag_id}"
+            noted = note(read, stamp, new, audit, what=RENAME, generation=record.generation, told=told)
+            after = replace(record, dag_id=dag_id, op=stamp.op)
+            return Decision((Put(new.record, encode(after)), *noted), Done(), new.record)
+
+        self._ledger.run(step)
+
+    # --- an end -----------------------------------------------------------------------------------------------------
+
+    def close_for_deletion(self) -> None:
+        """Nobody can use the topology from now on, and whoever tries is told so.
+
+        :raises UnknownTransaction: there is no such topology.
+        """
+        command = f"airflow tx delete {self._paths.topology} --why TEXT"
+        self._close(f"being deleted: {command}", None, command)
+
+    def delete(self) -> None:
+        """Delete every record of a topology that is closed."""
+        self._remove()
+
+    # --- portions ---------------------------------------------------------------------------------------------------
+
+    def _remove(self) -> None:
+        record = self._paths.record
+        node = self._store.get(record)
+        if node is None:
+            return
+        mark = mark_of(node.data)
+        assert mark is not None, "it is closed"
+        self._guarded(mark["by"], self._emptied())
+        try:
+            self._store.multi([], [Delete(record), Delete(self._paths.base)])
+        except (RequirementFailed, OutcomeUnknown):
+            self._store.sync()
+            if self._store.get(record) is not None:
+                raise
+
+    def _emptied(self) -> Iterator[Write]:
+        """Deletions of all that lies below, children first, the record aside."""
+        below = [path for path, _ in self._below(self._paths.base)]
+        return (Delete(path) for path in reversed(below) if path not in (self._paths.base, self._paths.record))
+
+    def _guarded(self, op: str, writes: Iterator[Write]) -> None:
+        """Make writes in portions, each only as long as no later call has taken over."""
+        portion: list[Write] = []
+        size = 0
+        for write in writes:
+            portion.append(write)
+            size += len(write.path) + (len(write.data) if isinstance(write, Create) else 0)
+            if len(portion) >= _TOGETHER or size >= _BYTES:
+                self._send(op, portion)
+                portion, size = [], 0
+        if portion:
+            self._send(op, portion)
+
+    def _send(self, op: str, portion: list[Write]) -> None:
+        node = self._store.get(self._paths.record)
+        self._check_mine(None if node is None else node.data, op)
+        assert node is not None
+        try:
+            self._store.multi([Unchanged(self._paths.record, node.version)], portion)
+        except (RequirementFailed, OutcomeUnknown) as error:
+            problem = f"its records changed, or ZooKeeper did not answer ({error})"
+            raise self._refused(problem, "Repeat the command: it goes on where it was.") from error
+
+    def _check_mine(self, data: bytes | None, op: str) -> None:
+        mark = None if data is None else mark_of(data)
+        if mark is None or mark["by"] != op:
+            raise self._refused("another call of the command has taken over", "It goes on; there is nothing to do.")
+
+    def _below(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """Every record from `path` on, parents first."""
+        node = self._store.get(path)
+        if node is None:
+            return
+        yield path, node.data
+        children = self._store.children(path)
+        for name in children.names if children else ():
+            yield from self._below(f"{path}/{name}")
+
+    def _repaired(self, step: Any) -> Repaired:
+        found = self._ledger.run(step)
+        assert isinstance(found, Repaired)
+        return found
+
+    def _refused(self, problem: str, remedy: str) -> MoveRefused:
+        return MoveRefused(topology=self._paths.topology, problem=problem, remedy=remedy)

@@ -1,0 +1,132 @@
+"""How a step reads: every record read becomes a requirement of the multi that follows, so none can be forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Node, Requirement, Store, Unchanged
+from airflow_tx.protocol.records import decode
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
+
+PRESENT = Node(b"", ANY_VERSION)
+"""A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
+
+
+@dataclass
+class Memory:
+    """Records and names of children, as last seen; None stands for a record that was not there."""
+
+    nodes: dict[str, Node | None] = field(default_factory=dict)
+    children: dict[str, Children] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.nodes.clear()
+        self.children.clear()
+
+
+class Reader:
+    """The reads of one pass of a step.
+
+    :param store: where records come from.
+    :param known: what this process last saw, taken without asking. It may be out of date: then the multi is refused and
+        the step passes again without it; a step that writes nothing is never answered from it.
+    :param hasty: whether this pass may assume what is most likely.
+    """
+
+    def __init__(self, store: Store, known: Memory | None = None, *, hasty: bool = False) -> None:
+        self._store = store
+        self._known = known or Memory()
+        self.hasty = hasty
+        self._versions: dict[str, int | None] = {}
+        self.seen = Memory()
+        self.guessed = False
+
+    def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
+        """The record at `path` or None, and a requirement that it stays so.
+
+        :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
+        """
+        if new and self.hasty:
+            self._known.nodes.setdefault(path, None)
+        node = self._node(path)
+        self._versions[path] = None if node is None else node.version
+        return None if node is None else decode(cls, path, node.data)
+
+    def get(self, cls: type[R], path: str) -> R:
+        """The record at `path`, which must exist.
+
+        :raises UnreadableRecord: it does not.
+        """
+        return _present(self.find(cls, path), path)
+
+    def peek(self, cls: type[R], path: str) -> R:
+        """The record at `path` without a requirement: for values that only grow, where an old one is safe."""
+        return _present(self.peek_if_any(cls, path), path)
+
+    def peek_if_any(self, cls: type[R], path: str) -> R | None:
+        """Like `peek`, for a record that may be missing."""
+        node = self._node(path)
+        return None if node is None else decode(cls, path, node.data)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a record at `path`, whatever it holds, and a requirement that it stays as it is."""
+        node = self._node(path)
+        self._versions[path] = None if node is None else node.version
+        return node is not None
+
+    def raw(self, path: str) -> bytes | None:
+        """What there is at `path`, whatever it is, and a requirement that it stays so."""
+        node = self._node(path)
+        self._versions[path] = None if node is None else node.version
+        return None if node is None else node.data
+
+    def covered(self, cls: type[R], path: str) -> R:
+        """The record at `path` as it is now, for one whose every change touches a record that is read with `names`."""
+        node = self._store.get(path)
+        return _present(None if node is None else decode(cls, path, node.data), path)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names below `path`, and a requirement that its own version stays (who changes a name touches it)."""
+        children = self._known.children.get(path)
+        self.guessed |= children is not None
+        children = children or self._store.children(path)
+        if children is None:
+            raise UnreadableRecord(path=path, reason="it is missing")
+        self.seen.children[path] = children
+        self._versions[path] = children.version
+        return children.names
+
+    def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
+        """One requirement a record read. An absent one is checked by the multi that creates it; others need no check.
+
+        :param created: paths that the multi creates.
+        """
+        found: list[Requirement] = []
+        for path, version in self._versions.items():
+            if version is not None:
+                found.append(Unchanged(path, version))
+            elif path in created:
+                found.append(Absent(path))
+        return tuple(found)
+
+    def _node(self, path: str) -> Node | None:
+        if path in self._known.nodes:
+            self.guessed = True
+            node = self._known.nodes[path]
+        else:
+            node = self._store.get(path)
+        self.seen.nodes[path] = node
+        return node
+
+
+def _present(record: R | None, path: str) -> R:
+    if record is None:
+        raise UnreadableRecord(path=path, reason="it is missing")
+    return record

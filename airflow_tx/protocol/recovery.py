@@ -1,0 +1,88 @@
+"""The steps of recovery: who asks for an automatic replay, and when a person has to look. Source: PROTOCOL §5.
+
+Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, whatever its run ended as.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from airflow_tx.errors import StaleAttempt
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, encode
+from airflow_tx.protocol.step import AlreadyCommitted, Blocked, Decision, Done, ReplayNoted, Result, Stamp
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """An attempt that is to be replayed.
+
+    :param reason: in words, for the log and for people.
+    :param counts: whether it counts against `limit`: a failure does; a batch whose predecessor moved, or a run that
+        gave up its slot, did nothing wrong.
+    :param limit: how many counted ones there may be in a row.
+    :param overdue: a note that was made before this time (ISO 8601, UTC) and led to no new attempt is made again: who
+        made it has died before the run was started, or the run ended before its `begin`. "": none is.
+    """
+
+    attempt: TransactionAttempt
+    reason: str
+    counts: bool
+    limit: int
+    overdue: str = ""
+
+
+def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequest) -> Decision | Result:
+    """Note that an attempt is to be replayed: one of all who find it so starts its run, the others let it be.
+
+    A replay by a person leaves no note, so counting begins again after it.
+
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    attempt = request.attempt
+    path = paths.transaction(attempt.txid)
+    record = read.find(TransactionRecord, path)
+    if record is None:
+        return AlreadyCommitted(attempt.txid)  # or skipped: nobody replays it
+    if record.attempt != attempt.attempt:
+        raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
+    before = record.replay or {}
+    if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
+        return ReplayNoted(False, before["count"])
+    count = before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
+    if request.counts:
+        count += 1
+    if count > request.limit:
+        return _block(read, stamp, paths, request)
+    note = {"attempt": attempt.attempt, "count": count, "when": stamp.now, "reason": request.reason}
+    after = replace(record, replay=note, op=stamp.op)
+    return Decision((Put(path, encode(after)),), ReplayNoted(True, count), path)
+
+
+def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> Decision | Result:
+    attempt = request.attempt
+    result = Blocked(attempt.txid, request.reason)
+    topology = read.get(TopologyRecord, paths.record)
+    found = topology.blocked or {}
+    # The first one stays: two that took turns would write at every look.
+    mine = (attempt.txid, attempt.attempt)
+    if (found.get("txid"), found.get("attempt")) == mine or found.get("txid", attempt.txid) < attempt.txid:
+        return result
+    note = {"txid": attempt.txid, "attempt": attempt.attempt, "reason": request.reason, "when": stamp.now}
+    after = replace(topology, blocked=note, op=stamp.op)
+    return Decision((Put(paths.record, encode(after)),), result, paths.record)
+
+
+def unblock(read: Reader, stamp: Stamp, *, paths: Paths) -> Decision | Result:
+    """Take the mark away once a person has replayed or skipped the transaction; otherwise it stays."""
+    topology = read.get(TopologyRecord, paths.record)
+    if topology.blocked is None:
+        return Done()
+    record = read.find(TransactionRecord, paths.transaction(topology.blocked["txid"]))
+    if record is not None and record.attempt == topology.blocked["attempt"] and record.skip is None:
+        return Done()
+    after = replace(topology, blocked=None, op=stamp.op)
+    return Decision((Put(paths.record, encode(after)),), Done(), paths.record)

@@ -1,0 +1,213 @@
+"""The steps `skip` and `readmit`: a person takes a batch out of the way, and brings it back. Source: PROTOCOL §5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from airflow_tx.errors import (
+    AlreadyFinal,
+    NotSkipped,
+    SkipRefused,
+    StaleBatch,
+    StateMissing,
+    UnknownTransaction,
+)
+from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.end import check_names, check_token, ended, history_of
+from airflow_tx.protocol.metadata import position_before, whole
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import (
+    Counter,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
+from airflow_tx.protocol.step import (
+    AlreadySkipped,
+    Committed,
+    Decision,
+    Done,
+    Granted,
+    NotYet,
+    Result,
+    SkipGranted,
+    Stamp,
+    is_committed,
+)
+
+
+def note_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
+    """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
+
+    :raises AlreadyFinal, UnknownTransaction: see `opened`.
+    """
+    record = opened(read, paths, txid)
+    if record is None:
+        return AlreadySkipped(txid)
+    noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
+    writes = (Put(paths.transaction(txid), encode(noted)), _listed(read, stamp, paths, txid, wanted=True))
+    return Decision(writes, Done(), paths.transaction(txid))
+
+
+def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Decision | Result:
+    """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
+
+    :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
+    """
+    record = opened(read, paths, txid)
+    if record is None:
+        raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
+    if record.skip is None:
+        return Done()
+    granted = record.phase is Phase.COMMITTING
+    after = replace(
+        record,
+        skip=None,
+        phase=Phase.FAILED if granted else record.phase,
+        epoch=record.epoch + 1 if granted else record.epoch,
+        error="it was to be skipped, and that was withdrawn" if granted else record.error,
+        op=stamp.op,
+    )
+    writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))
+    return Decision(writes, Done(), paths.transaction(txid))
+
+
+def grant_skip(
+    read: Reader, stamp: Stamp, *, paths: Paths, txid: int, states: Mapping[str, bool], nonce: str
+) -> Decision | Result:
+    """Take the turn to skip a transaction, outranking whoever held it.
+
+    :param states: the states whose fence is about to be raised, and whether each can undo what was written to it.
+    :param nonce: random, of this grant alone.
+    :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
+    :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
+    :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
+    """
+    record = opened(read, paths, txid)
+    if record is None:
+        return AlreadySkipped(txid)
+    if record.skip is None:
+        raise SkipRefused(txid=txid, problem="nobody asked for it", remedy=f"To ask: {_skip(paths, txid)}")
+    current = read.get(Counter, paths.current)
+    if current.txid != txid:
+        return NotYet(current.txid)
+    check_states(paths, txid, record, states, noted=True)
+    topology = read.get(TopologyRecord, paths.record)
+    check_names(topology, paths, txid, states)
+    before = position_before(read, paths, txid)
+    if digest(before) != record.base:
+        raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
+    meta = whole(read, paths, txid)
+    # Not `granted`: nothing of the batch is written under this grant.
+    taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)
+    grant = Granted.of(topology, taken, stamp, before)
+    result = SkipGranted(grant, TransactionAttempt(txid, record.attempt), meta.rows, meta.position)
+    return Decision((Put(paths.transaction(txid), encode(taken)),), result, paths.transaction(txid))
+
+
+def commit_skip(
+    read: Reader, stamp: Stamp, *, paths: Paths, token: Token, states: tuple[str, ...], history: int
+) -> Decision | Result:
+    """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
+
+    :param states: names of the states whose fence the grant has raised.
+    :param history: how many final transactions are remembered.
+    :raises Outranked: the token is not the one the ledger holds.
+    """
+    txid = token.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None and read.peek_if_any(Skipped, paths.skipped(txid)) is not None:
+        return Committed(txid, here=False)
+    topology = read.get(TopologyRecord, paths.record)
+    record = check_token(record, topology, token)
+    assert record.skip is not None, "withdrawing a skip raises the epoch"
+    kept = Skipped(record.key, record.run_id, whole(read, paths, txid).rows, record.skip, stamp.op)
+    told = history_of(record, stamp, txid, Outcome.SKIPPED)
+    end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states, limit=history)
+    writes = (*end, Create(paths.skipped(txid), encode(kept)))
+    return Decision(writes, Committed.first(topology, txid), paths.history(txid))
+
+
+def readmit(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
+    """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
+
+    :raises NotSkipped: it is not skipped, or was re-admitted already.
+    """
+    skipped = read.find(Skipped, paths.skipped(txid))
+    if skipped is None:
+        raise NotSkipped(txid=txid, topology=paths.topology, found="not skipped")
+    if skipped.readmitted_as is not None:
+        raise NotSkipped(txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}")
+    wanted = replace(skipped, readmit=audit.noted(stamp), op=stamp.op)
+    return Decision((Put(paths.skipped(txid), encode(wanted)),), Done(), paths.skipped(txid))
+
+
+def opened(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
+    """The record of an open transaction; None if it is skipped.
+
+    :raises AlreadyFinal: it is committed.
+    :raises UnknownTransaction: it was never allocated.
+    """
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is not None:
+        return record
+    if txid > 0 and is_committed(read, paths, txid):
+        raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
+    # By its own record, and not for want of another answer: it may have been allocated since it was looked for.
+    if read.find(Skipped, paths.skipped(txid)) is None:
+        raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
+    return None
+
+
+def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
+    """The topology record that lists the transaction, or no longer: who passes the turn on need not look for it."""
+    topology = read.get(TopologyRecord, paths.record)
+    skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
+    return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
+
+
+def check_states(
+    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool], *, noted: bool
+) -> None:
+    """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
+
+    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
+    :param noted: whether the ledger knows already that it is to be skipped.
+    :raises StateMissing: a state that it may have been written to is not among them.
+    :raises SkipRefused: a state that cannot undo it may hold something of it.
+    """
+    lost = set(record.fenced) - set(states)
+    if lost:
+        raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
+    if record.granted:
+        refuse_stuck(txid, [name for name in record.fenced if not states[name]], noted=noted)
+
+
+def refuse_stuck(txid: int, states: Sequence[str], *, noted: bool) -> None:
+    """Refuse a skip that these states cannot undo.
+
+    :raises SkipRefused: there is one.
+    """
+    if states:
+        raise SkipRefused(
+            txid=txid,
+            problem=f"it may be in state {', '.join(sorted(states))} already, which cannot undo it",
+            remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
+            'kind="opaque" can undo.',
+        )
+
+
+def _skip(paths: Paths, txid: int) -> str:
+    return f"airflow tx skip {paths.topology} {txid} --why TEXT"
+
+
+def _readmit(paths: Paths, txid: int) -> str:
+    return f"airflow tx readmit {paths.topology} {txid} --why TEXT"

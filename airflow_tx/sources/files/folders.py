@@ -1,0 +1,116 @@
+"""Files of several folders: each folder is a partition, in which names come in an order of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_tx.errors import ConfigError, PartitionUnavailable
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.files.source import Files
+from airflow_tx.sources.files.storage import below
+from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartitionedFileSource(Files, PartitionedTransactionalSource):
+    """Like `FileSource`, for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
+
+    Every folder that matches is a partition: a transaction is the next `files_per_batch` files of each. A folder may
+    come at any time; what ``kind`` says of files holds within each folder. A folder that gave files and is gone stops
+    a transactional source with the reason; an opaque one goes on without it, and takes it up again where it stood.
+
+    As Spark does, a folder called ``region=eu`` gives its rows a column ``region`` (of text).
+    """
+
+    def _check_glob(self, path_glob: str) -> None:
+        if not any(character in path_glob.rpartition("/")[0] for character in "*?["):
+            remedy = "Put a wildcard into its folders, such as data/orders/*/*.csv, or use FileSource."
+            raise ConfigError(option="path_glob of PartitionedFileSource", value=path_glob, remedy=remedy)
+
+    def partitions(self) -> list[str]:
+        """The folders that there are, by their path below the first wildcard.
+
+        :raises SourceError: if the folder around them is missing.
+        """
+        folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
+        found = self._storage.folders(folder, pattern)
+        if not found:
+            log.warning("%r: no folder matches %s.", self, below(folder, pattern))
+        return found
+
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
+    ) -> Batch | None:
+        """Take the next files of one folder."""
+        folder = below(self._root(), partition)
+        if not self._storage.is_folder(folder):
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
+        return self._next(folder, self._in(folder), self._position(prev_metadata))
+
+    def told(self, count: int, places: Mapping[str, Json]) -> str:
+        """Why a batch has so many files, in words."""
+        return f"of each folder {self._limits()}"
+
+    def backlog(self, position: Json) -> int:
+        """How many files there are now after `position`, in the folders that there are.
+
+        :raises SourceError: if the folder around them is missing.
+        """
+        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
+        root = self._root()
+        return sum(
+            len(self._new(self._in(below(root, name)), self._position(places.get(name)))) for name in self.partitions()
+        )
+
+    def _in(self, folder: str) -> Mapping[str, Any]:
+        return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
+
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+        """The same files, as they are now.
+
+        :raises SourceError: one of them is gone.
+        """
+        return self._again(rows)
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """The rows of exactly the files that `metadata` names, after a check that none has changed.
+
+        :raises SourceError: if one is gone or has changed, or cannot be read.
+        """
+        rows = self._rows_of(attempt, metadata, spark)
+        columns = _columns(partition)
+        if spark is None:
+            return _with(columns, rows)  # type: ignore[arg-type]
+        from pyspark.sql.functions import lit
+
+        for name, value in columns.items():
+            rows = rows.withColumn(name, lit(value).cast("string"))  # type: ignore[union-attr]
+        return rows
+
+
+def _columns(partition: str) -> dict[str, str | None]:
+    """What the names of the folders say of their rows, in Hive's spelling."""
+    columns: dict[str, str | None] = {}
+    for part in Path(partition).parts:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            columns[unquote(name)] = None if value == _HIVE_NULL else unquote(value)
+    return columns
+
+
+def _with(columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        yield {**row, **columns}

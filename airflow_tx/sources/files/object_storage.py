@@ -1,0 +1,115 @@
+"""Files in an object storage, as Airflow's `ObjectStoragePath` finds them: S3, Google Cloud Storage, Azure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.connections.lookup import for_airflow
+from airflow_tx.sources.files.storage import FilePath, Storage, literal
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+# How Hadoop calls what Airflow calls otherwise.
+_SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
+_CONN_TYPES = {
+    **dict.fromkeys(("s3", "s3a"), "aws"),
+    **dict.fromkeys(("gs", "gcs"), "google_cloud_platform"),
+    **dict.fromkeys(("abfs", "abfss", "adl"), "wasb"),
+}
+_ETAGS = ("ETag", "etag", "e_tag", "content_md5", "md5Hash")
+
+
+class Objects(Storage):
+    """The objects below a glob such as ``s3://bucket/orders/*.csv``; a name is hidden if a part of it begins with ".".
+
+    :param conn_id: the Airflow connection; None: the storage is found without one.
+    :param spark_folder: what Spark calls the folder before the first wildcard; None: the same with Hadoop's scheme.
+    """
+
+    def __init__(self, path_glob: str, conn_id: str | None, spark_folder: str | None) -> None:
+        super().__init__(path_glob)
+        self.conn_id = conn_id
+        self.scheme = path_glob.partition("://")[0]
+        scheme = _SPARK_SCHEMES.get(self.scheme, self.scheme)
+        self.spark_folder = (spark_folder or f"{scheme}://{literal(self.folder.partition('://')[2])}").rstrip("/")
+
+    @property
+    def conn_type(self) -> str:
+        """The type of such a connection."""
+        return _CONN_TYPES.get(self.scheme, "generic")
+
+    def root(self) -> str:
+        """See `Storage`."""
+        return self.folder
+
+    def path(self, folder: str) -> FilePath:
+        """See `Storage`."""
+        return self._path(folder)
+
+    def is_folder(self, folder: str) -> bool:
+        """Always for the root: a folder that holds nothing is not there, and no mistake."""
+        return folder == self.folder or bool(self._fresh(folder).fs.isdir(self._path(folder).path))
+
+    def files(self, folder: str, pattern: str) -> dict[str, Any]:
+        """See `Storage`."""
+        # A marker that some tools make for an empty folder is an object whose name ends in "/".
+        found = self._found(folder, pattern, "file")
+        return {name: info for name, info in found.items() if not str(info["name"]).endswith("/")}
+
+    def folders(self, folder: str, pattern: str) -> list[str]:
+        """See `Storage`; there is one as long as there is something in it."""
+        named = list(self._found(folder, pattern, "directory"))
+        return sorted([".", *named]) if set(pattern.split("/")) == {"**"} else named
+
+    def size(self, folder: str, name: str, listed: Any) -> int:
+        """See `Storage`."""
+        return int(listed["size"])
+
+    def fingerprint(
+        self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Size and ETag, or, where the storage has none, the time of the last change: nothing is read."""
+        info = listed if listed is not None else self._info(folder, name)
+        etag = next((str(info[key]) for key in _ETAGS if info.get(key)), None)
+        if etag is not None:
+            return {"size": int(info["size"]), "digest": "etag:" + etag.strip('"')}
+        path = self._path(folder) / name
+        return {"size": int(info["size"]), "digest": f"modified:{path.fs.modified(path.path).isoformat()}"}
+
+    def for_spark(self, folder: str, name: str) -> str:
+        """See `Storage`."""
+        below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
+        return f"{self.spark_folder}/{literal(below)}"
+
+    def _path(self, folder: str) -> ObjectStoragePath:
+        from airflow.sdk import ObjectStoragePath
+
+        if self.conn_id is not None:
+            for_airflow(self.conn_id)
+        return ObjectStoragePath(folder, conn_id=self.conn_id)
+
+    def _fresh(self, folder: str) -> ObjectStoragePath:
+        """The path, after what this process knows of its storage is forgotten: files come and go."""
+        path = self._path(folder)
+        path.fs.invalidate_cache()
+        return path
+
+    def _info(self, folder: str, name: str) -> Mapping[str, Any]:
+        path = self._fresh(folder) / name
+        info: Mapping[str, Any] = path.fs.info(path.path)
+        return info
+
+    def _found(self, folder: str, pattern: str, kind: str) -> dict[str, Mapping[str, Any]]:
+        path = self._fresh(folder)
+        root = str(path.fs._strip_protocol(path.path)).rstrip("/")
+        found = path.fs.glob(f"{glob_literal(root)}/{pattern}", detail=True)
+        names = {str(each).removeprefix(root).strip("/"): info for each, info in found.items() if info["type"] == kind}
+        return {name: names[name] for name in sorted(names) if name and not re.search(r"(^|/)\.", name)}
+
+
+def glob_literal(text: str) -> str:
+    """A text in which the wildcards of a glob stand for themselves."""
+    return re.sub(r"([*?[])", r"[\1]", text)

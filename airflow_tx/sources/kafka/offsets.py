@@ -1,0 +1,174 @@
+"""What Kafka has: topics, partitions and offsets, asked in two round trips for all of them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.connections.kafka import KafkaAddress
+from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.sources.kafka.positions import Extent, Look, partition_name
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from confluent_kafka import KafkaError
+
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+class KafkaUnreachable(TxError):
+    """No broker answers."""
+
+    template = "Kafka of connection {conn_id} cannot be reached: {reason}."
+
+
+class KafkaRefused(TxError):
+    """Kafka does not let this connection do what it has to."""
+
+    template = "Kafka of connection {conn_id} refuses: {reason}."
+
+
+class KafkaOffsets:
+    """A connection to ask through.
+
+    :param timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, address: KafkaAddress, timeout: float) -> None:
+        admin = needed("confluent_kafka.admin")
+        self._address = address
+        self._timeout = timeout
+        self._said: list[KafkaError] = []
+        # Without a handler, it writes of every refused connection.
+        self._admin = admin.AdminClient({**address.client, "log_level": 0, "error_cb": self._said.append})
+
+    def look(self, topics: Sequence[str]) -> Look:
+        """What there is of these topics.
+
+        :raises KafkaUnreachable: no broker answers.
+        :raises KafkaRefused: the login is wrong, or has no right to it.
+        """
+        kafka = needed("confluent_kafka")
+        described = self._admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=self._timeout)
+        self._wait(described.values())
+        ids: dict[str, str | None] = {}
+        partitions, missing = [], []
+        for topic in topics:
+            error = self._error(described[topic])
+            if error is None:
+                found = described[topic].result()
+                ids[topic] = None if str(found.topic_id).rstrip("=") == _NO_ID else str(found.topic_id)
+                partitions += [kafka.TopicPartition(topic, each.id) for each in found.partitions]
+            elif error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                missing.append(topic)
+            else:
+                raise self._unreachable(error)
+        extents, away = self._extents(partitions, ids)
+        return Look(extents, {name: self._words(error) for name, error in away.items()}, missing, ids)
+
+    def _extents(
+        self, partitions: Sequence[Any], ids: Mapping[str, str | None]
+    ) -> tuple[dict[str, Extent], dict[str, KafkaError]]:
+        give_up = time.monotonic() + self._timeout
+        while True:
+            extents, away = self._asked(partitions, ids)
+            # A broker that has just started, or taken over, says so for a moment.
+            if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
+                return extents, away
+            self._admin.poll(0.1)
+
+    def _asked(
+        self, partitions: Sequence[Any], ids: Mapping[str, str | None]
+    ) -> tuple[dict[str, Extent], dict[str, KafkaError]]:
+        if not partitions:
+            return {}, {}
+        kafka, admin = needed("confluent_kafka"), needed("confluent_kafka.admin")
+        asked = [
+            self._admin.list_offsets(
+                dict.fromkeys(partitions, spec),
+                isolation_level=kafka.IsolationLevel.READ_COMMITTED,
+                request_timeout=self._timeout,
+            )
+            for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest())
+        ]
+        self._wait(future for answers in asked for future in answers.values())
+        firsts, ends = ({(each.topic, each.partition): answers[each] for each in answers} for answers in asked)
+        extents, away = {}, {}
+        for each, first in firsts.items():
+            name, end = partition_name(*each), ends[each]
+            error = self._error(first) or self._error(end)
+            if error is None:
+                extents[name] = Extent(ids[each[0]], first.result().offset, end.result().offset)
+            else:
+                away[name] = error
+        return extents, away
+
+    def _wait(self, futures: Iterable[Future[Any]]) -> None:
+        waiting, give_up = list(futures), time.monotonic() + self._timeout + 5
+        while not all(future.done() for future in waiting) and time.monotonic() < give_up:
+            self._admin.poll(0.01)
+            self._check_login()
+        self._check_login()
+
+    def _check_login(self) -> None:
+        # Whoever may not log in is told at once; the question itself would only time out.
+        kafka = needed("confluent_kafka").KafkaError
+        for error in self._said:
+            if error.code() in (kafka._AUTHENTICATION, kafka._SSL):
+                raise self._refused(error)
+
+    def _error(self, future: Future[Any]) -> KafkaError | None:
+        kafka = needed("confluent_kafka")
+        try:
+            future.result(0)
+        except kafka.KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() in (
+                kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            ):
+                raise self._refused(error) from None
+            return error
+        except TimeoutError:
+            return kafka.KafkaError(kafka.KafkaError._TIMED_OUT)  # type: ignore[no-any-return]
+        return None
+
+    def _refused(self, error: KafkaError) -> KafkaRefused:
+        return KafkaRefused(conn_id=self._address.conn_id, reason=self._words(error))
+
+    def _unreachable(self, error: KafkaError) -> KafkaUnreachable:
+        kafka = needed("confluent_kafka").KafkaError
+        # That nobody answered in time says less than why no connection came about.
+        causes = [said for said in self._said if said.code() in (kafka._TRANSPORT, kafka._RESOLVE)]
+        return KafkaUnreachable(conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error))
+
+    def _words(self, error: KafkaError) -> str:
+        text = re.sub(r" \(after \d+ms.*", "", " ".join(error.str().split()))
+        return self._address.hide(text)
+
+
+def _passes(error: KafkaError) -> bool:
+    kafka = needed("confluent_kafka").KafkaError
+    return error.code() in (
+        kafka.NOT_LEADER_FOR_PARTITION,
+        kafka.FENCED_LEADER_EPOCH,
+        kafka.UNKNOWN_LEADER_EPOCH,
+        kafka.OFFSET_NOT_AVAILABLE,
+    )
+
+
+def needed(module: str) -> Any:
+    """A module of the client library.
+
+    :raises ConfigError: it is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        remedy = "Where a Kafka topic is read, the client has to be: pip install 'airflow-provider-tx[kafka]'"
+        raise ConfigError(option="KafkaSource", value="confluent-kafka", remedy=f"Not installed. {remedy}") from None

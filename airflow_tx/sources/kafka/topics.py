@@ -1,0 +1,227 @@
+"""What a Kafka source is told, and its emitter half: the rows at given offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_tx.connections.kafka import KafkaAddress
+from airflow_tx.errors import ConfigError, SourceError, TxError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Json, SourceKind, source_kind
+from airflow_tx.sources.kafka import rows as kafka_rows
+from airflow_tx.sources.kafka import spark as kafka_spark
+from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
+from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, Look, Range, split_name
+from airflow_tx.sources.kafka.values import Values, misfit
+from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.sizing import BatchSize
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OURS = frozenset(
+    {"assign", "subscribe", "subscribepattern", "failondataloss", "includeheaders"}
+    | {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
+    | {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
+    | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
+)
+_OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
+OTHER_SOURCE = "The topology had another source before: give it another name, Transaction(topology=...)."
+
+
+class KafkaTopics(PartitionedTransactionalSource):
+    """What the two halves share, and the emitter half: the arguments, Kafka, and the rows at given offsets."""
+
+    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+    rows_can_change: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        conn_id: str = "kafka_default",
+        *,
+        topic: str,
+        kind: str = "transactional",
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        target_seconds: float | None = None,
+        starting: str = EARLIEST,
+        value_schema: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        name = type(self).__name__
+        self.conn_id = conn_id
+        self.topics = _topics(topic, name)
+        self.kind = source_kind(kind, name)
+        self.batch_size = BatchSize.checked(
+            name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+        )
+        self.limit = self.batch_size.limit()
+        if starting not in (EARLIEST, LATEST):
+            remedy = 'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
+            raise ConfigError(option=f"starting of {name}", value=starting, remedy=remedy)
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+            raise ConfigError(option=f"timeout of {name}", value=timeout, remedy="Give seconds, a number above 0.")
+        self.starting = starting
+        self.value_schema = value_schema
+        self.options = _options(options or {}, name)
+        self.timeout = timeout
+        self._offsets: KafkaOffsets | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, as they were given."""
+        arguments: dict[str, Any] = {"conn_id": self.conn_id, "topic": ",".join(self.topics), "kind": self.kind.value}
+        if self.batch_size is not None:
+            arguments |= self.batch_size.arguments()
+        arguments |= {"starting": self.starting, "value_schema": self.value_schema, "options": dict(self.options)}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, "timeout": self.timeout}
+
+    def __repr__(self) -> str:
+        kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
+        return f"{type(self).__name__}({self.conn_id!r}, topic={','.join(self.topics)!r}{kind})"
+
+    def connections(self) -> Mapping[str, str]:
+        """The one of Kafka."""
+        return {self.conn_id: "kafka"}
+
+    def close(self) -> None:
+        """Let go of the brokers; the next use connects again."""
+        self._offsets = None
+
+    # --- the rows ----------------------------------------------------------------------------------------------------
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows at the offsets that `metadata` names: one DataFrame of Spark's connector, or Python rows.
+
+        :raises SourceError: some are gone, or Kafka cannot be reached.
+        :raises FailedBatch: a value does not fit `value_schema`; of a DataFrame, when it is used.
+        """
+        offsets = self._there(attempt, metadata)
+        if spark is None:
+            return self._rows(attempt, offsets)
+        try:
+            return kafka_spark.read(spark, self._address(), offsets, self.options, self.value_schema)
+        except Exception as error:
+            known = self.cause(attempt, error)
+            if known is None:
+                raise
+            raise known from error
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Those of one partition."""
+        return self.emit_batch(attempt, {partition: metadata}, spark)
+
+    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        """See `Source.cause`."""
+        if where := kafka_spark.misfit_in(error):
+            return misfit(repr(self), where, attempt.txid)
+        if kafka_spark.lacks_connector(error):
+            remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_spark.CONNECTOR}"), or spark.jars.'
+            return self._refused("Spark has no connector to Kafka", remedy)
+        if kafka_spark.lost_rows(error):
+            return self._gone_rows(attempt, "they were deleted while Spark read them")
+        return None
+
+    def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, Range]) -> Iterator[Mapping[str, Any]]:
+        values = self._values()
+        try:
+            for row in kafka_rows.read(self._address(), offsets, self.timeout):
+                yield row if values is None else {**row, "value": self._value(values, row, attempt)}
+        except kafka_rows.OffsetsGone as error:
+            raise self._gone_rows(attempt, str(error)) from None
+        except (KafkaUnreachable, KafkaRefused) as error:
+            raise self._refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
+
+    def _values(self) -> Values | None:
+        try:
+            return None if self.value_schema is None else Values(self.value_schema)
+        except ValueError as error:
+            raise self._refused(f"value_schema: {error}", "Read it with Spark, or leave out value_schema.") from None
+
+    def _value(self, values: Values, row: Mapping[str, Any], attempt: TransactionAttempt) -> dict[str, Any] | None:
+        try:
+            return values.read(row["value"])
+        except ValueError:
+            where = f"topic {row['topic']}, partition {row['partition']}, offset {row['offset']}"
+            raise misfit(repr(self), where, attempt.txid) from None
+
+    def _there(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, Range]:
+        """The offsets that metadata names, after a check that all of them can be read."""
+        if not isinstance(metadata, dict) or not metadata:
+            raise self._refused(f"{str(metadata)[:80]!r} names no partition", OTHER_SOURCE)
+        try:
+            with self._named():
+                look = self._look(sorted({split_name(name)[0] for name in metadata}))
+        except KafkaUnreachable as error:
+            raise self._refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
+        for name, rows in metadata.items():
+            self._check_there(attempt, look, name, rows)
+        return {name: Range(rows["from"], rows["to"]) for name, rows in metadata.items()}
+
+    def _check_there(self, attempt: TransactionAttempt, look: Look, name: str, rows: Any) -> None:
+        if name in look.away:
+            remedy = "Nothing is lost; the task can be tried again."
+            raise self._refused(f"partition {name} cannot be reached: {look.away[name]}", remedy)
+        extent, wanted = look.extents.get(name), f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
+        if extent is None:
+            raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
+        if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:
+            raise self._gone_rows(attempt, f"{wanted} of topic {rows['topic_id']}, now it is {extent.topic_id}")
+        if rows["to"] > rows["from"] and not extent.first <= rows["from"] <= rows["to"] <= extent.end:
+            raise self._gone_rows(attempt, f"{wanted}, it has {extent.first} to {extent.end - 1}")
+
+    # --- Kafka -------------------------------------------------------------------------------------------------------
+
+    def _address(self) -> KafkaAddress:
+        return KafkaAddress.of_connection(self.conn_id, what=type(self).__name__)
+
+    def _look(self, topics: Sequence[str] | None = None) -> Look:
+        if self._offsets is None:
+            self._offsets = KafkaOffsets(self._address(), self.timeout)
+        return self._offsets.look(topics or self.topics)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A refusal of Kafka as one of the source; that nobody answers is told by kind."""
+        try:
+            yield
+        except KafkaRefused as error:
+            remedy = f"Correct user, password and certificates of connection {self.conn_id}, or the user's rights."
+            raise self._refused(str(error).rstrip("."), remedy) from None
+
+    def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
+        remedy = f"If they cannot be had again: airflow tx skip TOPOLOGY {attempt.txid} --why TEXT."
+        if self.kind is SourceKind.OPAQUE:
+            remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
+        return self._refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
+
+    def _refused(self, problem: str, remedy: str) -> SourceError:
+        return SourceError(source=repr(self), problem=problem, remedy=remedy)
+
+
+def _topics(given: str, source: str) -> tuple[str, ...]:
+    topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
+    if not topics or not all(_TOPIC.fullmatch(each) for each in topics) or len(set(topics)) < len(topics):
+        remedy = "Give the name of a topic, or several with commas between them, each once."
+        raise ConfigError(option=f"topic of {source}", value=given, remedy=remedy)
+    return tuple(topics)
+
+
+def _options(given: Mapping[str, Any], source: str) -> dict[str, str]:
+    for name in given:
+        lower = str(name).lower()
+        if lower in _OURS:
+            remedy = "The source sets it: leave it out."
+            raise ConfigError(option=f"options of {source}", value=name, remedy=remedy)
+        if lower.startswith(_OF_THE_CONNECTION):
+            remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
+            raise ConfigError(option=f"options of {source}", value=name, remedy=remedy)
+    return {str(name): str(value) for name, value in given.items()}

@@ -1,0 +1,82 @@
+"""Messages from Redis as a DataFrame.
+
+A batch of one part is read where it is asked for: a job of Python workers would take longer, executors need no way to
+Redis, and what is wrong with a message is told at once. A larger one is read by executors, each task one part; but not
+on a Spark Connect server, which writes plans to its log, with the functions in them and the password in those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.sources.redis.messages import Part, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_A_BATCH = 5_000
+
+
+def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_once: int) -> DataFrame:
+    """The rows of all parts.
+
+    :param schema: Spark DDL of the messages, if they are JSON objects.
+    :param at_once: messages that are read here; if there are more, executors do it.
+    :raises FailedBatch: a message cannot be read.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    struct = spark.createDataFrame([], _ddl(parts[0], schema)).schema
+    columns = to_arrow_schema(struct)
+    small = sum(part.log.count(part.messages) for part in parts) <= at_once
+    if small or type(spark).__module__.startswith("pyspark.sql.connect"):
+        import pyarrow as pa
+
+        batches = chain.from_iterable(_batches(part, columns) for part in parts)
+        return spark.createDataFrame(pa.Table.from_batches(batches, schema=columns), schema=struct)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(_reader(list(parts), columns), struct)
+
+
+def _ddl(part: Part, schema: str | None) -> str:
+    place = "number BIGINT" if part.log.place_name == "number" else "id STRING"
+    text = "STRING" if part.log.place_name == "number" else "MAP<STRING, STRING>"
+    return f"partition STRING, {place}, message {f'STRUCT<{schema}>' if schema else text}"
+
+
+def _reader(parts: list[Part], columns: pa.Schema) -> Any:
+    """What an executor does: connections travel in it, by Spark's own channel."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _batches(parts[number], columns)
+
+    return read
+
+
+def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, Any]] = []
+    for row in rows_of(part):
+        rows.append(row)
+        if len(rows) == _ROWS_A_BATCH:
+            yield _batch(part, rows, columns)
+            rows = []
+    if rows:
+        yield _batch(part, rows, columns)
+
+
+def _batch(part: Part, rows: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=columns)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for row in rows:
+            try:
+                pa.RecordBatch.from_pylist([row], schema=columns)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise part.unreadable(row[part.log.place_name], f"it does not fit the schema ({error})") from None
+        raise

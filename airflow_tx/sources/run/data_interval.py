@@ -1,0 +1,128 @@
+"""The batch of a run is its own data interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.run.reader import ReaderSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.compat import RunInfo
+
+Interval: TypeAlias = tuple[datetime, datetime]
+
+
+class DataIntervalSource(ReaderSource):
+    """Whatever `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
+
+    A run is known by its interval: another run of the same one, as after a backfill, stands for the same transaction.
+    Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
+    count twice: so it is when the schedule has changed from a day to an hour.
+
+    :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
+        `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings.
+    :param options: further arguments for it, plain JSON.
+    :param kind: ``transactional`` if it reads the same rows for an interval whenever it is asked, else ``opaque``.
+    """
+
+    def key(self, run: RunInfo) -> str:
+        """The interval in UTC.
+
+        :raises SourceError: if the run has none, or an empty one.
+        """
+        return f"interval:{_words(self._interval(run))}"
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
+        """The interval of the run.
+
+        :raises SourceError: if it overlaps one that was taken.
+        """
+        interval = self._of_key(self.asking_key())
+        taken = self._taken(position)
+        for other in taken:
+            if interval[0] < other[1] and other[0] < interval[1]:
+                raise self.refused(
+                    f"the interval {_words(interval)}{self._whose} overlaps {_words(other)}, of which all "
+                    "rows were taken: they would count twice",
+                    f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
+                    "later, or count anew: another Transaction(topology=...) with a new state.",
+                )
+        rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
+        after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
+        return Batch(rows=rows, position={"intervals": after})
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """What the reader reads for the interval.
+
+        :raises SourceError: if the reader cannot be imported, or gives no rows.
+        """
+        return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
+
+    def _interval(self, run: RunInfo) -> Interval:
+        start, end = run.interval_start, run.interval_end
+        if start is None or end is None:
+            raise self.refused(
+                f"run {run.run_id} has no data interval",
+                "Give the DAG a schedule that has them, such as "
+                'CronDataIntervalTimetable("0 0 * * *", timezone="UTC"); a run by hand needs a logical date.',
+            )
+        if start.tzinfo is None or end.tzinfo is None or start > end:
+            remedy = "Let the timetable give dates with a time zone, the earlier one first."
+            raise self.refused(f"run {run.run_id} has the data interval {start}/{end}", remedy)
+        if start == end:
+            raise self.refused(
+                f"run {run.run_id} has the empty data interval {_iso(start)}/{_iso(end)}, as a cron expression or "
+                '"@daily" gives it in Airflow 3',
+                'Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC").',
+            )
+        return start, end
+
+    def _of_key(self, key: str) -> Interval:
+        try:
+            start, end = key.removeprefix("interval:").split("/")
+            return _moment(start), _moment(end)
+        except ValueError:
+            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
+            raise self.refused(f"key {key[:80]!r} is no interval", remedy) from None
+
+    def _taken(self, position: Any) -> list[Interval]:
+        if position is None:
+            return []
+        try:
+            return [
+                (datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in position["intervals"]
+            ]
+        except (TypeError, KeyError, ValueError):
+            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
+            raise self.refused(f"position {str(position)[:80]!r} has no intervals", remedy) from None
+
+
+def _merged(intervals: list[Interval]) -> list[Interval]:
+    """The same stretches of time, adjacent ones as one: small for a schedule, in whatever order its runs came."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and merged[-1][1] >= start:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).isoformat()
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _words(interval: Interval) -> str:
+    return f"{_iso(interval[0])}/{_iso(interval[1])}"

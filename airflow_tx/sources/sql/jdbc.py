@@ -1,0 +1,190 @@
+"""A batch of a SQL table read by Spark over JDBC, its ranges in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Dialect
+from sqlalchemy.sql.util import ClauseAdapter
+
+from airflow_tx.errors import SourceError
+from airflow_tx.sources.sql.database import READER
+from airflow_tx.sources.sql.positions import Range, Rows
+from airflow_tx.sources.sql.shard import Shard
+from airflow_tx.sources.sql.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUPPORTED = ("postgresql", "mysql", "mariadb")
+FETCHED = 10_000
+DRIVERS = {
+    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
+}
+"""The class that Spark is told to load, and where it is."""
+_UTC = "SET time_zone = '+00:00'"
+# Of a connection's extras those that JDBC calls the same, or otherwise.
+_POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
+
+
+class JdbcRows:
+    """The rows of a batch as a DataFrame.
+
+    On PostgreSQL all of them are of one state of the database, however long Spark takes and however often it reads:
+    the state in which they were counted. On MySQL and MariaDB they are counted just before.
+
+    :param rows: which they are.
+    """
+
+    def __init__(self, shard: Shard, rows: Rows) -> None:
+        self._shard, self._rows = shard, rows
+        self._held: Connection | None = None
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows, each range a partition of Spark.
+
+        :raises SourceError: they are not those that were decided, or Spark cannot read them.
+        """
+        try:
+            return self._frame(spark)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the state of the database; rows that Spark has not read by then cannot be read any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        database = self._shard.database
+        with database.failures():
+            self._held = database.hold()
+            table = self._shard.checked(self._held)
+            found = table.count(self._held, table.within(self._rows.whole))
+            if found != self._rows.count:
+                raise self._shard.changed(self._rows, found)
+            in_session, dialect = self._snapshot(self._held), self._held.dialect
+        if database.kind != "postgresql":
+            self.close()  # it has no state that others could read
+        form: Plain = Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
+        predicates = [form.predicate(each) for each in self._rows.ranges]
+        options = {**_properties(database.url), "sessionInitStatement": in_session}
+        # What the database compares otherwise than Spark, such as texts, stays with Spark.
+        options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
+        try:
+            read = spark.read.jdbc(_address(database.url), form.name, predicates=predicates, properties=options)
+            frame = read.selectExpr(*form.columns)
+            frame.schema  # noqa: B018 - asked for here, so that what is wrong is told here
+        except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
+            raise self._unreadable(error) from None
+        return frame
+
+    def _snapshot(self, held: Connection) -> str:
+        if self._shard.database.kind != "postgresql":
+            return _UTC
+        name = held.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
+        return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{name}'"
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        told = self._shard.database.scrubbed(str(error))
+        if "No suitable driver" in told or "ClassNotFoundException" in told:
+            name, package = DRIVERS[_family(self._shard.database.url)]
+            remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
+            return self._shard.teller.refused(f"Spark does not find the JDBC driver {name}", remedy)
+        remedy = "Correct the connection, so that Spark reaches the database as this task does."
+        return self._shard.teller.refused(f"Spark cannot read it: {told[:300]}", remedy)
+
+
+class Plain:
+    """A table as Spark reads it: as it is."""
+
+    def __init__(self, table: Table, dialect: Dialect) -> None:
+        self.table, self.dialect = table, dialect
+
+    @property
+    def name(self) -> str:
+        """From what is selected."""
+        return self.dialect.identifier_preparer.format_table(self.table.clause).replace("%%", "%")
+
+    @property
+    def columns(self) -> list[str]:
+        """Its columns, as expressions of Spark."""
+        return [_quoted(column) for column in self.table.columns]
+
+    def predicate(self, rows: Range) -> str:
+        """The condition of a range, as text: Spark takes no parameters."""
+        return self.text(self.table.within(rows))
+
+    def text(self, statement: sa.ClauseElement) -> str:
+        """A statement for others than the driver of Python, for which every percent sign is doubled."""
+        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"literal_binds": True})
+        return str(compiled).replace("%%", "%")
+
+
+class InUtc(Plain):
+    """A table of MySQL or MariaDB: its times come as texts in UTC, for the driver reads times in the JVM's own zone."""
+
+    def __init__(self, table: Table, dialect: Dialect) -> None:
+        super().__init__(table, dialect)
+        self._alias = table.clause.alias("tx_rows")
+        self._texts = {column: f"tx_text_{number}" for number, column in enumerate(sorted(table.times))}
+
+    @property
+    def name(self) -> str:
+        """See `Plain.name`; Spark selects only what it needs of it."""
+        times = [sa.cast(self.table.clause.c[name], sa.CHAR).label(text) for name, text in self._texts.items()]
+        return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
+
+    @property
+    def columns(self) -> list[str]:
+        """See `Plain.columns`."""
+        return [self._column(column) for column in self.table.columns]
+
+    def predicate(self, rows: Range) -> str:
+        """See `Plain.predicate`; of the key itself, as an index has it."""
+        return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
+
+    def _column(self, name: str) -> str:
+        if name not in self._texts:
+            return _quoted(name)
+        return f"CAST(concat({self._texts[name]}, '+00:00') AS TIMESTAMP_LTZ) AS {_quoted(name)}"
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
+
+
+def _family(url: URL) -> str:
+    return "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
+
+
+def _address(url: URL) -> str:
+    """What Spark connects to; user and password are options, which it does not show."""
+    host = url.host or "127.0.0.1"
+    where = f"[{host}]" if ":" in host else host
+    if _family(url) == "postgresql":
+        return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
+    return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
+
+
+def _properties(url: URL) -> dict[str, str]:
+    driver, _ = DRIVERS[_family(url)]
+    # Named, because a driver that comes with the application is not found by its address.
+    found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
+    query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    if _family(url) == "postgresql":
+        return {**found, "ApplicationName": READER, **{name: query[name] for name in _POSTGRES if name in query}}
+    return {**found, **_mysql_tls(query)}
+
+
+def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
+    if "ssl_ca" not in query:
+        return {}
+    store = {"trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}", "trustCertificateKeyStoreType": "PEM"}
+    return {"sslMode": "VERIFY_CA", **store}

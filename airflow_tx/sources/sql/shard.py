@@ -1,0 +1,240 @@
+"""One table of one connection: what its next rows are, whether it has lost some, and the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.batch import Loss
+from airflow_tx.sources.api import Json
+from airflow_tx.sources.sql.database import Database, Teller
+from airflow_tx.sources.sql.mark import MARKED_ROWS, Mark
+from airflow_tx.sources.sql.positions import Key, Position, Range, Rows, shown
+from airflow_tx.sources.sql.settled import Settling, SqliteSettling
+from airflow_tx.sources.sql.settled_mysql import MySqlSettling
+from airflow_tx.sources.sql.settled_postgres import PostgresSettling
+from airflow_tx.sources.sql.spec import SqlSpec
+from airflow_tx.sources.sql.table import Table
+
+MOST_RANGES = 1_000
+"""A batch has at most so many ranges: they are its metadata."""
+SAMPLE = 100
+_AT_ONCE = 2_000
+_SETTLING: Mapping[str, type[Settling]] = {
+    "postgresql": PostgresSettling,
+    "mysql": MySqlSettling,
+    "mariadb": MySqlSettling,
+    "sqlite": SqliteSettling,
+}
+_OTHER = "The topology had another source before: give it another name, Transaction(topology=...)."
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a table has behind a position.
+
+    :param end: the last row that may be taken; None: there is none.
+    """
+
+    position: Position
+    end: Key | None
+
+    @property
+    def range(self) -> Range:
+        """The rows that may be taken, of which there is one."""
+        assert self.end is not None
+        return Range(self.position.last, self.end)
+
+
+class Shard:
+    """One table of one connection, for one decision or for the rows of one batch.
+
+    :param what: the name of the source's class, for messages.
+    """
+
+    def __init__(self, conn_id: str, table: str, spec: SqlSpec, teller: Teller, *, what: str) -> None:
+        self.table, self.spec, self.teller = table, spec, teller
+        self.database = Database(conn_id, teller, what=what)
+        self._checked: Table | None = None
+
+    # --- deciding -------------------------------------------------------------------------------------------------
+
+    def look(self, place: Json, deadline: float) -> Look:
+        """Find out up to where rows may be taken.
+
+        :param place: where the source stands in this table.
+        :param deadline: of `time.monotonic`; until then transactions are waited for.
+        :raises SourceError: the table cannot be read in this order, or rows came that are in no batch.
+        """
+        position = self.position(place)
+        with self.database.connected() as connection:
+            settling = self._settling(connection, deadline)
+            kept = self._kept(settling, position)
+            loss = self._lost(settling, position, kept)
+            if loss is not None:
+                raise self.teller.refused(loss.what, "Nothing was allocated. " + _ACCEPT)
+            # Of those that are gone by now, none may stand for one that comes too late.
+            return Look(replace(position, rows=kept), settling.end(position.last))
+
+    def sizes(self, look: Look) -> list[int]:
+        """Bytes of each of the next rows, as many as make a sample."""
+        with self.database.connected() as connection:
+            table = self.checked(connection)
+            rows = connection.execute(table.read(table.within(look.range), most=SAMPLE))
+            return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
+
+    def available(self, look: Look, most: int) -> int:
+        """How many rows may be taken; not counted further than `most`."""
+        with self.database.connected() as connection:
+            table = self.checked(connection)
+            return table.count(connection, table.within(look.range), most=most)
+
+    def take(self, look: Look, most: int | None) -> tuple[Rows, Position] | None:
+        """The next rows, at most so many, and where the source stands after them; None if they are gone again."""
+        each = self.spec.rows_per_read
+        most = min(each * MOST_RANGES, each * MOST_RANGES if most is None else most)
+        with self.database.connected() as connection:
+            cuts = self.checked(connection).cuts(connection, look.range, most=most, each=each)
+            if not cuts:
+                return None
+            mark = self._mark(self._settling(connection), Range(look.position.since, cuts[-1][0]))
+        numbers = [0, *(number for _, number in cuts)]
+        counts = [upto - before for before, upto in pairwise(numbers)]
+        rows = Rows(look.position.last, tuple(key for key, _ in cuts), tuple(counts))
+        return rows, replace(look.position.after(rows.ends[-1], rows.count), mark=mark)
+
+    def backlog(self, place: Json) -> int:
+        """How many rows there are behind a position, settled or not."""
+        position = self.position(place)
+        with self.database.connected() as connection:
+            table = self.checked(connection)
+            return table.count(connection, table.after(position.last))
+
+    def loss(self, place: Json) -> Loss | None:
+        """The rows at or before a position that are in no batch, or that the next ones would be taken for."""
+        position = self.position(place)
+        with self.database.connected() as connection:
+            settling = self._settling(connection)
+            return self._lost(settling, position, self._kept(settling, position))
+
+    def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
+        return _SETTLING[self.database.kind](connection, self.checked(connection), self.teller, deadline)
+
+    def _mark(self, settling: Settling, taken: Range) -> Mark | None:
+        """By what the last of the rows that were taken are known again; only ids can begin anew."""
+        table = settling.table
+        if [column.kind for column in table.order] != ["integer"]:
+            return None
+        rows = table.last(settling.connection, table.within(taken), most=MARKED_ROWS)
+        return Mark.of(table.order[0].name, rows, settling.identity())
+
+    def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
+        """Whether other rows have the ids of the last ones that were taken."""
+        if mark is None or not mark.rows:
+            return False
+        table, numbers = settling.table, list(mark.rows)
+        rows = table.last(settling.connection, table.keys[0].in_(numbers), most=len(numbers))
+        return mark.is_other(table.order[0].name, rows, settling.identity())
+
+    def _kept(self, settling: Settling, position: Position) -> int:
+        """How many rows there are now of those that are counted again."""
+        if position.last is None:
+            return 0
+        return settling.table.count(settling.connection, settling.table.within(Range(position.since, position.last)))
+
+    def _lost(self, settling: Settling, position: Position, kept: int) -> Loss | None:
+        if position.last is None:
+            return None
+        before, partition = position.to_json(), self.teller.partition or ""
+        drawn, key = settling.set_back(position.last), settling.table.order[0].name
+        if drawn is not None or self._is_other(settling, position.mark):
+            again = Position(restarts=position.restarts + 1)
+            what = f"table {self.table} begins anew: rows up to {shown(position.last)} were taken, and "
+            what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
+            return Loss(partition, before, again.to_json(), f"{what} now; accepted, it is read from its first row on")
+        if kept <= position.rows:
+            return None
+        behind = "" if position.since is None else f" behind {shown(position.since)}"
+        what = f"{kept - position.rows} row(s) of table {self.table} came too late, they are in no batch: up to "
+        what += f"{shown(position.last)} there were {position.rows}{behind} when they were taken, and there are {kept}"
+        return Loss(partition, before, replace(position, rows=kept).to_json(), what)
+
+    # --- the rows of a batch --------------------------------------------------------------------------------------
+
+    def rows(self, metadata: Json) -> Iterator[Mapping[str, Any]]:
+        """Exactly the rows that were decided, in their order.
+
+        :raises SourceError: there are more or fewer by now; after the last row at the latest.
+        """
+        rows, found = self.parsed(metadata), 0
+        with self.database.reading() as connection:
+            table = self.checked(connection)
+            streamed = connection.execution_options(stream_results=True, max_row_buffer=_AT_ONCE)
+            for row in streamed.execute(table.read(table.within(rows.whole))):
+                found += 1
+                yield dict(zip(table.columns, row, strict=True))
+        if found != rows.count:
+            raise self.changed(rows, found)
+
+    def changed(self, rows: Rows, found: int) -> SourceError:
+        """The refusal of rows that are not those that were decided."""
+        after = "the beginning" if rows.after is None else shown(rows.after)
+        problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
+        return self.teller.refused(
+            f"{problem}{found}: rows were deleted, changed or inserted since the batch was decided",
+            f"Bring the table back to what it was, then clear the task; or take what is left of them: {_CHANGED}; with "
+            "kind='opaque' clear `begin`: the batch is decided anew.",
+        )
+
+    def again(self, metadata: Json) -> Json:
+        """The rows between the same keys as they are now, some of which may have been deleted.
+
+        :raises SourceError: there are more, and where the source stands says that they are in no batch.
+        """
+        rows = self.parsed(metadata)
+        with self.database.connected() as connection:
+            table = self.checked(connection)
+            counts = tuple(table.count(connection, table.within(each)) for each in rows.ranges)
+        found = replace(rows, counts=counts)
+        if found.count > rows.count:
+            problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
+            raise self.teller.refused(problem, "Give those inserted ids that come last, then clear this task.")
+        return found.to_json()
+
+    def parsed(self, metadata: Json) -> Rows:
+        """The rows of a batch.
+
+        :raises SourceError: they are of another source.
+        """
+        try:
+            return Rows.from_json(metadata, len(self.spec.order_by))
+        except ValueError as error:
+            raise self.teller.refused(f"metadata {error}", _OTHER) from None
+
+    def position(self, place: Json) -> Position:
+        """A position.
+
+        :raises SourceError: it is of another source.
+        """
+        try:
+            return Position.from_json(place, len(self.spec.order_by))
+        except ValueError as error:
+            raise self.teller.refused(f"position {error}", _OTHER) from None
+
+    def checked(self, connection: Connection) -> Table:
+        """The table, which was looked at once."""
+        if self._checked is None:
+            self._checked = Table(connection, self.table, self.spec, self.teller)
+        return self._checked
+
+
+_CHANGED = "airflow tx replay TOPOLOGY TXID --changed-rows --why TEXT"
+_ACCEPT = (
+    "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
+    "airflow tx accept-loss TOPOLOGY --why TEXT"
+)

@@ -1,0 +1,192 @@
+"""Rows of several SQL tables, or of one table on several servers: each is a partition with a place of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_tx.errors import ConfigError, PartitionUnavailable
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.sizing import Limit
+from airflow_tx.sources.sql.source import SqlRows
+from airflow_tx.sources.sql.spec import checked_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.protocol.batch import Loss
+    from airflow_tx.sources.sql.shard import Look, Shard
+
+_Self = TypeVar("_Self", bound="PartitionedSqlSource")
+
+
+class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
+    """Like `SqlSource`, for the same kind of rows in several tables: every table of every connection is a partition.
+
+    A partition is called ``<conn_id>.<table>``; more of them may be added at any time. One that cannot be reached, or
+    whose table is gone, stops a transactional source with the reason; an opaque one goes on without it, and takes it
+    up again where it stood. The limits hold for a batch as a whole; partitions share it evenly.
+
+    :param conn_ids: one Airflow connection, or several.
+    :param tables: one table, or several.
+
+    The other parameters are those of `SqlRows`.
+    """
+
+    def __init__(self, conn_ids: str | Sequence[str], tables: str | Sequence[str], **options: Any) -> None:
+        name = type(self).__name__
+        self.conn_ids = _listed(name, "conn_ids", conn_ids, "shard_1")
+        self.tables = _listed(name, "tables", tables, "orders")
+        super().__init__(**options)
+        self._next: _Next | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        arguments = {"conn_ids": self.conn_ids, "tables": self.tables, **self.arguments()}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.conn_ids!r}, tables={self.tables!r}, {self.shown()})"
+
+    def connections(self) -> dict[str, str]:
+        """Those of its tables."""
+        return dict.fromkeys(self.conn_ids, "postgres")
+
+    def partitions(self) -> list[str]:
+        """Every table of every connection."""
+        return list(self._places())
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        """See `PartitionedTransactionalSource.decide`; before, find out how many rows each partition has."""
+        asked = copy.copy(self)
+        asked._next = _Next(self, position if isinstance(position, dict) else {})
+        return PartitionedTransactionalSource.decide(asked, attempt, position)
+
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
+    ) -> Batch | None:
+        """Take the next rows of one table.
+
+        :raises SourceError: as `SqlSource.initialize_transaction`.
+        """
+        following = self._next or _Next(self, {partition: prev_metadata}, [partition])
+        return following.take(partition)
+
+    def told(self, count: int, places: Mapping[str, Json]) -> str:
+        """See `PartitionedTransactionalSource.told`."""
+        following = self._next
+        return self.limit.told(count, None) if following is None else following.told(count)
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows of one table that `metadata` names.
+
+        :raises SourceError: if there are more or fewer of them by now.
+        """
+        return self.rows_of(self.shard_of(partition), metadata, spark)
+
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+        """The rows between the same keys, as they are now; see `Shard.again`."""
+        return self.shard_of(partition).again(rows)
+
+    def backlog(self, position: Json) -> int:
+        """How many rows there are behind `position` in all partitions that can be reached."""
+        places, rows = position if isinstance(position, dict) else {}, 0
+        for partition in self.partitions():
+            try:
+                rows += self.shard_of(partition).backlog(places.get(partition))
+            except PartitionUnavailable:
+                continue
+        return rows
+
+    def losses(self, position: Json) -> list[Loss]:
+        """See `SqlSource.losses`, of all partitions that can be reached."""
+        places, losses = position if isinstance(position, dict) else {}, []
+        for partition in self.partitions():
+            try:
+                found = self.shard_of(partition).loss(places.get(partition))
+            except PartitionUnavailable:
+                continue
+            losses += [] if found is None else [found]
+        return losses
+
+    def shard_of(self, partition: str) -> Shard:
+        """The table of a partition.
+
+        :raises PartitionUnavailable: it is none of this source any more.
+        """
+        place = self._places().get(partition)
+        if place is None:
+            reason = "it is not among the conn_ids and tables any more"
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
+        return self.shard(*place, partition)
+
+    def _places(self) -> dict[str, tuple[str, str]]:
+        return {f"{conn_id}.{table}": (conn_id, table) for conn_id in self.conn_ids for table in self.tables}
+
+
+class _Next:
+    """What the partitions of a source have behind their places, and how much of it one batch takes.
+
+    :param partitions: those to look at; default: all.
+    """
+
+    def __init__(
+        self, source: PartitionedSqlSource, places: Mapping[str, Json], partitions: Sequence[str] | None = None
+    ) -> None:
+        self._shards: dict[str, Shard] = {}
+        self._looks: dict[str, Look] = {}
+        self._away: dict[str, PartitionUnavailable] = {}
+        deadline = source.deadline()
+        for partition in source.partitions() if partitions is None else partitions:
+            try:
+                self._shards[partition] = source.shard_of(partition)
+                self._looks[partition] = self._shards[partition].look(places.get(partition), deadline)
+            except PartitionUnavailable as error:
+                self._away[partition] = error
+        self._some = [partition for partition, look in self._looks.items() if look.end is not None]
+        self._limit, self._shares = self._fitted(source.limit)
+        self._all = True
+
+    def take(self, partition: str) -> Batch | None:
+        """The share of one partition.
+
+        :raises PartitionUnavailable: it could not be reached.
+        """
+        if partition in self._away:
+            raise self._away[partition]
+        share = self._shares.get(partition)
+        if partition not in self._some or share == 0:
+            return None
+        taken = self._shards[partition].take(self._looks[partition], share)
+        if taken is None:
+            return None
+        rows, position = taken
+        self._all &= rows.ends[-1] == self._looks[partition].end
+        return Batch(rows.to_json(), position.to_json(), rows.count)
+
+    def told(self, count: int) -> str:
+        """Why a batch has so many rows, in words."""
+        return self._limit.told(count, count if self._all else None)
+
+    def _fitted(self, limit: Limit) -> tuple[Limit, dict[str, int]]:
+        """The limit as a number of rows, and the share of each partition; none, if there is no limit."""
+        if limit.bytes is not None:
+            sizes = [size for name in self._some for size in self._shards[name].sizes(self._looks[name])]
+            limit = limit.of_rows_of(sizes)
+        if limit.rows is None:
+            return limit, {}
+        available = {name: self._shards[name].available(self._looks[name], limit.rows) for name in self._some}
+        return limit, limit.shares(available)
+
+
+def _listed(source: str, option: str, names: str | Sequence[str], example: str) -> list[str]:
+    given = [names] if isinstance(names, str) else list(names)
+    if not given or len(set(map(repr, given))) < len(given):
+        remedy = f'Give names, each once, such as ["{example}"].'
+        raise ConfigError(option=f"{option} of {source}", value=names, remedy=remedy)
+    return [checked_text(source, option, name, example) for name in given]

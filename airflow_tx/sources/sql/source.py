@@ -1,0 +1,190 @@
+"""Rows of a SQL table, by id or by time: each batch is the next ones. See `sql_shards` for several tables.
+
+Importing this costs little: what needs SQLAlchemy is loaded when the source is asked.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Json, Source, SourceKind, TransactionalSource, source_kind
+from airflow_tx.sources.sizing import BatchSize
+from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.protocol.batch import Loss
+    from airflow_tx.sources.sql.jdbc import JdbcRows
+    from airflow_tx.sources.sql.shard import Shard
+
+_Self = TypeVar("_Self", bound="SqlRows")
+
+
+class SqlRows(Source):
+    """What the sources of SQL tables share: their arguments, and the rows of a batch of one table.
+
+    :param order_by: a column whose values grow and are unique, such as ``"id"``; or a time and such a column:
+        ``["updated_at", "id"]``.
+    :param columns: the columns of the rows; None: all.
+    :param settle: seconds that a row's time must lie back before it is taken; no meaning for an id alone.
+    :param patience: seconds that `begin` waits for running transactions that may still commit a row before the last
+        one that is there. After that it takes no row, and says who it waited for.
+    :param kind: ``transactional`` for rows that are only ever added, else ``opaque``.
+    :param max_rows_per_batch: at most so many rows in a batch.
+    :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
+    :param target_seconds: as many rows as are processed in so many seconds; see `airflow_tx.sources.sizing`.
+    :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
+    """
+
+    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+
+    def __init__(
+        self,
+        order_by: str | Sequence[str] = "id",
+        columns: Sequence[str] | None = None,
+        settle: float = SETTLE,
+        patience: float = PATIENCE,
+        kind: str = "transactional",
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        target_seconds: float | None = None,
+        rows_per_read: int = ROWS_PER_READ,
+    ) -> None:
+        name = type(self).__name__
+        self.spec = SqlSpec.checked(
+            name, order_by=order_by, columns=columns, settle=settle, patience=patience, rows_per_read=rows_per_read
+        )
+        self.kind = source_kind(kind, name)
+        self._size = BatchSize.checked(
+            name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+        )
+        self.batch_size = self._size if self._size.arguments() else None
+        self.limit = self._size.limit()
+        self._read: list[JdbcRows] = []
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of its constructor that all sources of SQL tables have, as plain JSON."""
+        return {**self.spec.arguments(), "kind": self.kind.value, **self._size.arguments()}
+
+    def shown(self) -> str:
+        """The end of its repr."""
+        order = ", ".join(self.spec.order_by)
+        return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
+
+    def sized(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
+        """See `Source.sized`; a copy gives back only what it has opened itself."""
+        asked = copy.copy(self)
+        asked._read = []
+        if self.batch_size is not None:
+            asked.limit = self.batch_size.limit(measured)
+        return asked
+
+    def close(self) -> None:
+        """Give back what Spark reads from; it cannot read any more then."""
+        while self._read:
+            self._read.pop().close()
+
+    def shard(self, conn_id: str, table: str, partition: str | None = None) -> Shard:
+        """One of its tables, for one question."""
+        from airflow_tx.sources.sql.database import Teller
+        from airflow_tx.sources.sql.shard import Shard
+
+        return Shard(conn_id, table, self.spec, Teller(repr(self), conn_id, partition), what=type(self).__name__)
+
+    def rows_of(
+        self, shard: Shard, metadata: Json, spark: SparkSession | None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows that were decided. SQLite is not read by Spark itself: its rows come through this process.
+
+        :raises SourceError: they are not there any more.
+        """
+        from airflow_tx.sources.sql.jdbc import SUPPORTED, JdbcRows
+
+        if spark is None or shard.database.kind not in SUPPORTED:
+            return shard.rows(metadata)
+        read = JdbcRows(shard, shard.parsed(metadata))
+        self._read.append(read)
+        return read.frame(spark)
+
+    def deadline(self) -> float:
+        """Until when a decision that begins now waits."""
+        return time.monotonic() + self.spec.patience
+
+
+class SqlSource(SqlRows, TransactionalSource):
+    """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
+
+    Transactions commit in another order than the one in which they drew their ids. A batch ends at a row before which
+    no transaction can commit any more: the database is asked for those that may, and they are waited for. What this
+    takes, and when it does not hold, is in docs/sql_source.md.
+
+    :param conn_id: Airflow connection of type postgres, mysql or sqlite; looked up when the source is asked.
+    :param table: "table" or "schema.table".
+
+    The other parameters are those of `SqlRows`.
+    """
+
+    def __init__(self, conn_id: str, table: str, **options: Any) -> None:
+        name = type(self).__name__
+        self.conn_id = checked_text(name, "conn_id", conn_id, "orders_db")
+        self.table = checked_text(name, "table", table, "orders")
+        super().__init__(**options)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        arguments = {"conn_id": self.conn_id, "table": self.table, **self.arguments()}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.conn_id!r}, table={self.table!r}, {self.shown()})"
+
+    def connections(self) -> dict[str, str]:
+        """The one of its table."""
+        return {self.conn_id: "postgres"}
+
+    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
+        """Take the next rows.
+
+        :raises SourceError: the table cannot be read in this order, or rows came that are in no batch.
+        """
+        shard = self._shard()
+        look = shard.look(prev_metadata, self.deadline())
+        if look.end is None:
+            return None
+        limit = self.limit.of_rows_of(shard.sizes(look) if self.limit.bytes is not None else [])
+        taken = shard.take(look, limit.rows)
+        if taken is None:
+            return None
+        rows, position = taken
+        everything = rows.count if rows.ends[-1] == look.end else None
+        return Batch(rows.to_json(), position.to_json(), rows.count, limit.told(rows.count, everything))
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        """Exactly the rows that `metadata` names.
+
+        :raises SourceError: if there are more or fewer of them by now.
+        """
+        return self.rows_of(self._shard(), metadata, spark)
+
+    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+        """The rows between the same keys, as they are now; see `Shard.again`."""
+        return self._shard().again(rows)
+
+    def backlog(self, position: Json) -> int:
+        """How many rows there are behind `position`, also those that no batch may have yet."""
+        return self._shard().backlog(position)
+
+    def losses(self, position: Json) -> list[Loss]:
+        """The rows that came too late, and a table that begins anew."""
+        found = self._shard().loss(position)
+        return [] if found is None else [found]
+
+    def _shard(self) -> Shard:
+        return self.shard(self.conn_id, self.table)

@@ -1,0 +1,227 @@
+"""One table as a source sees it: checked, and the statements that look at it by the order of its rows."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import ge, gt, le, lt
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_tx.sources.sql.database import Teller
+from airflow_tx.sources.sql.positions import Key, Range, key_json
+from airflow_tx.sources.sql.spec import SqlSpec
+
+Comparison = Callable[[Any, Any], Any]
+Names = Sequence[str | None]  # an expression has none
+log = logging.getLogger(__name__)
+
+_KINDS = "An id is a whole number or a text; a time before it a timestamp or datetime."
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column that orders rows is.
+
+    :param kind: integer, text, uuid, time (without a zone), instant (a time with a zone).
+    """
+
+    name: str
+    kind: str
+    nullable: bool
+
+
+class Table:
+    """A table whose rows have an order.
+
+    :param name: "table" or "schema.table".
+    :raises SourceError: it is missing, or a column of it, or the order is none.
+    """
+
+    def __init__(self, connection: Connection, name: str, spec: SqlSpec, teller: Teller) -> None:
+        self.name, self.spec = name, spec
+        schema, _, table = name.rpartition(".")
+        self._schema, self._table, self._teller = schema or None, table, teller
+        inspector = sa.inspect(connection)
+        with warnings.catch_warnings():
+            # Of types that it does not know; nobody asks for them here.
+            warnings.simplefilter("ignore", sa.exc.SAWarning)
+            if not inspector.has_table(table, self._schema):
+                raise teller.missing(name)
+            found = {column["name"]: column for column in inspector.get_columns(table, self._schema)}
+        self._require(found, spec.order_by)
+        self._require(found, spec.columns or ())
+        self.columns: Sequence[str] = spec.columns or tuple(found)
+        self.times = {column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)}
+        self.order = [self._column(connection, found[column]) for column in spec.order_by]
+        self._check_kinds({column: found[column]["type"] for column in spec.order_by})
+        self._check_unique(inspector)
+        self._check_nulls(connection)
+
+    @cached_property
+    def clause(self) -> sa.TableClause:
+        """For statements; its columns have no types, so values are those of the driver."""
+        names = dict.fromkeys([*self.spec.order_by, *self.columns])
+        return sa.table(self._table, *map(sa.column, names), schema=self._schema)
+
+    @property
+    def keys(self) -> list[sa.ColumnElement[Any]]:
+        """The columns that it is ordered by."""
+        return [self.clause.c[name] for name in self.spec.order_by]
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def after(self, key: Key | None) -> sa.ColumnElement[bool]:
+        """Rows behind a key."""
+        return sa.true() if key is None else _beyond(self.keys, key, ge, gt, gt)
+
+    def upto(self, key: Key) -> sa.ColumnElement[bool]:
+        """Rows up to a key."""
+        return _beyond(self.keys, key, le, lt, le)
+
+    def within(self, rows: Range) -> sa.ColumnElement[bool]:
+        """Rows of a range."""
+        return sa.and_(self.after(rows.after), self.upto(rows.upto))
+
+    def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> Key | None:
+        """The last key of the rows that meet all conditions; None: no row does."""
+        backwards = [key.desc() for key in self.keys]
+        row = connection.execute(sa.select(*self.keys).where(*conditions).order_by(*backwards).limit(1)).first()
+        return None if row is None else self._key(tuple(row))
+
+    def count(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None) -> int:
+        """How many rows meet all conditions.
+
+        :param most: do not count further.
+        """
+        if most is None:
+            query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
+        else:
+            first = sa.select(self.keys[0]).where(*conditions).order_by(*self.keys).limit(most).subquery()
+            query = sa.select(sa.func.count()).select_from(first)
+        return int(connection.execute(query).scalar_one())
+
+    def cuts(self, connection: Connection, rows: Range, *, most: int, each: int) -> list[tuple[Key, int]]:
+        """The keys of every `each`-th row of a range and of its last row, with their numbers from 1 on.
+
+        :param most: the range ends after so many rows.
+        """
+        inner = sa.select(*self.keys).where(self.within(rows)).order_by(*self.keys).limit(most).subquery()
+        keys = [inner.c[name] for name in self.spec.order_by]
+        number = sa.func.row_number().over(order_by=keys).label("tx_number")
+        following = sa.func.lead(keys[0]).over(order_by=keys).label("tx_following")
+        numbered = sa.select(*keys, number, following).subquery()
+        wanted = sa.or_(numbered.c.tx_number % each == 0, numbered.c.tx_following.is_(None))
+        names = [numbered.c[name] for name in self.spec.order_by]
+        query = sa.select(*names, numbered.c.tx_number).where(wanted).order_by(numbered.c.tx_number)
+        return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
+
+    def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
+        """The statement that reads rows, in their order."""
+        wanted = [self.clause.c[name] for name in self.columns]
+        return sa.select(*wanted).where(*conditions).order_by(*self.keys).limit(most)
+
+    def last(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int) -> list[dict[str, Any]]:
+        """The last rows that meet all conditions, with their keys."""
+        backwards = [key.desc() for key in self.keys]
+        query = sa.select(*self.clause.c).where(*conditions).order_by(*backwards).limit(most)
+        return [dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)]
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def _require(self, found: dict[str, Any], columns: Sequence[str]) -> None:
+        missing = [column for column in columns if column not in found]
+        if missing:
+            problem = f"table {self.name} has no column {', '.join(missing)}; it has {', '.join(list(found)[:30])}"
+            raise self._teller.refused(problem, "Correct order_by or columns, or add the column.")
+
+    def _column(self, connection: Connection, found: Any) -> Column:
+        kind, backend = found["type"], connection.dialect.name
+        return Column(found["name"], _kind_of(kind, backend), found.get("nullable", True))
+
+    def _check_kinds(self, types: dict[str, Any]) -> None:
+        *first, last = self.order
+        wrong = [column for column in self.order if not column.kind]
+        wrong += [column for column in first if column.kind in ("text", "uuid")]
+        if not first and last.kind == "uuid":
+            wrong.append(last)
+        if wrong:
+            name = wrong[0].name
+            problem = f"column {name} of table {self.name} is {types[name]}: by it, new rows do not come last"
+            remedy = f'{_KINDS} Such as order_by=["created_at", "{name}"] for a uuid.'
+            raise self._teller.refused(problem, remedy)
+
+    def _check_unique(self, inspector: sa.Inspector) -> None:
+        order, place = list(self.spec.order_by), (self._table, self._schema)
+        primary: Names = inspector.get_pk_constraint(*place)["constrained_columns"]
+        if list(primary) == order:
+            return
+        indexes = [each for each in inspector.get_indexes(*place) if not _partial(each)]
+        unique: list[Names] = [primary, *(each["column_names"] for each in indexes if each.get("unique"))]
+        unique += [each["column_names"] for each in inspector.get_unique_constraints(*place)]
+        named = ", ".join(order)
+        if not any(columns and set(columns) <= set(order) for columns in unique):
+            raise self._teller.refused(
+                f"{named} of table {self.name} is not unique: rows with the same value could not be told apart",
+                "Make it the primary key or give it a unique index, or order by a time and such an id.",
+            )
+        ways: list[Names] = [*unique, *(each["column_names"] for each in indexes)]
+        if not any(list(columns[: len(order)]) == order for columns in ways):
+            log.warning(
+                "Table %s has no index that begins with (%s), so every batch sorts the table: CREATE INDEX ON %s (%s)",
+                self.name, named, self.name, named,
+            )  # fmt: skip
+
+    def _check_nulls(self, connection: Connection) -> None:
+        for column in self.order:
+            key = self.clause.c[column.name]
+            if column.nullable and connection.execute(sa.select(key).where(key.is_(None)).limit(1)).first() is not None:
+                raise self._teller.refused(
+                    f"table {self.name} has rows without {column.name} (NULL): they have no place in the order",
+                    "Give them one, and make the column NOT NULL.",
+                )
+
+    def _key(self, values: Key) -> Key:
+        try:
+            key_json(values)
+        except ValueError as error:
+            raise self._teller.refused(f"table {self.name}: {error}", _KINDS) from None
+        return values
+
+
+def _partial(index: Any) -> bool:
+    options = index.get("dialect_options", {})
+    return any(options.get(f"{dialect}_where") is not None for dialect in ("postgresql", "sqlite"))
+
+
+def _kind_of(found: Any, backend: str) -> str:
+    if isinstance(found, sa.Uuid):
+        return "uuid"
+    if isinstance(found, sa.Integer) or (isinstance(found, sa.Numeric) and found.scale == 0):
+        return "integer"
+    if isinstance(found, sa.DateTime):
+        zoned = found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
+        return "instant" if zoned else "time"
+    if isinstance(found, sa.Enum) or not isinstance(found, sa.String):
+        return ""
+    return "text"
+
+
+def _beyond(
+    columns: Sequence[Any], key: Key, inner: Comparison, outer: Comparison, last: Comparison
+) -> sa.ColumnElement[bool]:
+    """A comparison of keys that an index on the first column serves in every database.
+
+    :param inner: of the first column, if there is a second one.
+    :param outer: of the first column, whatever the second one has.
+    :param last: of the last column.
+    """
+    if len(columns) == 1:
+        found: sa.ColumnElement[bool] = last(columns[0], key[0])
+        return found
+    return sa.and_(inner(columns[0], key[0]), sa.or_(outer(columns[0], key[0]), last(columns[1], key[1])))

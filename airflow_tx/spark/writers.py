@@ -1,0 +1,251 @@
+"""An update that Spark's executors write: staged Parquet, repartitioned by key, each partition one chunk of the grant.
+
+What is written where is a function of the files, which never change, and of the keys alone. So a partition that is
+computed again, by a retried task or by a speculative one, is the same chunk with the same keys, which a state takes
+twice without harm; and no two chunks share a key unless the output has a key twice, which the state refuses.
+Whoever is outranked meanwhile is refused by the fence, chunk by chunk.
+
+The grant and the state, with its address and password, travel as one pickle (`seal`) and never touch a command line, a
+file, a setting or a log. To a driver of spark-submit they go through a named pipe; from there, and from a client of
+Spark Connect, within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
+property of the session whose name Spark redacts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import errors
+from airflow_tx.errors import FenceOutranked, StateError, TxError
+from airflow_tx.spark.chunks import KEY, veiled
+from airflow_tx.staging.output import Output, StagedFile
+from airflow_tx.state.api import FencedState, Grant
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
+    from airflow_tx.spark.new_values import Place
+
+# What a pipe holds without anybody reading: the most that Linux gives to everybody.
+_PIPE = 2**20
+# Where a row lies, for writers that need an order.
+_FILE, _INDEX = "airflow_tx_file", "airflow_tx_index"
+_SETTINGS = {
+    # The partition of a key follows from nothing but the key and their number.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    # Values as pyarrow reads them from the same files.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+}
+
+
+class WritersFailed(TxError):
+    """A Spark job of writers that ended without an answer of all of them."""
+
+    template = (
+        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}. What they wrote counts once, "
+        "when the commit is tried again; executors need airflow_tx and the database's driver."
+    )
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """What a driver is told, and nothing secret.
+
+    :param name: of the Spark application.
+    :param files: the staged Parquet files, as Spark's readers take them.
+    :param columns: what to read of them; `keys` are among them.
+    :param partitions: how many chunks.
+    :param ordered: a key may have several rows, which a writer takes one after another, in their order in the files.
+    """
+
+    name: str
+    files: Sequence[str]
+    columns: Sequence[str]
+    keys: Sequence[str]
+    partitions: int
+    ordered: bool = False
+
+
+def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: Place | None = None) -> bytes:
+    """What a writer needs, as bytes: classes of the DAG's own go along, for executors know no DAG file.
+
+    :param state: one that needs no Airflow.
+    :param schema: of the rows as pyarrow reads them.
+    :param place: where it stages the new values of its keys.
+    """
+    from pyspark import cloudpickle as pyspark_cloudpickle
+
+    # It has no types of its own.
+    cloudpickle: Any = pyspark_cloudpickle
+    columns = getattr(state, "columns", None)
+    parts = [state, *(columns.aggregators.values() if columns else ())]
+    modules = {type(part).__module__ for part in parts}
+    with ExitStack() as stack:
+        for name in modules:
+            if not name.startswith("airflow_tx.") and name != "__main__":
+                cloudpickle.register_pickle_by_value(sys.modules[name])
+                stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
+        # A write compares the token; what the batch was is known to the fence already.
+        told = (state, replace(grant, last={}, batch="null"), schema.serialize().to_pybytes(), place)
+        sealed: bytes = cloudpickle.dumps(told)
+        return sealed
+
+
+# --- in the driver, or the client ---------------------------------------------------------------------------------
+
+
+def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
+    """Let the executors write; what each chunk says of itself: `keys`, or `error` and its `fields`."""
+    from pyspark.sql import functions as F
+
+    key = os.urandom(32)
+    for name, value in {**_SETTINGS, KEY: key.hex()}.items():
+        spark.conf.set(name, value)
+    hidden = veiled(sealed, key)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from airflow_tx.spark.chunks import write_chunk
+
+        yield write_chunk(hidden, batches)
+
+    columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
+    place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
+    rows = spark.read.parquet(*job.files).select(*columns.values(), *(place if job.ordered else ()))
+    parts = rows.repartition(job.partitions, *[columns[name] for name in job.keys])
+    if job.ordered:
+        sorted_ = parts.sortWithinPartitions(*[columns[name] for name in job.keys], _FILE, _INDEX)
+        parts = sorted_.select(*columns.values())
+    return [json.loads(row["told"]) for row in parts.mapInArrow(write, "told string").collect()]
+
+
+def parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
+    """The parts of new values that the chunks have staged."""
+    found = [chunk["part"] for chunk in told if chunk.get("part")]
+    return [Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"])) for part in found]
+
+
+def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many keys all chunks wrote, and how many rows they had for them.
+
+    :raises TxError: what a chunk was refused with; a fence before anything else.
+    """
+    found = list(told)
+    refused = [rebuilt(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk]
+    for error in sorted(refused, key=lambda error: not isinstance(error, FenceOutranked)):
+        raise error
+    return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
+
+
+def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
+    """The error that a chunk told of."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, TxError):
+        with suppress(KeyError, TypeError):
+            return kind(**fields)
+    return StateError(state=fields.get("state", "?"), problem=f"{name}: {dict(fields)}", remedy="")
+
+
+# --- between a committer and a driver on its machine --------------------------------------------------------------
+
+
+@contextmanager
+def handed_over(path: str, sealed: bytes) -> Iterator[None]:
+    """Hold `sealed` ready in a new pipe as long as the block; nothing of it is on a disk.
+
+    The driver ends itself when the pipe closes: with the block, or with this process, however that ends.
+    """
+    os.mkfifo(path, 0o600)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+        message = len(sealed).to_bytes(8, "big") + sealed
+        try:
+            written = os.write(pipe, message)
+        except BlockingIOError:
+            written = 0
+        if written < len(message):
+            problem = f"state and aggregators are {len(message)} bytes, a pipe of this machine takes fewer"
+            raise WritersFailed(state="?", txid="?", reason=f'{problem}; use writers="worker" or Spark Connect')
+        yield
+    finally:
+        os.close(pipe)
+        os.unlink(path)
+
+
+def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
+    """What `handed_over` holds ready.
+
+    :param on_end: called in another thread when the pipe closes.
+    :raises EOFError: it is closed already.
+    """
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(pipe, True)
+    sealed = _read(pipe, int.from_bytes(_read(pipe, 8), "big"))
+
+    def watch() -> None:
+        while os.read(pipe, 1):
+            pass
+        on_end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    return sealed
+
+
+def _read(pipe: int, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = os.read(pipe, size - len(found))
+        if not part:
+            raise EOFError("the commit task is gone")
+        found += part
+    return found
+
+
+def write_job(path: str, job: WriteJob) -> None:
+    """Lay the job where the driver finds it."""
+    with open(path, "w") as file:
+        json.dump(asdict(job), file)
+
+
+def main(folder: str) -> int:
+    """What spark-submit runs.
+
+    :param folder: of the committer's, on this machine: `job`, `pipe` and, in the end, `told`.
+    :return: the exit code.
+    """
+    sealed = taken_over(f"{folder}/pipe", lambda: os._exit(3))
+    with open(f"{folder}/job") as file:
+        job = WriteJob(**json.load(file))
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(job.name).getOrCreate()
+    try:
+        told = run(spark, job, sealed)
+    finally:
+        spark.stop()
+    with open(f"{folder}/told.part", "w") as file:
+        json.dump(told, file)
+    os.replace(f"{folder}/told.part", f"{folder}/told")
+    return 0
+
+
+if __name__ == "__main__":
+    # Its own folder is no place to import from: modules there have common names.
+    sys.path.pop(0)
+    from airflow_tx.spark import writers
+
+    sys.exit(writers.main(sys.argv[1]))

@@ -1,0 +1,222 @@
+"""What the tasks of a transaction know of it: made when the DAG file is parsed, found again through `begin`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_tx.compat import LIVE_TASK_STATES, is_skipped_by, is_test_run, pull, task_states
+from airflow_tx.config import Settings
+from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.sources.api import Source
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.step import Begun
+    from airflow_tx.protocol.topology import TopologyRequest
+    from airflow_tx.staging import StagingArea
+    from airflow_tx.store.zookeeper import ZooKeeperStore
+
+log = logging.getLogger(__name__)
+
+COMMIT_KEY = "airflow_tx_commit"
+"""Where the context of a task that commits holds its `Commit`."""
+
+
+@dataclass(frozen=True)
+class PhaseSpec:
+    """The commit phase of a block with several committers.
+
+    :param acquire: task id of its first task; `mark` of its last one.
+    :param committers: ids of its CommitOperators, each after those that it depends on.
+    :param inside: ids of all tasks between the first and the last one.
+    :param mapped: those of them that have map indexes.
+    """
+
+    acquire: str
+    mark: str
+    committers: tuple[str, ...]
+    inside: tuple[str, ...]
+    mapped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class TransactionSpec:
+    """One `Transaction` block.
+
+    :param max_pending: None: `[tx] max_pending`; likewise `message_timeout`, `zookeeper_conn_id` and `root`.
+    :param begin: task id of the first task.
+    :param tasks: ids of the tasks that must ack: upstream of the committer.
+    :param mapped: those of them that have map indexes.
+    :param inside: ids of all tasks of the block but `begin`.
+    :param phase: its commit phase, if it has several committers.
+    :param stages: whether output of its tasks is staged.
+    """
+
+    topology: str
+    dag_id: str
+    source: Source
+    max_pending: int | None = None
+    message_timeout: float | None = None
+    zookeeper_conn_id: str | None = None
+    root: str | None = None
+    begin: str = "begin"
+    tasks: tuple[str, ...] = ()
+    mapped: frozenset[str] = frozenset()
+    inside: tuple[str, ...] = ()
+    phase: PhaseSpec | None = None
+    stages: bool = False
+
+    @property
+    def paths(self) -> Paths:
+        """Where its records lie."""
+        return Paths(self.root or Settings.load().root, self.topology)
+
+    @property
+    def window(self) -> int:
+        """How many of its transactions may be open at once."""
+        return self.max_pending or Settings.load().max_pending
+
+    @property
+    def request(self) -> TopologyRequest:
+        """What the DAG says of its topology."""
+        from airflow_tx.protocol.topology import TopologyRequest
+
+        return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
+
+    @property
+    def conn_id(self) -> str:
+        """The connection of its ledger."""
+        return self.zookeeper_conn_id or Settings.load().zookeeper_conn_id
+
+    @contextmanager
+    def store(self) -> Iterator[ZooKeeperStore]:
+        """The store of its ledger, connected as long as the block.
+
+        :raises AirflowFailException: the task is executed by `airflow tasks test` or `airflow dags test`.
+        :raises ConfigError, StoreUnavailable: there is none.
+        """
+        from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+        if is_test_run():
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException(str(UnscheduledTask(dag_id=self.dag_id, topology=self.topology)))
+        with ZooKeeperHook(self.conn_id).store() as store:
+            yield store
+
+    def ledger(self, store: ZooKeeperStore) -> Ledger:
+        """Its ledger on a store."""
+        from airflow_tx.protocol.api import SystemClock, SystemIds
+        from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+
+        options = LedgerOptions(history=Settings.load().history)
+        return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), options=options)
+
+    def staging(self) -> StagingArea:
+        """Where the output of its tasks lies between processing and commit."""
+        from airflow_tx.staging import StagingArea
+
+        return StagingArea.of_ledger(self.conn_id, self.paths.root)
+
+
+class HasTransaction:
+    """The task by which the other tasks of a run find their transaction: `begin`."""
+
+    transaction: TransactionSpec
+
+
+def spec_of(dag: DAG) -> TransactionSpec:
+    """The transaction of a DAG.
+
+    :raises TransactionDefinitionError: it has none.
+    """
+    for task in dag.tasks:
+        if isinstance(task, HasTransaction):
+            return task.transaction
+    raise TransactionDefinitionError(
+        topology=dag.dag_id,
+        problem="the DAG has no `begin`",
+        remedy="Make its tasks inside `with Transaction(source=...):`",
+    )
+
+
+def begins(ti: Any, spec: TransactionSpec) -> bool:
+    """Whether `begin` of the run is still to end: a clear may let Airflow start a task of the run beside it."""
+    return task_states(ti, [spec.begin]).get(spec.begin) in LIVE_TASK_STATES
+
+
+def put_back(ti: Any) -> NoReturn:
+    """End the running task so that Airflow starts it again once the tasks before it have ended; no try is counted.
+
+    :raises AirflowRescheduleException: always.
+    """
+    from airflow.sdk.exceptions import AirflowRescheduleException
+
+    log.info("Run %s begins again: Airflow starts this task once more when `begin` has ended.", ti.run_id)
+    # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
+    at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
+    raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What `begin` tells the tasks of its run; an XCom of plain JSON."""
+
+    topology: str
+    txid: int
+    attempt: int
+    rows: Any
+    position: Any
+    rows_digest: str
+    replay: bool
+    birth: str = ""
+
+    @classmethod
+    def of(cls, topology: str, begun: Begun) -> Payload:
+        """What it says once the ledger has given the run its transaction."""
+        own, batch = begun.attempt, (begun.rows, begun.position, begun.rows_digest)
+        return cls(topology, own.txid, own.attempt, *batch, begun.replay, own.birth)
+
+    @classmethod
+    def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:
+        """What `begin` of this run said.
+
+        :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
+        :raises AirflowSkipException: it has skipped this task, which was running by then.
+        :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
+        """
+        value = pull(ti, spec.begin)
+        if not isinstance(value, dict):
+            from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+            if begins(ti, spec):
+                put_back(ti)
+            if is_skipped_by(ti, spec.begin):
+                raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
+            raise AirflowFailException(
+                f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
+            )
+        return cls.from_json(value)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Payload:
+        """What `to_json` gave; an older release gave less."""
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
+
+    @property
+    def transaction(self) -> TransactionAttempt:
+        """Which attempt of which transaction."""
+        return TransactionAttempt(self.txid, self.attempt, self.birth)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of all fields."""
+        return asdict(self)

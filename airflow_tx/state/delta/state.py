@@ -1,0 +1,375 @@
+"""A state in a Delta Lake table: each change is one commit of the table, under a fence. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state import fence
+from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
+from airflow_tx.state.delta.rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
+from airflow_tx.state.query import asked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_tx.state.delta.table import DeltaTable, Held
+
+# How often a change begins anew because another one came between its look and its commit.
+RACES = 30
+VERSION = "4.4.0"
+CONF: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+REMEDY = (
+    "Start Spark with the jars (spark.jars.packages=io.delta:delta-spark_<Spark's major.minor>_2.13:<version>, or "
+    f"spark.jars) and {', '.join(f'{name}={value}' for name, value in CONF.items())}."
+)
+
+
+class DeltaState:
+    """A Delta Lake table that transactions write, each exactly once: values per key, or appended rows.
+
+    The rows of the state have `tx_row = 'value'`, which is the partition column; the one row with `tx_row = 'fence'` is
+    ours. Columns have your names and can be read by anything that reads Delta; those of this package begin with `tx_`;
+    `tx_txid` is the transaction that last wrote a row. Each change is one commit of the table; its `userMetadata`
+    in DESCRIBE HISTORY holds the txid, the attempt and the token (also: `history()`).
+
+    What is guaranteed: a writer that a later grant has outranked changes nothing; a replay takes back what
+    the attempt before it wrote, also keys and rows that only that one had; raise, roll-back and all rows of one write
+    are one commit of the table, whole or not at all; a write that Delta skips because its version is taken is noticed,
+    decided anew, and never counted as done; numbers are exact (they are computed in Python).
+
+    How: the fence is a row of the table, and every commit rewrites it and carries `txnAppId` "airflow_tx" and the next
+    number as `txnVersion`. Delta lets it land only if nobody else had that number: neither before (it skips the
+    write) nor at the same moment (it fails one of the two).
+
+    What cannot be had:
+
+    - Writers of one grant do not write at once: each change of a table waits its turn, and after 30 lost races
+      in a row it is refused. The state gives no parallel writers to Spark executors.
+    - An update is held in memory, with the stored rows of its keys, and a MERGE reads the keys of the whole table
+      (append mode: only files with rows of this transaction).
+    - A transactional state refuses other deltas for a key of a transaction that is in already. A replay that leaves a
+      key out is noticed only by the ledger's digest of the output.
+    - A numeric column is a text (CAST(x AS DECIMAL(38, 9))), since no DECIMAL of Delta holds every number.
+    - Who writes to the table besides this state, or gives it delta.setTransactionRetentionDuration, is on his own.
+      OPTIMIZE and VACUUM are harmless. A table that RESTORE took back takes no more writes, whatever the ledger says,
+      until it is restored to its newest version: Delta keeps the numbers of what was taken back.
+    - It is as safe as Delta's log: on S3 with several drivers a log store that excludes two writers is needed; a local
+      folder is for one process at a time (Delta locks it within a process only).
+
+    Spark: `spark` is used if given (its own settings are left alone: a new session of it works), otherwise the session
+    of this process, or a new one with `conf`. Without any jars in `conf` a new one fetches Delta's by
+    `spark.jars.packages`; for a cluster without network give conf={"spark.jars": "/opt/delta/a.jar,/opt/delta/b.jar"}
+    or put the jars into Spark's own folder and give conf={"spark.jars.packages": ""}. A session that is there
+    already needs the two settings `CONF`, for example from spark-submit --packages … --conf …. Settings for
+    storage belong into `conf` or spark-defaults.conf: what was set at run time on your session is not taken over.
+
+    :param path: of the table, in Spark's spelling; one path is one state.
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column: any.
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
+    :param types: key column -> type; a column without one gets the type of the first row that arrives. In append mode:
+        every column -> type.
+    :param mode: "merge": values per key; "append": each row is kept, with `tx_txid` (always opaque, no keys or values).
+    :param spark: the session to use.
+    :param conf: settings of a session that the state starts.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        keys: Sequence[str] = (),
+        values: Mapping[str, Aggregator] | None = None,
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        mode: str = "merge",
+        spark: SparkSession | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        if mode not in ("merge", "append"):
+            raise ConfigError(option="DeltaState(mode=)", value=mode, remedy='Use "merge" or "append".')
+        self.path = str(path).rstrip("/")
+        self.name = f"delta.{self.path}"
+        self.mode = mode
+        self.kind = fenced_kind(kind, state=self.name)
+        self.columns: Any
+        if mode == "append":
+            if keys or values or self.kind is not StateKind.OPAQUE:
+                remedy = "Append mode takes neither keys nor values, and is opaque: give types={column: type}."
+                raise ConfigError(option="DeltaState(mode=)", value=mode, remedy=remedy)
+            AppendedRows(self.name, dict(types or {}))
+            self.columns = AppendColumns(dict(types or {}))
+        else:
+            self.columns = checked_columns(self, keys, values or {}, types)
+        self._conf = dict(conf or {})
+        self._spark = spark
+        self._opened: DeltaTable | None = None
+
+    def __repr__(self) -> str:
+        if self.mode == "append":
+            return f"DeltaState({self.path!r}, mode='append', types={self.columns.types})"
+        return f"DeltaState({self.path!r}, {shown(self.columns)}, kind={self.kind.value!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_spark": None}
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without the settings of Spark."""
+        own = {"type": "DeltaState", "path": self.path, "mode": self.mode, "kind": self.kind.value}
+        return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else serialized(self.columns))}
+
+    def raise_fence(self, grant: Grant) -> None:
+        """In one commit of the table: check continuity, raise the fence, undo what outranked tokens of it wrote.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        self._change(grant, None, raising=True, chunk=0, complete=False)
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """In one commit of the table: check that the fence holds exactly this grant, then add `rows` to the values.
+
+        :param rows: one per key: the key columns and the deltas of the value columns; in append mode any number.
+        :param chunk: the writer's partition; the same chunk may be sent twice: what it wrote is replaced.
+        :param complete: False for one of several writers; the last call of the grant says True (its rows may be none).
+        :return: how many keys were written, or rows appended.
+        :raises FenceOutranked, ChunkConflict, OutputChanged, StateError, StateUnavailable: and nothing has changed.
+        """
+        return self._change(grant, rows, raising=False, chunk=chunk, complete=complete)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows in one commit of the table."""
+        return self._change(grant, rows, raising=True, chunk=0, complete=True)
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        return self._table.look().row
+
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        held = self._table.look()
+        if held.definition is None:
+            return False
+        return bool(self._table.rows(self._rows(held).types, f"tx_txid = {int(txid)}", limit=1))
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key, or the appended rows with their `tx_txid`; during a commit also those of
+        a transaction that is not yet marked.
+
+        :param limit: at most so many: any, for a table has no order.
+        """
+        held = self._table.look()
+        if held.definition is None:
+            return []
+        rows = self._rows(held)
+        return [rows.read(row) for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)]
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One query for all keys,
+        after a look at the columns.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column, or the state appends rows.
+        """
+        if self.mode == "append":
+            remedy = "Read the table, or let another state keep values per key."
+            raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
+        held, result = self._table.look(), list[dict[str, Any] | None]([None] * len(keys))
+        rows = self._rows(held)
+        assert isinstance(rows, KeyedRows)
+        whole = asked(self.columns, keys, None if held.definition is None else rows.key_types)
+        if not whole:
+            return result
+        names = [self.columns.key_bytes(key, rows.key_types).decode() for _, key in whole]
+        found = {row["tx_key"]: rows.values(row) for row in self._table.rows_of_keys(rows.types, dict.fromkeys(names))}
+        for (number, _), name in zip(whole, names, strict=True):
+            result[number] = dict(found[name]) if name in found else None
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column, in append mode of each column; None before the first update."""
+        held = self._table.look()
+        if held.definition is None:
+            return None
+        rows = self._rows(held)
+        types = rows.row_types if isinstance(rows, AppendedRows) else rows.key_types
+        return None if types is None else dict(types)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The commits of this state, the newest first: `version` and `timestamp` of the table, `txid`, `attempt`,
+        `token`, `chunk`, `rows`, `applied`. As long as Delta keeps its log."""
+        found = []
+        for commit in self._table.history():
+            note = _json(commit["userMetadata"])
+            if "txid" in note:
+                found.append({"version": commit["version"], "timestamp": commit["timestamp"], **note})
+        return found
+
+    def clear(self) -> None:
+        """Forget the fence and all values. Dangerous: until the ledger is repaired (airflow tx repair) the next commit
+        is refused because the state went back. Older versions of the table can still be read until VACUUM."""
+        self._table.clear()
+
+    # --- a change -------------------------------------------------------------------------------------------------
+
+    def _change(
+        self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
+    ) -> int:
+        given = None if rows is None else list(rows)
+        for _ in range(RACES):
+            held = self._table.look()
+            try:
+                done = self._tried(held, grant, given, raising=raising, chunk=chunk, complete=complete)
+            except StateError:
+                # What was read under another fence than the one looked at says nothing.
+                if self._table.look().number == held.number:
+                    raise
+                continue
+            if done is not None:
+                return done
+        problem = f"the table changed {RACES} times in a row between a look at its fence and the commit"
+        raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
+
+    def _tried(
+        self,
+        held: Held,
+        grant: Grant,
+        given: list[Mapping[str, Any]] | None,
+        *,
+        raising: bool,
+        chunk: int,
+        complete: bool,
+    ) -> int | None:
+        if raising:
+            row = fence.raised(held.row, grant, state=self.name)
+        else:
+            fence.check_write(held.row, grant, state=self.name)
+            assert held.row is not None
+            row = held.row
+        rows = self._rows(held)
+        again = held.row is not None and held.row.token == grant.token
+        if again and not given and (row.applied or not complete):
+            return 0
+        replayed = held.row is not None and not again and _may_have(held.row, grant)
+        turn = Turn(grant, chunk, raising and not again, replayed)
+        changes, size = rows.changes(given or [], turn, _Stored(self._table, rows, held.definition is not None))
+        row = fence.applied(row) if complete else row
+        token = grant.token
+        note = {"topology": grant.topology, "txid": token.txid, "attempt": token.attempt, "token": str(token)}
+        note |= {"chunk": chunk, "rows": size, "applied": row.applied}
+        return size if self._table.merge(held, row, rows, changes, note) else None
+
+    def _rows(self, held: Held) -> DeltaRows:
+        """The columns as they are stored.
+
+        :raises StateError: they are not those of this state.
+        """
+        stored = held.definition
+        if self.mode == "append":
+            rows: DeltaRows = AppendedRows(self.name, self.columns.types)
+        else:
+            known = None if stored is None else (stored.get("keys") or {}).get("types")
+            wanted = dict(self.columns.types)
+            if known is None and set(wanted) >= set(self.columns.keys):
+                known = wanted
+            fits = known is None or all(known.get(key) == kind for key, kind in wanted.items())
+            rows = KeyedRows(self.columns, self.kind, known if fits else wanted)
+        made = rows.definition
+        if stored is not None and stored != made and not _only_types_differ(stored, made):
+            raise StateError(
+                state=self.name,
+                problem=f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}",
+                remedy="Bring them back, or give the state another path.",
+            )
+        return rows
+
+    # --- Spark ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> DeltaTable:
+        if self._opened is None:
+            from airflow_tx.state.delta.table import DeltaTable
+
+            session = self._spark if self._spark is not None else started(self._conf)
+            check_session(session, self.name)
+            self._opened = DeltaTable(session.newSession(), self.path, state=self.name, errors=spark_errors())
+        return self._opened
+
+
+class _Stored:
+    def __init__(self, table: DeltaTable, rows: DeltaRows, there: bool) -> None:
+        self._table, self._rows, self._there = table, rows, there
+
+    def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
+        return self._found(lambda types: self._table.rows_of_keys(types, keys))
+
+    def of_txid(self, txid: int) -> dict[str, Change]:
+        return self._found(lambda types: self._table.rows(types, f"tx_txid = {int(txid)}"))
+
+    def _found(self, ask: Callable[[Mapping[str, str]], list[Change]]) -> dict[str, Change]:
+        return {row["tx_key"]: row for row in ask(self._rows.types)} if self._there else {}
+
+
+def started(conf: Mapping[str, str]) -> SparkSession:
+    """The session of this process; if there is none, a new one with Delta Lake and `conf`."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    if found is not None:
+        return found
+    release = ".".join(pyspark.__version__.split(".")[:2])
+    settings = {**CONF, "spark.ui.enabled": "false", **conf}
+    if "spark.jars" not in conf:
+        settings.setdefault("spark.jars.packages", f"io.delta:delta-spark_{release}_2.13:{VERSION}")
+    builder = SparkSession.builder.appName("airflow_tx DeltaState")
+    for name, value in settings.items():
+        if value:
+            builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def check_session(session: SparkSession, state: str) -> None:
+    """Refuse a session without Delta Lake.
+
+    :raises StateError: saying which settings are missing.
+    """
+    missing = [name for name, value in CONF.items() if value not in (session.conf.get(name, "") or "")]
+    if missing:
+        raise StateError(state=state, problem=f"the Spark session lacks {' and '.join(missing)}", remedy=REMEDY)
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError, OSError
+
+
+def _may_have(found: FenceRow, grant: Grant) -> bool:
+    """Rows of this transaction may be there: it held the fence, or a repair has begun to count anew."""
+    return found.token.txid == grant.txid or found.token.generation != grant.token.generation
+
+
+def _only_types_differ(stored: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    """Nothing but the key types, which neither the table nor the DAG may know yet."""
+    if "keys" not in stored or "keys" not in made or {**stored, "keys": 0} != {**made, "keys": 0}:
+        return False
+    known = (stored["keys"]["types"], made["keys"]["types"])
+    return stored["keys"]["names"] == made["keys"]["names"] and None in known
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

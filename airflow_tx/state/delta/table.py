@@ -1,0 +1,262 @@
+"""A Delta table with a fence in a row of its own: a change is one MERGE, which lands under that fence only.
+
+Source: PROTOCOL §7.
+
+Delta has no lock and no statement that reads one row to decide about others. What it has is a version per application
+id (`txnAppId`, `txnVersion`): a write whose version is not larger than the stored one does nothing, and of two writes
+at once that carry the same application id one fails. So the versions are numbered without gaps: whoever has seen number
+n writes n + 1, and that write lands exactly if nothing has changed since. It is a compare-and-set on the table's log.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_tx.errors import StateError, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.api import FenceRow
+from airflow_tx.state.arrow import from_arrow, to_arrow
+from airflow_tx.state.delta.rows import DDL, FENCE, VALUE, Change, DeltaRows
+
+FORMAT = 1
+# Never another one: its versions are the fence's numbers.
+APP_ID = "airflow_tx"
+_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "DELTA_CONFIGURE_SPARK_SESSION")
+_FOREIGN = ("UNRESOLVED_COLUMN", "DELTA_TABLE_ONLY_OPERATION", "DELTA_NOT_A_DELTA_TABLE")
+# Another change came between, and nothing of this one is there.
+_OVERTAKEN = (
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "DELTA_TABLE_ALREADY_EXISTS",
+    "ConcurrentTransactionException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+)
+SESSION: Mapping[str, str] = {
+    # Texts of times are not involved, but Arrow brings times with and without zone.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the table's fence row held at a look.
+
+    :param exists: there is a table.
+    :param row: None: no grant has ever raised it.
+    :param number: of the last change; the next one is one more.
+    :param definition: what the values are.
+    """
+
+    exists: bool
+    row: FenceRow | None = None
+    number: int = 0
+    definition: Mapping[str, Any] | None = None
+    operation: str = ""
+
+
+class DeltaTable:
+    """One table, by its path.
+
+    :param session: of this object alone: its settings change while it writes.
+    :param errors: what Spark raises.
+    """
+
+    def __init__(self, session: Any, path: str, *, state: str, errors: tuple[type[Exception], ...]) -> None:
+        self._spark, self._path, self._state, self._errors = session, path, state, errors
+        self._named = f"delta.`{path.replace('`', '``')}`"
+        # One commit at a time: they share the settings of the session, and views.
+        self._lock = threading.RLock()
+        for name, value in SESSION.items():
+            session.conf.set(name, value)
+
+    def look(self) -> Held:
+        """What the fence holds now.
+
+        :raises StateUnavailable: the table cannot be read.
+        :raises StateError: it is not one of ours, or of a newer version.
+        """
+        try:
+            found = self._spark.sql(f"SELECT tx_fence FROM {self._named} WHERE tx_row = '{FENCE}'").collect()
+        except self._errors as error:
+            if any(word in str(error) for word in _ABSENT):
+                return Held(exists=False)
+            raise self._failure(error) from None
+        return self._held(json.loads(found[0][0])) if found else Held(exists=True)
+
+    def rows(self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None) -> list[Change]:
+        """Stored rows, whole.
+
+        :param where: a condition of ours.
+        :param limit: at most so many.
+        """
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        try:
+            query = f"SELECT * FROM {self._named} t WHERE tx_row = '{VALUE}' AND {where}{most}"
+            found = self._spark.sql(query).toArrow()
+        except self._errors as error:
+            raise self._failure(error) from None
+        return from_arrow(found.select([name for name in found.column_names if name in types]), types)
+
+    def rows_of_keys(self, types: Mapping[str, str], keys: Iterable[str]) -> list[Change]:
+        """The rows with these keys, whole."""
+        with self._lock:
+            self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
+            return self.rows(types, "tx_key IN (SELECT tx_key FROM tx_keys)")
+
+    def merge(self, held: Held, row: FenceRow, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]) -> bool:
+        """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
+
+        :return: False: something has; nothing of this is there.
+        :raises StateUnavailable, StateOutcomeUnknown, StateError: Spark does not do it.
+        """
+        number, operation = held.number + 1, uuid.uuid4().hex
+        kept = {"format": FORMAT, "number": number, "operation": operation, "definition": rows.definition}
+        text = json.dumps({**kept, **asdict(row), "state": row.state}, ensure_ascii=False, sort_keys=True)
+        fence = {"tx_row": FENCE, "tx_key": FENCE, "tx_txid": 0, "tx_token": "", "tx_chunk": 0, "tx_fence": text}
+        failpoint("delta_state.before_merge", state=self._state, txid=row.token.txid, attempt=row.token.attempt)
+        metadata = json.dumps({**note, "operation": operation, "number": number}, ensure_ascii=False)
+        with self._lock:
+            try:
+                if not held.exists:
+                    self._create(rows)
+                self._view("tx_source", [fence, *changes], rows.types)
+                found = self._merged(row.token.txid if rows.pruned else None, number, metadata)
+            except self._errors as error:
+                if any(word in str(error) for word in _OVERTAKEN):
+                    return False
+                return self._find_out(held, operation, error)
+        if found:
+            return True  # the fence row always counts
+        # A version that is taken makes Delta skip the write, without a word.
+        if self.look().number == held.number:
+            raise StateError(
+                state=self._state,
+                problem=f"its fence has number {held.number}, and Delta has seen a later one: the table was taken back",
+                remedy="RESTORE the version that it had before, or copy it to a new path.",
+            )
+        return False
+
+    def history(self) -> list[dict[str, Any]]:
+        """The table's commits, the newest first."""
+        columns = ("version", "timestamp", "operation", "userMetadata")
+        try:
+            found = self._spark.sql(f"DESCRIBE HISTORY {self._named}").select(*columns).toArrow().to_pylist()
+        except self._errors as error:
+            if any(word in str(error) for word in _ABSENT):
+                return []
+            raise self._failure(error) from None
+        return list(found)
+
+    def clear(self) -> None:
+        """Delete all rows and forget the fence, in one commit.
+
+        :raises StateError: something else changed the table at the same time; nothing is deleted.
+        """
+        held = self.look()
+        if not held.number:
+            return
+        # The number goes on, or the writes of a new life would be skipped.
+        kept = json.dumps({"format": FORMAT, "number": held.number + 1, "forgotten": True})
+        statement = (
+            f"MERGE INTO {self._named} t USING (SELECT '{kept}' AS tx_fence) s ON t.tx_row = '{FENCE}' "
+            "WHEN MATCHED THEN UPDATE SET tx_fence = s.tx_fence WHEN NOT MATCHED BY SOURCE THEN DELETE"
+        )
+        with self._lock, self._settings(held.number + 1, json.dumps({"cleared": True})):
+            try:
+                done = self._spark.sql(statement).collect()
+            except self._errors as error:
+                raise self._failure(error) from None
+        if not done:
+            raise StateError(state=self._state, problem="it is being written", remedy="Nothing was deleted. Try again.")
+
+    # --- the commit -----------------------------------------------------------------------------------------------
+
+    def _create(self, rows: DeltaRows) -> None:
+        columns = ", ".join(f"`{name.replace('`', '``')}` {DDL[kind]}" for name, kind in rows.types.items())
+        created = f"CREATE TABLE IF NOT EXISTS {self._named} ({columns}) USING delta PARTITIONED BY (tx_row)"
+        self._spark.sql(created).collect()
+
+    def _merged(self, txid: int | None, number: int, metadata: str) -> int:
+        # Rows of a txid can be only where files say that they hold it; a key can be anywhere.
+        near = "" if txid is None else f" AND (t.tx_txid = 0 OR t.tx_txid = {txid})"
+        statement = (
+            f"MERGE WITH SCHEMA EVOLUTION INTO {self._named} t USING tx_source s "
+            f"ON t.tx_row = s.tx_row AND t.tx_key = s.tx_key{near} "
+            "WHEN MATCHED AND s.tx_txid IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET * "
+            "WHEN NOT MATCHED AND s.tx_txid IS NOT NULL THEN INSERT *"
+        )
+        with self._settings(number, metadata):
+            found = self._spark.sql(statement).collect()
+        return int(found[0][0]) if found else 0
+
+    def _find_out(self, held: Held, operation: str, error: Exception) -> bool:
+        """Whether a commit that ended in an error is there all the same."""
+        try:
+            now = self.look()
+        except StateUnavailable:
+            reason = _first_line(error)
+            raise StateOutcomeUnknown(state=self._state, where=self._path, reason=reason) from None
+        if now.operation == operation:
+            return True
+        if now.number != held.number:
+            return False
+        raise self._failure(error) from None
+
+    def _view(self, name: str, rows: list[Change], types: Mapping[str, str]) -> None:
+        self._spark.createDataFrame(to_arrow(rows, types)).createOrReplaceTempView(name)
+
+    @contextmanager
+    def _settings(self, number: int, metadata: str) -> Iterator[None]:
+        settings = {_APP: APP_ID, _VERSION: str(number), _METADATA: metadata}
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in settings:
+                self._spark.conf.unset(name)
+
+    # --- what was found -------------------------------------------------------------------------------------------
+
+    def _held(self, kept: Mapping[str, Any]) -> Held:
+        if kept["format"] != FORMAT:
+            raise StateError(
+                state=self._state,
+                problem=f"its fence row has format {kept['format']}, this version knows {FORMAT}",
+                remedy="Upgrade airflow-provider-tx.",
+            )
+        if kept.get("forgotten"):
+            return Held(True, None, kept["number"])
+        token = Token.from_json(kept["token"])
+        row = FenceRow(kept["incarnation"], token, kept["applied"], kept["batch"], kept["state"])
+        return Held(True, row, kept["number"], kept["definition"], kept["operation"])
+
+    def _failure(self, error: Exception) -> StateError:
+        text, reason = str(error), _first_line(error)
+        if any(word in text for word in _FOREIGN):
+            problem = f"{self._path} is not a table of a DeltaState ({reason})"
+            return StateError(state=self._state, problem=problem, remedy="Give the state a path of its own.")
+        if any(word in text for word in _NO_DELTA):
+            from airflow_tx.state.delta.state import REMEDY
+
+            return StateError(state=self._state, problem=f"Spark has no Delta Lake ({reason})", remedy=REMEDY)
+        return StateUnavailable(state=self._state, where=self._path, reason=reason)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]

@@ -1,0 +1,214 @@
+"""Values in Memcached, as in Trident: `MemcachedState.opaque(["cache1:11211"])`. Source: trident-state seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state.api import StateKind
+from airflow_tx.state.memcached.client import LONGEST_KEY, MemcachedClient, Write
+from airflow_tx.state.trident.cached import CachedMap
+from airflow_tx.state.trident.json_values import MapTexts
+from airflow_tx.state.trident.maps import Key, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.state.trident.snapshot import SnapshottableMap
+
+_LONGEST_PREFIX = 100
+_PORT = 11211
+_MAPS: Mapping[StateKind, Any] = {
+    StateKind.NON_TRANSACTIONAL: NonTransactionalMap,
+    StateKind.TRANSACTIONAL: TransactionalMap,
+    StateKind.OPAQUE: OpaqueMap,
+}
+
+
+class MemcachedMap:
+    """A backing map in Memcached: values as JSON, read and written in bulk.
+
+    A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
+    `<prefix>#` and its SHA-256. With several servers each key has its server; while that does not answer, the key is
+    not looked for on another one, where it would begin at nothing.
+
+    A value that was read is replaced only if nobody has replaced it since (gets and cas; add if there was none). That
+    refuses most writers that were overtaken, and not all: one that reads after the other has written is taken for a
+    later one, as is a second write of a key within a batch.
+
+    :param servers: "host:port", or (host, port).
+    :param prefix: the keys begin with it; without spaces.
+    :param timeout: seconds that a server may take to answer.
+    """
+
+    def __init__(self, servers: Sequence[str | tuple[str, int]], *, prefix: str = "", timeout: float = 10.0) -> None:
+        self.servers = _checked_servers(servers)
+        if len(prefix.encode()) > _LONGEST_PREFIX or not prefix.isprintable() or not prefix.isascii() or " " in prefix:
+            raise ConfigError(
+                option="prefix of a Memcached state",
+                value=prefix,
+                remedy=f"Use at most {_LONGEST_PREFIX} printable ASCII characters without a space.",
+            )
+        self.prefix = prefix
+        self.name = f"memcached.{prefix}" if prefix else "memcached"
+        self._texts = MapTexts(self.name)
+        self._timeout = timeout
+        self._opened: MemcachedClient | None = None
+        # How the store knows what the last get has read; None: there was nothing.
+        self._read: dict[str, bytes | None] = {}
+
+    def __repr__(self) -> str:
+        return f"MemcachedMap({[':'.join(map(str, server)) for server in self.servers]}, prefix={self.prefix!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_read": {}}
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """The value of each key, in the order of the keys; None: there is none, or it was evicted.
+
+        :raises StateUnavailable: a server does not answer.
+        :raises StateError: something else is under a key.
+        """
+        names = list(map(self._key, keys))
+        found = self._client.gets(names)
+        self._read = {name: found[name][1] if name in found else None for name in names}
+        return [self._texts.value(name, found[name][0]) if name in found else None for name in names]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Store the value of each key; None removes it.
+
+        :raises StateError: somebody has replaced a value since it was read; others may be stored.
+        :raises StateUnavailable: a server does not answer; some values may be stored.
+        """
+        names, writes = list(map(self._key, keys)), list[Write]()
+        for name, value in zip(names, values, strict=True):
+            if value is None:
+                writes.append(Write("delete", name))
+            elif name not in self._read:
+                writes.append(Write("set", name, self._texts.text(name, value)))
+            elif (version := self._read[name]) is None:
+                writes.append(Write("add", name, self._texts.text(name, value)))
+            else:
+                writes.append(Write("cas", name, self._texts.text(name, value), version))
+        for name in names:
+            self._read.pop(name, None)
+        overtaken = self._client.write(writes)
+        if overtaken:
+            raise StateError(
+                state=self.name,
+                problem=f"{len(overtaken)} of {len(names)} values were replaced by another writer since they were "
+                f"read, such as {overtaken[0]}; the others were written",
+                remedy="Let one writer at a time update the state, and replay the batch.",
+            )
+
+    def _key(self, key: Key) -> str:
+        text = self._texts.key(key)
+        name = self.prefix + quote(text, safe="[]{},:\"'/!$&()*+;=?@<>|\\^`~")
+        if len(name) <= LONGEST_KEY:
+            return name
+        return f"{self.prefix}#{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @property
+    def _client(self) -> MemcachedClient:
+        if self._opened is None:
+            self._opened = MemcachedClient(self.servers, state=self.name, timeout=self._timeout)
+        return self._opened
+
+
+class MemcachedState:
+    """Makes states in Memcached, each a map by key and one value for everything (Trident's MemcachedState).
+
+        factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
+        counts = factory.make_state({}, 0, 1)
+
+    It is as exact as Trident's: exactly once among writers that take turns, as long as Memcached keeps its values.
+    What Memcached cannot do, and no version of this class can:
+
+    * **keep values**: one that is evicted (memory is short, or `expire`), or a server that restarts, makes a key begin
+      at nothing, without a word. Give it memory for all values, or use it for what may be lost.
+    * **refuse a paused writer**: there is no fence. A committer thought dead that wakes up between its get and its put
+      is refused by cas; one that wakes up before its get is not.
+    * **undo**: a key that only a failed attempt touched keeps what that attempt wrote, because Memcached cannot list
+      the keys of a transaction. Exact are sources whose replays have the same rows, and others only as long as
+      a replay has the same keys. Therefore `can_roll_back` is False, and an opaque source over this state is not
+      exactly once.
+
+    RedisState, SqlState and MemoryState are without all three.
+
+    :param servers: "host:port", or (host, port).
+    :param kind: "opaque", "transactional" or "non-transactional".
+    :param prefix: of all keys.
+    :param cache: how many values are kept in this process during a batch; None: none.
+    :param timeout: seconds that a server may take to answer.
+    """
+
+    can_roll_back = False
+
+    def __init__(
+        self,
+        servers: Sequence[str | tuple[str, int]],
+        kind: StateKind | str,
+        *,
+        prefix: str = "",
+        cache: int | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        if kind not in list(StateKind):
+            raise ConfigError(
+                option="MemcachedState(kind=)",
+                value=str(kind),
+                remedy='Use "opaque", "transactional" or "non-transactional".',
+            )
+        self.kind = StateKind(kind)
+        self.servers, self.prefix, self.cache, self.timeout = servers, prefix, cache, timeout
+        self.name = self._backing().name
+
+    @classmethod
+    def opaque(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+        """Values that remember their last txid and the value before it.
+
+        :param servers: "host:port", or (host, port).
+        :param options: prefix: of all keys. cache: how many values are kept in this process during a batch.
+            timeout: seconds that a server may take.
+        """
+        return cls(servers, StateKind.OPAQUE, **options)
+
+    @classmethod
+    def transactional(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+        """Values that remember their last txid; parameters as for `opaque`."""
+        return cls(servers, StateKind.TRANSACTIONAL, **options)
+
+    @classmethod
+    def non_transactional(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+        """Values alone: a replay counts twice; parameters as for `opaque`."""
+        return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
+
+    def __repr__(self) -> str:
+        servers = [":".join(map(str, server)) for server in self._backing().servers]
+        return f"MemcachedState({servers}, {self.kind.value!r}, prefix={self.prefix!r}, cache={self.cache})"
+
+    def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> SnapshottableMap[Any]:
+        """The state for one of several writers, which have keys of their own."""
+        backing: Any = self._backing()
+        if self.cache is not None:
+            backing = CachedMap(backing, self.cache)
+        return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
+
+    def _backing(self) -> MemcachedMap:
+        return MemcachedMap(self.servers, prefix=self.prefix, timeout=self.timeout)
+
+
+def _checked_servers(servers: Sequence[str | tuple[str, int]]) -> list[tuple[str, int]]:
+    found = list[tuple[str, int]]()
+    for server in [] if isinstance(servers, str) else servers:
+        host, port = server if isinstance(server, tuple) else (server.rpartition(":")[0] or server, _port(server))
+        found.append((host, port))
+    if not found or any(port < 1 for _, port in found):
+        raise ConfigError(option="servers of a Memcached state", value=servers, remedy='Give a list: ["host:11211"].')
+    return found
+
+
+def _port(server: str) -> int:
+    _, colon, port = server.rpartition(":")
+    if not colon:
+        return _PORT
+    return int(port) if port.isdecimal() else 0

@@ -1,0 +1,268 @@
+"""States in memory: a backing map of two methods, and a fenced state with the rules of SqlState in their shortest form,
+for tests and for the model explorer.
+
+Guarantee: as SqlState, among the threads of one process. Not promised: anything after the process has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from airflow_tx.errors import ChunkConflict
+from airflow_tx.state import fence
+from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.column_types import json_text, type_of
+from airflow_tx.state.columns import Row
+from airflow_tx.state.definition import checked_columns, fenced_kind, shown
+from airflow_tx.state.query import asked
+from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+
+Stored = OpaqueValue[Row] | TransactionalValue[Row]
+V = TypeVar("V")
+Snapshot = tuple[FenceRow | None, frozenset[tuple[Row, Stored]]]
+
+# One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
+_LOCK = threading.RLock()
+
+
+class MemoryMap(Generic[V]):
+    """A backing map in memory (Trident's MemoryMapState is `OpaqueMap(MemoryMap())`).
+
+    :param values: what it holds; two maps over one dict are two writers of one store.
+    """
+
+    def __init__(self, values: dict[Row, V] | None = None) -> None:
+        self.values = values if values is not None else {}
+
+    def __repr__(self) -> str:
+        return "MemoryMap()"
+
+    def multi_get(self, keys: Sequence[Row]) -> list[V | None]:
+        """The value of each key; None: there is none."""
+        return [self.values.get(key) for key in keys]
+
+    def multi_put(self, keys: Sequence[Row], values: Sequence[V]) -> None:
+        """Store the value of each key; None removes it."""
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
+
+
+@dataclass
+class MemoryDatabase:
+    """What a store holds of one state.
+
+    :param fence: the fence row; None: nobody has written yet.
+    :param rows: per key the tuple of its values, with their writer.
+    """
+
+    fence: FenceRow | None = None
+    rows: dict[Row, Stored] = field(default_factory=dict)
+
+    def snapshot(self) -> Snapshot:
+        """Everything in it as one hashable value; equal for equal contents, whatever the order of the writes."""
+        return self.fence, frozenset(self.rows.items())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Hold exactly what `snapshot` held."""
+        self.fence, self.rows = snapshot[0], dict(snapshot[1])
+
+
+class MemoryState:
+    """A FencedState over a `MemoryDatabase`.
+
+    :param name: what the topology record knows the state by.
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column: any.
+    :param kind: "opaque" or "transactional".
+    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    :param max_value_bytes: a longer value is refused; None: any length.
+    :param database: two states over one database are two writers of one store; None makes a new one.
+    """
+
+    def __init__(
+        self,
+        name: str = "memory",
+        *,
+        keys: Iterable[str] = ("key",),
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        max_value_bytes: int | None = None,
+        database: MemoryDatabase | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = fenced_kind(kind, state=name)
+        self.columns = checked_columns(self, keys, values, types, max_value_bytes)
+        self.database = database if database is not None else MemoryDatabase()
+
+    def __repr__(self) -> str:
+        return f"MemoryState({self.name!r}, {shown(self.columns)}, kind={self.kind.value!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is."""
+        return {
+            "type": "MemoryState",
+            "name": self.name,
+            "keys": list(self.columns.keys),
+            "values": list(self.columns.aggregators),
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """Check continuity, raise the fence, undo what outranked tokens of this txid wrote: all or nothing.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: and nothing has changed.
+        """
+        with _LOCK:
+            raised = fence.raised(self.database.fence, grant, state=self.name)
+            rows = self._rolled_back(grant)
+            self.database.fence, self.database.rows = raised, rows
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """Check the fence, then add `rows` to the stored values: all or nothing.
+
+        :param chunk: the writer's partition; the same chunk may be sent twice.
+        :param complete: False for one of several writers; the last call of the grant says True (its rows may be none).
+        :return: how many keys were written.
+        :raises FenceOutranked, StateError: and nothing has changed.
+        """
+        checked = self._checked(rows)
+        with _LOCK:
+            fence.check_write(self.database.fence, grant, state=self.name)
+            self._put(self.database.fence, self.database.rows, grant, checked, chunk, complete)
+        return len(checked)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows: all or nothing."""
+        checked = self._checked(rows)
+        with _LOCK:
+            raised = fence.raised(self.database.fence, grant, state=self.name)
+            self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
+        return len(checked)
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        return self.database.fence
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: the first ones.
+        """
+        names = (*self.columns.keys, *self.columns.values)
+        with _LOCK:
+            rows = [
+                self.columns.completed(dict(zip(names, (*key, *self._thawed(stored.value)), strict=True)))
+                for key, stored in self.database.rows.items()
+                if stored.value is not None
+            ]
+        return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])[:limit]
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key.
+
+        :raises StateError: a key has a value of another type than its column.
+        """
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        with _LOCK:
+            for number, key in asked(self.columns, keys, self.key_types()):
+                stored = self.database.rows.get(key)
+                if stored is not None and stored.value is not None:
+                    values = dict(zip(self.columns.values, self._thawed(stored.value), strict=True))
+                    result[number] = self.columns.completed(values)
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        with _LOCK:
+            return {**self._found_types(), **self.columns.types} if self.database.rows else None
+
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        with _LOCK:
+            return any(stored.txid == txid for stored in self.database.rows.values())
+
+    def clear(self) -> None:
+        """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
+        with _LOCK:
+            self.database.restore((None, frozenset()))
+
+    def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+        iterator = iter(rows)
+        first = next(iterator, None)
+        if first is None:
+            return []
+        types = {**self.columns.key_types(first), **self._found_types()}
+        whole = self.columns.portions(itertools.chain([first], iterator), types, size=sys.maxsize)
+        return [row for columns in whole for row in zip(*columns, strict=True)]
+
+    def _found_types(self) -> dict[str, str]:
+        """The types of the key columns, which the first update decided."""
+        found = next(iter(self.database.rows), ())
+        return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
+
+    def _rolled_back(self, grant: Grant) -> dict[Row, Stored]:
+        rows = dict(self.database.rows)
+        for key, stored in self.database.rows.items():
+            if isinstance(stored, OpaqueValue) and stored.txid == grant.txid and stored.token != grant.token:
+                if stored.prev is None:
+                    del rows[key]
+                else:
+                    rows[key] = stored.rolled_back()
+        return rows
+
+    def _put(
+        self,
+        raised: FenceRow | None,
+        rows: dict[Row, Stored],
+        grant: Grant,
+        checked: list[Row],
+        chunk: int,
+        complete: bool,
+    ) -> None:
+        split, after = len(self.columns.keys), dict(rows)
+        for row in checked:
+            key, deltas = row[:split], row[split:]
+            after[key] = self._updated(after.get(key), key, deltas, grant, chunk)
+        self.database.rows = after
+        self.database.fence = fence.applied(raised) if complete and raised is not None else raised
+
+    def _updated(self, stored: Stored | None, key: Row, deltas: Row, grant: Grant, chunk: int) -> Stored:
+        if stored is None:
+            value = self._combined(key, None, deltas)
+            if self.kind is StateKind.OPAQUE:
+                return OpaqueValue(grant.txid, value, None, grant.token, chunk)
+            return TransactionalValue(grant.txid, value, grant.token, chunk)
+        if stored.txid == grant.txid and stored.token == grant.token and stored.chunk != chunk:
+            shown = dict(zip(self.columns.keys, key, strict=True))
+            raise ChunkConflict(state=self.name, key=shown, found=stored.chunk, chunk=chunk, txid=grant.txid)
+        base = stored.get(grant.txid)
+        if isinstance(stored, TransactionalValue) and stored.txid == grant.txid:
+            return stored.update(grant.txid, base or (), grant.token, chunk)  # it is in already
+        return stored.update(grant.txid, self._combined(key, base, deltas), grant.token, chunk)
+
+    def _combined(self, key: Row, base: Row | None, deltas: Row) -> Row:
+        return self._frozen(self.columns.combined(key, None if base is None else self._thawed(base), deltas))
+
+    # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
+
+    def _frozen(self, values: Row) -> Row:
+        return tuple(
+            json_text(value) if aggregator.type == "json" and value is not None else value
+            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
+        )
+
+    def _thawed(self, values: Row) -> Row:
+        return tuple(
+            json.loads(value) if aggregator.type == "json" and value is not None else value
+            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
+        )

@@ -1,0 +1,185 @@
+"""The fence of a Redis state: a hash, raised by compare-and-set, so that its rules stay in `airflow_tx.state.fence`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.errors import FenceOutranked, StateBehind, StateError
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state import fence
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.base import Addressed
+from airflow_tx.state.redis.connection import RedisServer, opened
+from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
+
+FORMAT = 1
+# How often a raise begins anew because another one came between its look and its leap.
+RACES = 100
+Call = tuple[str, list[str], list[Any]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the fence held at a look.
+
+    :param row: None: no grant has ever raised it.
+    :param identity: its grant as the scripts compare it.
+    :param schema: the text that describes the columns, if there is one.
+    """
+
+    row: FenceRow | None
+    identity: str
+    schema: bytes | None
+
+    def is_of(self, txid: int) -> bool:
+        """Whether it holds a grant of this transaction."""
+        return self.row is not None and self.row.token.txid == txid
+
+
+def identity(row: FenceRow | Grant) -> str:
+    """A grant as the scripts compare it."""
+    token = row.token
+    return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
+
+
+class RedisFence:
+    """The fence of one state.
+
+    :param prefix: its keys begin with it, in braces.
+    """
+
+    def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
+        self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
+        self.key = dict(zip(KEYS, self.keys, strict=True))
+        self.server, self._state, self._kind = server, state, kind
+
+    def look(self) -> Held:
+        """What it holds now, and the schema at the same moment.
+
+        :raises StateError: it is of a newer format.
+        """
+        with self.server.client() as client:
+            pipeline = client.pipeline(transaction=True)
+            pipeline.hgetall(self.key["fence"])
+            pipeline.get(self.key["schema"])
+            found, schema = pipeline.execute()
+        fields = {name.decode(): value.decode() for name, value in found.items()}
+        row = self._row(fields) if fields else None
+        return Held(row, "" if row is None else identity(row), schema)
+
+    def raised(self, held: Held, grant: Grant) -> FenceRow:
+        """The fence after `grant` has raised it.
+
+        :raises StateError: see `fence.raised`; and StateBehind if the server lost a part of what was committed.
+        """
+        found, last = held.row, grant.last.get(self._state)
+        row = fence.raised(found, grant, state=self._state)
+        if found is not None and found.token.txid == last != grant.txid and not found.applied:
+            # Redis writes to its disk later than it answers: the raise may be there, and the values lost.
+            raise self._behind(grant, f"{last}, without all of its updates")
+        return row
+
+    def raise_calls(self, held: Held, row: FenceRow, grant: Grant) -> list[Call]:
+        """What raises it."""
+        token = row.token
+        # What a repair has accepted need not be whole.
+        accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
+        fields = {
+            "format": FORMAT,
+            "state": row.state,
+            "incarnation": row.incarnation,
+            **token.to_json(),
+            "applied": int(row.applied),
+            "batch": row.batch,
+        }
+        arguments = [held.identity, identity(grant), grant.txid, int(self._kind is StateKind.OPAQUE), int(accept)]
+        return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
+
+    def has_raised(self, reply: list[Any], grant: Grant) -> bool:
+        """What the reply to `raise_calls` says; the rest of a long roll-back is done here. False: look again.
+
+        :raises StateBehind: keys have vanished.
+        """
+        if reply[0] == b"moved":
+            return False
+        if reply[0] == b"counts":
+            raise self._behind(grant, self.vanished(reply))
+        cursor = reply[1]
+        while cursor != b"0":
+            ((answer, *rest),) = self.server.run([(UNDO, self.keys, [identity(grant), cursor])])
+            if answer == b"outranked":
+                raise self.outranked(grant)
+            (cursor,) = rest
+        return True
+
+    def outranked(self, grant: Grant) -> FenceOutranked:
+        """Why a write was refused."""
+        try:
+            fence.check_write(self.look().row, grant, state=self._state)
+        except FenceOutranked as error:
+            return error
+        return FenceOutranked(state=self._state, token=str(grant.token), found="another one a moment ago")
+
+    def vanished(self, reply: list[Any]) -> str:
+        """The words for the reply "counts"."""
+        found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
+        if not sum(noted):
+            return f"nothing, but there are {found[0]} keys of values"
+        return (
+            f"{noted[0]} keys of values and {noted[1] + noted[2]} notes of how to undo, "
+            f"and there are {found[0]} and {found[1] + found[2]} (evicted, expired, or changed by hand)"
+        )
+
+    def _behind(self, grant: Grant, found: str) -> StateBehind:
+        expected = grant.last.get(self._state, "nothing")
+        return StateBehind(state=self._state, topology=grant.topology, expected=expected, found=found)
+
+    def _row(self, fields: Mapping[str, str]) -> FenceRow:
+        if fields.get("format") != str(FORMAT):
+            raise StateError(
+                state=self._state,
+                problem=f"its fence has format {fields.get('format')}, this version knows {FORMAT}",
+                remedy="Upgrade airflow-provider-tx.",
+            )
+        generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
+        token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
+        return FenceRow(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
+
+
+class FencedInRedis(Addressed[RedisFence]):
+    """A state in Redis, behind its fence."""
+
+    prefix: str
+    kind: StateKind
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        return self._fence.look().row
+
+    def take_over(self, old: str) -> None:
+        """Take the keys of a state that has this name now.
+
+        :param old: the name that it had.
+        """
+        place = old.removeprefix(f"{self.conn_id}.")
+        with self._server.client() as client:
+            moved = [(f"{{{place}}}:{name}", own) for name, own in zip(KEYS, self._fence.keys, strict=True)]
+            pipeline = client.pipeline(transaction=True)
+            for key, own in moved:
+                if client.exists(key):
+                    pipeline.rename(key, own)
+            pipeline.execute()
+
+    def _open(self) -> RedisFence:
+        server = opened(self.conn_id, self._url, state=self.name)
+        return RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)
+
+    @property
+    def _fence(self) -> RedisFence:
+        return self._store
+
+    @property
+    def _server(self) -> RedisServer:
+        return self._store.server

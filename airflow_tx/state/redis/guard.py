@@ -1,0 +1,214 @@
+"""Redis commands of one's own, exactly once per transaction: the LAST_COMMIT of the book's committer, under a fence.
+
+Source: book chapter 8 (RedisCommiterCommiterBolt), PROTOCOL §7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from airflow_tx.errors import StateError
+from airflow_tx.state import fence
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.redis.connection import checked_prefix
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, identity
+from airflow_tx.state.redis.scripts import COMMANDS
+
+# A longer command overflows Lua's stack.
+LONGEST_COMMAND = 7_000
+COMMANDS_AT_ONCE = 5_000
+
+Command: TypeAlias = Sequence[Any]
+Commands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Command]]
+
+
+class RedisGuard(FencedInRedis):
+    """Commands that run once per transaction, in one script with the note of its txid.
+
+        def commands(rows):
+            for row in rows:
+                yield "HINCRBY", "hashtags", row["hashtag"], row["n"]
+
+        RedisGuard("redis_default", prefix="tweets", commands=commands)
+
+    The txid is the field LAST_COMMIT of the hash `{<prefix>}:fence`. A commit that is tried again finds it there and
+    runs nothing; a committer thought dead is refused by the fence.
+
+    Redis does not take back the commands before one that fails. How many ran is noted, too: the next try goes on behind
+    them, with the same commands, once the cause is removed (such as a key of another type). The same holds for what
+    5,000 commands and more leave when they break off: every 5,000 are one script.
+
+    What has run is not undone: a replay must have the same output, as with every transactional state, and an opaque
+    source is refused.
+
+    :param conn_id: Airflow connection of type redis; looked up when the state is used.
+    :param prefix: the fence is at `{<prefix>}:fence`; the keys of the commands are yours.
+    :param commands: gives the commands for the rows of an update, each a sequence of its parts: texts,
+        bytes or numbers.
+    """
+
+    kind = StateKind.TRANSACTIONAL
+
+    def __init__(self, conn_id: str, *, prefix: str, commands: Commands) -> None:
+        super().__init__(conn_id, prefix)
+        self.prefix = checked_prefix(prefix, "RedisGuard")
+        self.commands = commands
+
+    @classmethod
+    def from_url(cls, url: str, *, prefix: str, commands: Commands, label: str = "url") -> RedisGuard:
+        """A guard without Airflow.
+
+        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
+        """
+        return cls(label, prefix=prefix, commands=commands)._at_url(url)
+
+    def __repr__(self) -> str:
+        return f"RedisGuard({self.conn_id!r}, prefix={self.prefix!r}, commands={self._shown()})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address."""
+        return {
+            "type": "RedisGuard",
+            "conn_id": self.conn_id,
+            "prefix": self.prefix,
+            "commands": self._shown(),
+            "kind": self.kind.value,
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """Check continuity and raise the fence.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        self._raise(grant, [])
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """Check that the fence holds exactly this grant, and run the commands unless this transaction has run them.
+
+        :param rows: what the commands are made from.
+        :param chunk: not used; `complete` must be True: there is one writer.
+        :return: how many rows there were.
+        :raises FenceOutranked, StateUnavailable: and nothing has changed.
+        :raises StateError: a command failed; it says which, and what happens to those before it.
+        """
+        if not complete:
+            raise StateError(
+                state=self.name,
+                problem="it was given a part of an update, and its commands run once",
+                remedy="Give all rows in one write.",
+            )
+        given = list(map(dict, rows))
+        calls = self._calls(grant, given)
+        fence.check_write(self._fence.look().row, grant, state=self.name)
+        self._run(calls, grant)
+        return len(given)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows; up to 5,000 commands in one transaction of the server."""
+        given = list(map(dict, rows))
+        first, *more = self._calls(grant, given)
+        replies = self._raise(grant, [first], last=not more)
+        self._check(replies[0], grant)
+        self._run(more, grant)
+        return len(given)
+
+    def pass_over(self, grant: Grant) -> None:
+        """The transaction is skipped: the fence says so, no command runs, and its txid is not noted.
+
+        :raises FenceOutranked, StateUnavailable: and nothing has changed.
+        """
+        fence.check_write(self._fence.look().row, grant, state=self.name)
+        self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
+
+    def holds(self, txid: int) -> bool:
+        """Whether a command of a transaction has run."""
+        with self._server.client() as client:
+            last, done = client.hmget(self._fence.key["fence"], ["LAST_COMMIT", "done"])
+        return last is not None and int(last) == txid and int(done) > 0
+
+    def last_txid(self) -> int | None:
+        """The last transaction whose commands ran, or of which some did; None if there was none."""
+        with self._server.client() as client:
+            found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
+        return None if found is None else int(found)
+
+    def clear(self) -> None:
+        """Forget the fence and the last txid; what the commands did stays. Dangerous: until the ledger is repaired
+        (airflow tx repair) the next commit is refused because the state went back."""
+        with self._server.client() as client:
+            client.unlink(*self._fence.keys)
+
+    def _raise(self, grant: Grant, calls: list[Call], *, last: bool = False) -> list[Any]:
+        for _ in range(RACES):
+            held = self._fence.look()
+            row = self._fence.raised(held, grant)
+            replies: list[Any]
+            raised, *replies = self._server.run(
+                [*self._fence.raise_calls(held, row, grant), *calls], whole=True, last=last
+            )
+            if self._fence.has_raised(raised, grant):
+                return replies
+        raise self._server.refused(f"the fence changed {RACES} times in a row", "Clear the task.")
+
+    def _calls(self, grant: Grant, rows: list[dict[str, Any]]) -> list[Call]:
+        commands = [self._parts(number, command) for number, command in enumerate(self.commands(rows), 1)]
+        digest = hashlib.sha256()
+        for command in commands:
+            digest.update(b"%d;" % len(command))
+            for part in command:
+                digest.update(b"%d;%s" % (len(part), part))
+        mine = [identity(grant), grant.txid, digest.hexdigest()]
+        calls = list[Call]()
+        for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
+            portion = commands[start : start + COMMANDS_AT_ONCE]
+            last = start + COMMANDS_AT_ONCE >= len(commands)
+            flat = [part for command in portion for part in (len(command), *command)]
+            calls.append((COMMANDS, self._fence.keys, [*mine, start, int(last), *flat]))
+        return calls
+
+    def _run(self, calls: list[Call], grant: Grant) -> None:
+        for call in calls:
+            (reply,) = self._server.run([call], last=call is calls[-1])
+            self._check(reply, grant)
+
+    def _check(self, reply: list[bytes], grant: Grant) -> None:
+        answer, *rest = reply
+        if answer == b"ok":
+            return
+        if answer == b"outranked":
+            raise self._fence.outranked(grant)
+        if answer == b"restarted":
+            raise self._server.restarted()
+        if answer == b"changed":
+            raise StateError(
+                state=self.name,
+                problem=f"transaction {grant.txid} gave other commands in an earlier try, which may have run",
+                remedy="Commands must be the same on every replay, in the same order.",
+            )
+        number, error = (part.decode(errors="replace") for part in rest)
+        raise StateError(
+            state=self.name,
+            problem=f"command {number} of transaction {grant.txid} failed: {error}",
+            remedy="Those before it have run and will not run again. Remove the cause and clear the commit task: it "
+            "goes on with this command.",
+        )
+
+    def _parts(self, number: int, command: Command) -> list[bytes]:
+        if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
+            problem = f"command {number} is {str(command)[:100]!r}: not a sequence of 1 to {LONGEST_COMMAND} parts"
+        else:
+            wrong = [part for part in command if isinstance(part, bool) or not isinstance(part, _PART)]
+            if not wrong:
+                return [part if isinstance(part, bytes) else str(part).encode() for part in command]
+            problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
+        raise StateError(state=self.name, problem=problem, remedy="Nothing was run. Correct the function `commands`.")
+
+    def _shown(self) -> str:
+        return getattr(self.commands, "__qualname__", type(self.commands).__qualname__)
+
+
+_PART = (str, bytes, int, float, Decimal)

@@ -1,0 +1,83 @@
+"""Redis as the store of Trident's maps: `OpaqueMap(RedisMap("redis_default", prefix="counts"))`.
+
+It has the guarantees of the map that it stands under and no more; `RedisState` is without their two gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from airflow_tx.state.base import Addressed
+from airflow_tx.state.redis.connection import RedisServer, checked_prefix, opened
+from airflow_tx.state.trident.json_values import MapTexts
+from airflow_tx.state.trident.maps import Key
+
+KEYS_AT_ONCE = 5_000
+
+
+class RedisMap(Addressed[RedisServer]):
+    """A backing map in Redis: a key `<prefix>:["man"]` for each key, its value as JSON. A get is MGETs, a put is MSETs,
+    sent together.
+
+    Values may be plain JSON, Decimal, bytes, dates, times and tuples. A Redis Cluster is not spoken to.
+
+    :param conn_id: Airflow connection of type redis; looked up when the map is used.
+    :param prefix: the keys begin with it.
+    """
+
+    def __init__(self, conn_id: str, *, prefix: str) -> None:
+        super().__init__(conn_id, prefix)
+        self.prefix = checked_prefix(prefix, "RedisMap")
+        self._texts = MapTexts(self.name)
+
+    @classmethod
+    def from_url(cls, url: str, *, prefix: str, label: str = "url") -> RedisMap:
+        """A map without Airflow.
+
+        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param label: stands for the connection id in the map's name.
+        """
+        return cls(label, prefix=prefix)._at_url(url)
+
+    def __repr__(self) -> str:
+        return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """The value of each key, in the order of the keys; None: there is none.
+
+        :raises StateUnavailable, StateError: the server does not answer, or holds something else under a key.
+        """
+        names = list(map(self._key, keys))
+        with self._store.client() as client:
+            pipeline = client.pipeline(transaction=False)
+            for start in range(0, len(names), KEYS_AT_ONCE):
+                pipeline.mget(names[start : start + KEYS_AT_ONCE])
+            found = list(chain.from_iterable(pipeline.execute()))
+        return [
+            None if data is None else self._texts.value(name, data) for name, data in zip(names, found, strict=True)
+        ]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Store the value of each key; None removes it.
+
+        :raises StateUnavailable: the server does not answer; some of them may be stored.
+        :raises StateError: a value has no form in JSON; nothing is stored.
+        """
+        pairs = list(zip(map(self._key, keys), values, strict=True))
+        texts = [(name, self._texts.text(name, value)) for name, value in pairs if value is not None]
+        gone = [name for name, value in pairs if value is None]
+        with self._store.client() as client:
+            pipeline = client.pipeline(transaction=False)
+            for start in range(0, len(texts), KEYS_AT_ONCE):
+                pipeline.mset(dict(texts[start : start + KEYS_AT_ONCE]))
+            for start in range(0, len(gone), KEYS_AT_ONCE):
+                pipeline.unlink(*gone[start : start + KEYS_AT_ONCE])
+            pipeline.execute()
+
+    def _key(self, key: Key) -> str:
+        return f"{self.prefix}:{self._texts.key(key)}"
+
+    def _open(self) -> RedisServer:
+        return opened(self.conn_id, self._url, state=self.name)

@@ -1,0 +1,356 @@
+"""A state in Redis: one hash of values, written under a fence by scripts. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from airflow_tx.errors import ChunkConflict, StateError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.state import fence
+from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
+from airflow_tx.state.query import asked
+from airflow_tx.state.redis.connection import checked_prefix
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, Held, identity
+from airflow_tx.state.redis.rows import RedisRows
+from airflow_tx.state.redis.scripts import FETCH, PUT
+
+# Keys in one script: some 10 ms in which the server does nothing else.
+KEYS_AT_ONCE = 5_000
+KEYS_READ_AT_ONCE = 10_000
+# Scripts that are sent before the reply to the first one is read.
+PORTIONS_AT_ONCE = 4
+_OVERTAKEN = f"the fence changed {RACES} times in a row between a look at it and its raise"
+
+
+@dataclass(frozen=True)
+class _Portion:
+    fields: list[bytes]
+    values: list[bytes]
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What an update makes of the stored values. It is computed before anything is written."""
+
+    rows: RedisRows | None
+    portions: list[_Portion]
+
+    @property
+    def size(self) -> int:
+        return sum(len(portion.fields) for portion in self.portions)
+
+
+class RedisState(FencedInRedis):
+    """Values per key in Redis that transactions add to, each exactly once.
+
+    Values are in the hash `{<prefix>}:values`: field `["AA","JFK"]`, value `[42,-7]`, the columns of each in the order
+    of their names. Anyone may read it; whoever does may see values of the transaction that is being committed before
+    the ledger marks it; after a failure they may still change. In the commit phase they are exact.
+
+    What is guaranteed: a writer that a later grant has outranked changes nothing, since every script compares the fence
+    first; a replay takes back what the attempt before it wrote, also keys that only that one had; numbers are exact
+    (they are computed in Python, 64 bits or Decimal; a sum that does not fit is refused before anything is written).
+
+    Up to 5,000 keys are written in one script, whole or not at all. A larger update takes several, so that the server
+    answers others in between; if it breaks off, the fence says that it is not complete, and the next grant takes back
+    the keys that are in ("opaque") or goes on behind them ("transactional"). An update is held in memory.
+
+    Redis may lose what it has answered. What is lost is noticed at the next commit and named, never counted as done: a
+    fence or values that went back to an older snapshot, a server that was restarted or replaced between the raise
+    and the end of a write, keys that were evicted, expired or deleted. So that it does not happen: appendonly yes
+    (appendfsync always, if an acknowledged commit must survive a power cut) and maxmemory-policy noeviction.
+
+    The scripts need the commands HMGET, HSET, HDEL, HLEN, HSCAN, HGET, GET, SET, EXISTS, RENAME, UNLINK, INFO and EVAL.
+    Redis 5 or newer, or what speaks as it does. A Redis Cluster is not spoken to.
+
+    :param conn_id: Airflow connection of type redis (host, port, login, password; extras db, ssl, ssl_*,
+        socket_timeout, socket_connect_timeout); looked up when the state is used, not when a DAG is parsed.
+    :param prefix: the keys of this state begin with it, in braces. One prefix of a database is one state.
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column: any.
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
+    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        prefix: str,
+        keys: Sequence[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(conn_id, prefix)
+        self.prefix = checked_prefix(prefix, "RedisState")
+        self.kind = fenced_kind(kind, state=self.name)
+        self.columns = checked_columns(self, keys, values, types)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        prefix: str,
+        keys: Sequence[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        label: str = "url",
+    ) -> RedisState:
+        """A state without Airflow.
+
+        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
+        """
+        return cls(label, prefix=prefix, keys=keys, values=values, kind=kind, types=types)._at_url(url)
+
+    def __repr__(self) -> str:
+        columns = shown(self.columns)
+        return f"RedisState({self.conn_id!r}, prefix={self.prefix!r}, {columns}, kind={self.kind.value!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address."""
+        return {
+            "type": "RedisState",
+            "conn_id": self.conn_id,
+            "prefix": self.prefix,
+            "kind": self.kind.value,
+            **serialized(self.columns),
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """Check continuity, raise the fence, and undo what outranked tokens of this txid wrote.
+
+        Check, raise and the undoing of some 7,000 keys are one script. More keys are undone by further ones, before
+        this returns; until the last of them is undone the state takes no write, and if that breaks off, the next raise
+        goes on with it.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        for _ in range(RACES):
+            held = self._fence.look()
+            row = self._fence.raised(held, grant)
+            self._stored_rows(held)
+            (reply,) = self._server.run(self._fence.raise_calls(held, row, grant))
+            if self._fence.has_raised(reply, grant):
+                return
+        raise self._server.refused(_OVERTAKEN, "Clear the task.")
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """Check that the fence holds exactly this grant, then add `rows` to the values; see above for many keys.
+
+        :param rows: one per key: the key columns and the deltas of the value columns.
+        :param chunk: the writer's partition; the same chunk may be sent twice.
+        :param complete: False for one of several writers at once; the last call of the grant says True
+            (its rows may be none).
+        :return: how many keys were written.
+        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed, unless the
+            update has more than 5,000 keys; then a part of it may be there until the next raise takes it back.
+        """
+        held = self._fence.look()
+        fence.check_write(held.row, grant, state=self.name)
+        update = self._update(held, grant, rows, chunk)
+        if update is None:
+            raise self._fence.outranked(grant)
+        calls = self._put_calls(update, grant, chunk, complete)
+        self._put(calls, update, grant, chunk, complete)
+        return update.size
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows; up to 5,000 keys in one transaction of the server."""
+        rows = rows if isinstance(rows, Sequence) else list(rows)
+        for _ in range(RACES):
+            held = self._fence.look()
+            row = self._fence.raised(held, grant)
+            update = self._update(held, grant, rows, 0)
+            if update is None:
+                continue
+            first, *more = self._put_calls(update, grant, 0, True)
+            calls = [*self._fence.raise_calls(held, row, grant), first]
+            raised, put = self._server.run(calls, whole=True, last=not more)
+            if not self._fence.has_raised(raised, grant):
+                continue
+            if put[0] == b"undoing":  # there was too much to undo for one script
+                more.insert(0, first)
+            else:
+                self._check(put, update, grant, 0)
+            self._put(more, update, grant, 0, True)
+            return update.size
+        raise self._server.refused(_OVERTAKEN, "Clear the task.")
+
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it."""
+        if not self._fence.look().is_of(txid):
+            return False
+        with self._server.client() as client:
+            return bool(client.exists(self._fence.key["touched"], self._fence.key["undo"]))
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: any, for Redis keeps them in no order.
+        """
+        rows = self._stored_rows(self._fence.look())
+        if rows is None:
+            return []
+        size, found = KEYS_AT_ONCE if limit is None else min(limit, KEYS_AT_ONCE), dict[bytes, bytes]()
+        with self._server.client() as client:
+            for field, value in client.hscan_iter(self._fence.key["values"], count=max(size, 1)):
+                if limit is not None and len(found) >= limit:
+                    break
+                found[field] = value
+        return sorted((rows.row(field, value) for field, value in found.items()), key=rows.order)
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One HMGET for 10,000 keys,
+        after a look at the columns.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column.
+        """
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        rows = self._stored_rows(self._fence.look())
+        whole = asked(self.columns, keys, None if rows is None else rows.key_types)
+        if rows is None:
+            return result
+        with self._server.client() as client:
+            for start in range(0, len(whole), KEYS_READ_AT_ONCE):
+                portion = whole[start : start + KEYS_READ_AT_ONCE]
+                found = client.hmget(self._fence.key["values"], [rows.field(key) for _, key in portion])
+                for (number, _), value in zip(portion, found, strict=True):
+                    result[number] = None if value is None else rows.values(value)
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        rows = self._stored_rows(self._fence.look())
+        return None if rows is None else dict(rows.key_types)
+
+    def clear(self) -> None:
+        """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
+        with self._server.client() as client:
+            client.unlink(*self._fence.keys)
+
+    # --- an update ------------------------------------------------------------------------------------------------
+
+    def _update(self, held: Held, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> _Update | None:
+        """Everything that will be written, from the values as they are, or as the raise of the fence will make them.
+
+        That is the same whenever one looks: what the transaction has touched starts from the values before it.
+
+        :return: None: the fence holds something else by now.
+        """
+        stored, iterator = self._stored_rows(held), iter(rows)
+        first = next(iterator, None)
+        if first is None:
+            return _Update(stored, [])
+        # The names are checked before the types of the store are.
+        types = self.columns.key_types(first)
+        known = stored or RedisRows(self.columns, self.kind, types)
+        portions = list(self.columns.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
+        made = list[_Portion]()
+        for start in range(0, len(portions), PORTIONS_AT_ONCE):
+            several = portions[start : start + PORTIONS_AT_ONCE]
+            fields = [known.fields(portion) for portion in several]
+            bases = self._bases(held, grant, known, fields, chunk)
+            if bases is None:
+                return None
+            for portion, own, base in zip(several, fields, bases, strict=True):
+                made.append(_Portion(own, known.updated(portion, base)))
+        return _Update(known, made)
+
+    def _bases(
+        self, held: Held, grant: Grant, rows: RedisRows, fields: list[list[bytes]], chunk: int
+    ) -> list[list[Any]] | None:
+        """What the keys of several portions start from, in one round trip."""
+        mine = held.identity == identity(grant)
+        arguments = [held.identity, int(held.is_of(grant.txid)), int(self.kind is StateKind.OPAQUE)]
+        arguments += [_token(grant) if mine else "", _writer(grant, chunk)]
+        found = list[list[Any]]()
+        for answer, *rest in self._server.run([(FETCH, self._fence.keys, [*arguments, _lines(own)]) for own in fields]):
+            if answer == b"moved":
+                return None
+            if answer == b"conflict":
+                raise self._conflict(rows, rest, grant, chunk)
+            found.append(json.loads(rest[0]))
+        return found
+
+    def _put_calls(self, update: _Update, grant: Grant, chunk: int, complete: bool) -> list[Call]:
+        mine = [identity(grant), _token(grant), _writer(grant, chunk), int(self.kind is StateKind.OPAQUE)]
+        schema = update.rows.schema if update.rows is not None else b""
+        if not update.portions:
+            return [(PUT, self._fence.keys, [*mine, int(complete), schema])]
+        last = len(update.portions) - 1
+        return [
+            (
+                PUT,
+                self._fence.keys,
+                [*mine, int(complete and number == last), schema, _lines(portion.fields), _lines(portion.values)],
+            )
+            for number, portion in enumerate(update.portions)
+        ]
+
+    def _put(self, calls: list[Call], update: _Update, grant: Grant, chunk: int, complete: bool) -> None:
+        # One that completes the update waits until all others are known to be in.
+        alone = 1 if complete else 0
+        for start in range(0, len(calls) - alone, PORTIONS_AT_ONCE):
+            for reply in self._server.run(calls[start : min(start + PORTIONS_AT_ONCE, len(calls) - alone)]):
+                self._check(reply, update, grant, chunk)
+            failpoint("redis_state.between_portions", state=self.name)
+        for call in calls[len(calls) - alone :]:
+            (reply,) = self._server.run([call], last=complete)
+            self._check(reply, update, grant, chunk)
+
+    def _check(self, reply: list[Any], update: _Update, grant: Grant, chunk: int) -> None:
+        answer, *rest = reply
+        if answer == b"ok":
+            return
+        if answer == b"outranked":
+            raise self._fence.outranked(grant)
+        if answer == b"restarted":
+            raise self._server.restarted()
+        if answer == b"undoing":
+            raise self._server.refused("a roll-back is not finished", "Raise the fence again.")
+        if answer == b"counts":
+            raise self._server.refused(
+                f"the fence counted {self._fence.vanished(reply)}", "The next raise of the fence says what to do."
+            )
+        assert update.rows is not None
+        if answer == b"schema":
+            raise update.rows.other_columns(rest[0])
+        raise self._conflict(update.rows, rest, grant, chunk)
+
+    def _conflict(self, rows: RedisRows, found: list[bytes], grant: Grant, chunk: int) -> StateError:
+        field, entry = found
+        other = int(entry.partition(b"|")[0].rpartition(b"/")[2])
+        return ChunkConflict(state=self.name, key=rows.key(field), found=other, chunk=chunk, txid=grant.txid)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def _stored_rows(self, held: Held) -> RedisRows | None:
+        """The columns as they are stored; None before the first update.
+
+        :raises StateError: they are not those of this state.
+        """
+        return None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
+
+
+def _token(grant: Grant) -> str:
+    # The fence admits one nonce per rank.
+    return ".".join(map(str, grant.token.rank)) + "/"
+
+
+def _writer(grant: Grant, chunk: int) -> str:
+    return f"{_token(grant)}{chunk}|"
+
+
+def _lines(texts: list[bytes]) -> bytes:
+    return b"\n".join([*texts, b""])

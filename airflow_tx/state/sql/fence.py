@@ -1,0 +1,260 @@
+"""What all states in a database share: transactions, and the fence row. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from airflow_tx.errors import StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state import fence
+from airflow_tx.state.api import FenceRow, Grant
+from airflow_tx.state.sql.dialects import dialect_of
+from airflow_tx.state.sql.schema import (
+    BIRTH,
+    DEFINITION,
+    FENCE_FORMAT,
+    FENCE_TABLE,
+    RAISED_BY,
+    WROTE,
+    fence_table,
+)
+
+COMPLETE = "the fence table has all columns"
+NOTHING = "Nothing of this update was written."
+
+
+class FencedStore:
+    """One fence in one database, inside transactions that `transaction()` opens.
+
+    :param state: the state's name, for messages.
+    :param table: schema, if one is given, and name of the table that the fence stands beside.
+    :param where: how messages name the database; no address, no password.
+    :param definition: what made each value of the state; another one is refused.
+    """
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        state: str,
+        table: tuple[str | None, str],
+        where: str,
+        definition: Mapping[str, str] | None = None,
+    ) -> None:
+        self.state, self.where = state, where
+        self._secret = str(url.password) if url.password else ""
+        self._dialect = dialect_of(url)
+        self._engine = self._dialect.engine(url)
+        self._schema, self._name = table
+        # Two spellings of one table name are one state: they share its fence.
+        self._identity = self._name
+        self._definition = dict(definition or {})
+        self._fence: sa.Table = fence_table(self._schema)
+        self._placed = False
+        # What this object has found in the database, and need not look for again.
+        self._facts: dict[str, Any] = {}
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False) -> Iterator[Connection]:
+        """One transaction of the database: committed at the end, undone by any error.
+
+        :raises StateUnavailable: the database does not answer, or not in time.
+        :raises StateOutcomeUnknown: it does not answer to the commit itself.
+        :raises StateError: it refuses a statement.
+        """
+        committing, done, before = False, False, dict(self._facts)
+        try:
+            with self._engine.connect().execution_options(tx_reading=reading) as connection, connection.begin():
+                self._place(connection)
+                yield connection
+                committing = not reading
+            done = True
+        except sa.exc.DBAPIError as error:
+            raise self._failure(error, committing=committing) from None
+        except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
+            raise self._refused(str(error).splitlines()[0]) from None
+        finally:
+            if not done:
+                # What a transaction found of its own DDL is undone with it.
+                self._facts = {name: fact for name, fact in before.items() if name in self._facts}
+
+    def _place(self, connection: Connection) -> None:
+        """Learn the schema of the tables, which the user may have left to the database."""
+        if not self._placed:
+            self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
+            self._fence = fence_table(self._schema)
+            self._placed = True
+
+    # --- the fence ------------------------------------------------------------------------------------------------
+
+    def read_fence(self, connection: Connection, *, lock: str | None = None) -> FenceRow | None:
+        """The fence row, locked until the transaction ends.
+
+        :param lock: "update", "share" or None.
+        """
+        found = self._read(connection, lock)
+        return None if found is None else found[0]
+
+    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+        """Raise the fence under its lock and undo what outranked tokens of this txid wrote.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: as the fence's rules say.
+        :raises StateError: the values in the store were made by other aggregators.
+        """
+        self._ensure_fence_table(connection)
+        stored = self.read_fence(connection, lock="update")
+        again = stored is not None and stored.token == grant.token
+        there = self._is_there(connection)
+        raised = fence.raised(stored, grant, state=self.state, there=there)
+        if stored is None:
+            connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(raised)))
+        # Nothing may have been there to lock, and another first grant may have come between: its row counts now.
+        found = self._read(connection, "update")
+        assert found is not None
+        raised = fence.raised(found[0], grant, state=self.state, there=there or self._is_there(connection))
+        self._check_definition(found[1])
+        self._update_fence(connection, self._fence_values(raised))
+        if not again:
+            # Under a fence that held this grant before, this is done: it was part of the same transaction.
+            self.roll_back(connection, grant)
+
+    def _is_there(self, connection: Connection) -> bool:
+        """Whether what the state writes has a place in the database by now."""
+        raise NotImplementedError
+
+    def roll_back(self, connection: Connection, grant: Grant) -> None:
+        """Undo what outranked tokens of this txid wrote, if the state can."""
+
+    def check_write(self, connection: Connection, grant: Grant, *, complete: bool) -> None:
+        """Refuse unless the fence holds exactly this grant; it stays so until the transaction ends.
+
+        Writers of one grant share the lock; only the one that will set `applied` takes it alone, since two
+        that wanted to upgrade a shared lock would wait for each other.
+        """
+        stored = self.read_fence(connection, lock="update" if complete else "share")
+        fence.check_write(stored, grant, state=self.state)
+
+    def set_applied(self, connection: Connection) -> None:
+        """Note that all updates of the grant that holds the fence are in the store."""
+        self._update_fence(connection, {"applied": True, WROTE: self._is_there(connection)})
+
+    def take_over(self, connection: Connection, place: str) -> None:
+        """Make the fence row of a state that was moved here its own; it has none.
+
+        :param place: where that state was: its table, with a schema or without.
+        :raises StateError: what it wrote is not here.
+        """
+        self._ensure_fence_table(connection)
+        schema, _, name = place.rpartition(".")
+        _, identity = self._dialect.place(connection, schema or None, name)
+        if not self._is_there(connection):
+            raise StateError(
+                state=self.state,
+                problem=f"there is no table {self._name}",
+                remedy=f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}",
+            )
+        self._rename_fence(connection, identity)
+
+    def _rename_fence(self, connection: Connection, identity: str) -> None:
+        mine = {"state": self._identity}
+        connection.execute(self._fence.update().where(self._fence.c.state == identity).values(mine))
+
+    def clear(self, connection: Connection) -> None:
+        """Delete the fence row."""
+        if self.read_fence(connection, lock="update") is not None:
+            connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
+
+    def _read(self, connection: Connection, lock: str | None) -> tuple[FenceRow, str | None] | None:
+        if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
+            return None
+        query = sa.select(*self._fence_columns(connection)).where(self._fence.c.state == self._identity)
+        locking = query.with_for_update(read=lock == "share") if lock else query
+        row = connection.execute(locking).mappings().one_or_none()
+        if row is None:
+            return None
+        if row["format"] != FENCE_FORMAT:
+            raise StateError(
+                state=self.state,
+                problem=f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}",
+                remedy="Upgrade airflow-provider-tx.",
+            )
+        own = (row["nonce"], row.get(BIRTH) or "")
+        token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
+        of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
+        return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
+
+    def _check_definition(self, stored: str | None) -> None:
+        """A value that one aggregator made means nothing to another: a sum is no maximum."""
+        made = json.loads(stored) if stored else {}
+        for name, aggregator in self._definition.items():
+            if made.get(name, aggregator) != aggregator:
+                raise StateError(
+                    state=self.state,
+                    problem=f"the stored values of column {name!r} were made by {made[name]!r}, the DAG now has "
+                    f"{aggregator!r}",
+                    remedy=f"Bring {made[name]!r} back, or give the state another table.",
+                )
+
+    def _update_fence(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        connection.execute(self._fence.update().where(self._fence.c.state == self._identity).values(**values))
+
+    def _fence_values(self, row: FenceRow) -> dict[str, Any]:
+        of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
+        of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True), WROTE: row.wrote}
+        of_the_grant = {"incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}
+        return {**of_the_fence, **of_the_state, **of_the_grant}
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _has_table(self, connection: Connection, name: str) -> bool:
+        return sa.inspect(connection).has_table(name, schema=self._schema)
+
+    def _ensure_fence_table(self, connection: Connection) -> None:
+        if COMPLETE in self._facts:
+            return
+        if not self._has_table(connection, FENCE_TABLE):
+            with self._dialect.ddl(connection) as ddl:
+                if not self._has_table(ddl, FENCE_TABLE):
+                    self._dialect.create(ddl, self._fence)
+        if len(self._fence_columns(connection)) < len(self._fence.c):
+            with self._dialect.ddl(connection) as ddl:
+                present = {column.name for column in self._fence_columns(ddl)}
+                named = ddl.dialect.identifier_preparer.format_table(self._fence)
+                for column in self._fence.c:
+                    if column.name not in present:
+                        added = sa.schema.CreateColumn(column).compile(dialect=ddl.dialect)
+                        ddl.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {added}")
+
+    def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
+        """Those that are there: a table of an earlier version lacks some until the fence is raised."""
+        if COMPLETE not in self._facts:
+            found = {column["name"] for column in sa.inspect(connection).get_columns(FENCE_TABLE, schema=self._schema)}
+            if not found.issuperset(self._fence.c.keys()):
+                return [column for column in self._fence.c if column.name in found]
+            self._facts[COMPLETE] = True
+        return list(self._fence.c)
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
+        reason, kind = self._reason(error), StateUnavailable
+        if self._dialect.is_lock_timeout(error):
+            kind = StateLocked
+        elif not self._dialect.is_unavailable(error):
+            return self._refused(reason)
+        elif committing:
+            kind = StateOutcomeUnknown
+        return kind(state=self.state, where=self.where, reason=reason)
+
+    def _reason(self, error: sa.exc.DBAPIError) -> str:
+        text = " ".join(str(error.orig).split())
+        return text.replace(self._secret, "***") if self._secret else text
+
+    def _refused(self, reason: str) -> StateError:
+        return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)

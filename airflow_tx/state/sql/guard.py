@@ -1,0 +1,169 @@
+"""Any SQL of one's own, exactly once per transaction: statements and the last committed txid in one database
+transaction. Source: the LAST_COMMIT table of the book on lambda architectures with Storm; PROTOCOL §7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.base import Addressed
+
+if TYPE_CHECKING:
+    from airflow_tx.state.sql.guard_store import GuardStore
+
+Parameters: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+Statement: TypeAlias = str | tuple[str, Parameters]
+Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | Sequence[Statement]
+
+
+class SqlGuard(Addressed["GuardStore"]):
+    """SQL statements that run once per transaction, in the database transaction that notes its txid.
+
+    A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
+    nothing. A committer thought dead is refused by the fence, as in every state.
+
+    The statements of a transaction that has been applied are not undone: a replay must have the same output, as with
+    every transactional state, and an opaque source is refused.
+
+    Parameters are written `:name` in every database; `:txid` is the transaction. A statement must not end the database
+    transaction: COMMIT and the like are refused before anything runs, also behind a semicolon. What ends it out of
+    sight, such as a procedure, is found when the statements have run: they are not run again, and the error says how to
+    go on. Tables must be there already: MySQL and MariaDB commit at once when a statement makes, changes or drops one.
+
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
+    :param name: of the guard; two guards in one database have two names.
+    :param statements: what to run: a list of statements, or a function that makes it from the rows of the update.
+        A statement is `(sql, parameters)`: a mapping runs it once, a list of mappings once for each. Without
+        parameters, the SQL alone, it runs once for each row of the update, with the row's columns as parameters.
+    """
+
+    kind = StateKind.TRANSACTIONAL
+
+    def __init__(self, conn_id: str, *, name: str, statements: Statements) -> None:
+        if not name or len(name) > 200:
+            raise ConfigError(option="SqlGuard(name=)", value=name, remedy="Give a name of 1 to 200 characters.")
+        if not callable(statements) and (isinstance(statements, str) or not all(map(_is_statement, statements))):
+            raise ConfigError(
+                option=f"SqlGuard({name!r}, statements=)",
+                value=statements,
+                remedy='Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].',
+            )
+        super().__init__(conn_id, name)
+        self.guard = name
+        self.statements = statements
+
+    @classmethod
+    def from_url(cls, url: str, *, name: str, statements: Statements, label: str = "url") -> SqlGuard:
+        """A guard without Airflow.
+
+        :param url: of SQLAlchemy; it is never shown.
+        :param label: stands for the connection id in the state's name, which is `<label>.<name>`.
+        """
+        return cls(label, name=name, statements=statements)._at_url(url)
+
+    def __repr__(self) -> str:
+        return f"SqlGuard({self.conn_id!r}, name={self.guard!r}, statements={self._shown()!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address and without values."""
+        return {
+            "type": "SqlGuard",
+            "conn_id": self.conn_id,
+            "name": self.guard,
+            "statements": self._shown(),
+            "kind": self.kind.value,
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """In one database transaction: check continuity and raise the fence.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """In one database transaction: check that the fence holds exactly this grant, and run the statements unless
+        this transaction has run them.
+
+        :param rows: what the statements are made from.
+        :param chunk: not used; `complete` must be True: there is one writer.
+        :return: how many rows there were.
+        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
+        """
+        given = list(map(dict, rows))
+        with self._store.transaction() as connection:
+            self._store.check_write(connection, grant, complete=True)
+            self._store.apply(connection, grant, self.statements, given, complete=complete)
+        return len(given)
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows in one database transaction."""
+        given = list(map(dict, rows))
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+            self._store.apply(connection, grant, self.statements, given, complete=True)
+        return len(given)
+
+    def pass_over(self, grant: Grant) -> None:
+        """The transaction is skipped: the fence says so, no statement runs, and its txid is not noted.
+
+        :raises FenceOutranked, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.check_write(connection, grant, complete=True)
+            self._store.set_applied(connection)
+
+    def holds(self, txid: int) -> bool:
+        """Whether the statements of a transaction ran, or some of them."""
+        return self.last_txid() == txid
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read_fence(connection)
+
+    def last_txid(self) -> int | None:
+        """The last transaction whose statements ran, or of which some did; None if there was none."""
+        with self._store.transaction(reading=True) as connection:
+            noted = self._store.noted(connection)
+            return None if noted is None else abs(noted)
+
+    def take_over(self, old: str) -> None:
+        """Take the fence of a state that has this name now.
+
+        :param old: the name that it had.
+        :raises StateError: its values are not here.
+        """
+        with self._store.transaction() as connection:
+            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
+    def clear(self) -> None:
+        """Forget the fence and the last txid; what the statements did stays. Dangerous: until the ledger is repaired
+        (airflow tx repair) the next commit is refused because the state went back."""
+        with self._store.transaction() as connection:
+            self._store.clear(connection)
+
+    def release(self) -> None:
+        """Forget the fence and the last txid: another topology may go on."""
+        self.clear()
+
+    def _shown(self) -> Any:
+        if callable(self.statements):
+            return getattr(self.statements, "__qualname__", type(self.statements).__qualname__)
+        return [statement if isinstance(statement, str) else statement[0] for statement in self.statements]
+
+    def _open(self) -> GuardStore:
+        from airflow_tx.connections.sql import located
+        from airflow_tx.state.sql.guard_store import GuardStore
+
+        url, where = located(self.conn_id, self._url)
+        return GuardStore(url, guard=self.guard, state=self.name, where=where)
+
+
+def _is_statement(statement: object) -> bool:
+    if isinstance(statement, tuple):
+        return len(statement) == 2 and isinstance(statement[0], str)
+    return isinstance(statement, str)

@@ -1,0 +1,246 @@
+"""MySQL and MariaDB: what is their own.
+
+DDL ends a transaction there, so tables are made on another connection. An upsert has no condition: a row that must
+not be touched is refused by an assignment that cannot be made, and with it the whole statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.pool import NullPool
+from sqlalchemy.types import TypeEngine
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state.sql.dialect import ROW, Arrays, Assignments, Constants, Dialect, PrimaryKeys, Wanted
+from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read, source
+from airflow_tx.state.sql.types import (
+    KEY_LENGTH,
+    ExactJson,
+    ExactText,
+    ShortDecimal,
+    UtcDatetime,
+    collation,
+)
+
+# Seconds; in the query of the URL, or in the extra of the connection, under these names.
+TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
+# The client's own errors, and those of a server that is full, going down, or not there for this user.
+_UNAVAILABLE = {*range(2000, 3000), 0, 1040, 1044, 1045, 1049, 1053, 1077, 1079, 1129, 1130, 1152, 1158, 1159, 1160}
+_UNAVAILABLE |= {1161, 1184, 1203, 1226, 1836, 1927, 4031}
+_LOCKED = {1205, 1213, 3572}
+_NOT_NULL = 1048
+_INDEX_BYTES = 3072
+_KINDS = {"bigint": "bigint", "double": "double", "decimal(65,30)": "numeric", "longtext": "text", "date": "date"}
+_KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
+_COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
+
+
+class MySql(Dialect):
+    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy; the extra `mysql` brings PyMySQL."""
+
+    types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
+        "bigint": sa.BigInteger(),
+        "double": sa.Double(),
+        "numeric": ShortDecimal(),
+        "text": ExactText(),
+        "boolean": sa.Boolean(),
+        "date": sa.Date(),
+        "timestamp": mysql.DATETIME(fsp=6),
+        "timestamptz": UtcDatetime(),
+        "bytes": mysql.LONGBLOB(),
+        "json": ExactJson(),
+    }
+    assigns_in_order = True
+
+    def engine(self, url: URL) -> Engine:
+        """READ COMMITTED and strict, whatever the server's default: the statement after a lock has to see what the
+        holder wrote, and a value that does not fit has to fail."""
+        times = {name: self._seconds(name, url.query.get(name, default)) for name, default in TIMEOUTS.items()}
+        url = url.difference_update_query(TIMEOUTS)
+        if "+" not in url.drivername:
+            url = url.set(drivername=f"{url.drivername}+pymysql")
+        try:
+            engine = sa.create_engine(
+                url.update_query_dict({"charset": "utf8mb4"}),
+                poolclass=NullPool,
+                hide_parameters=True,
+                isolation_level="READ COMMITTED",
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                option="SqlState database",
+                value=url.get_backend_name(),
+                remedy=f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'.",
+            ) from None
+        lock, idle = times["lock_timeout"], times["idle_timeout"]
+
+        def on_connect(dbapi_connection: Any, record: Any) -> None:
+            cursor = dbapi_connection.cursor()
+            cursor.execute(
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
+                f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {idle}"
+            )
+            cursor.execute("SELECT @@max_allowed_packet")
+            record.info[PACKET] = int(cursor.fetchone()[0])
+            cursor.close()
+
+        event.listen(engine, "connect", on_connect)
+        return engine
+
+    @staticmethod
+    def _seconds(name: str, value: Any) -> int:
+        if str(value).isdigit() and int(value) > 0:
+            return int(value)
+        raise ConfigError(option=f"SqlState connection, {name}", value=value, remedy="Give whole seconds, such as 30.")
+
+    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+        """The database, if none is given; in lower case where the server compares names so."""
+        lower, current = connection.execute(sa.text("SELECT @@lower_case_table_names, DATABASE()")).one()
+        if schema is None and current is None:
+            raise ConfigError(
+                option="SqlState database", value="none", remedy="Name one: in the connection's schema or in the URL."
+            )
+        schema = current if schema is None else schema
+        return (schema.lower(), name.lower()) if lower else (schema, name)
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ddl(self, connection: Connection) -> Iterator[Connection]:
+        """On another connection, since DDL would commit the transaction."""
+        with connection.engine.connect() as other:
+            other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
+            yield other
+            other.commit()
+
+    def create(self, connection: Connection, table: sa.Table) -> None:
+        """The index is made with the table: one made afterwards would wait for the first writers, or be forgotten."""
+        text = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=connection.dialect)).rstrip()
+        quote = connection.dialect.identifier_preparer.quote
+        keys = "".join(f", INDEX ({', '.join(quote(c.name) for c in index.columns)})" for index in table.indexes)
+        end = text.rindex(")")
+        how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(connection.dialect)}"
+        connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
+
+    def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
+        """As in the catalog; a comment tells apart what has one type there and two here."""
+        rows = connection.execute(
+            sa.text(
+                "SELECT column_name, column_type, collation_name, column_comment, column_key "
+                "FROM information_schema.columns WHERE table_schema = :schema AND table_name = :name"
+            ),
+            {"schema": table.schema, "name": table.name},
+        ).all()
+        exact = collation(connection.dialect)
+        kinds = {
+            name: _kind_of(declared.lower(), coll in (None, exact), note) for name, declared, coll, note, _ in rows
+        }
+        return kinds, [name for name, *_, key in rows if key == "PRI"]
+
+    def key_type(self, kind: str) -> TypeEngine[Any]:
+        """Of a fixed length."""
+        if kind == "text":
+            return ExactText(KEY_LENGTH)
+        return mysql.VARBINARY(KEY_LENGTH) if kind == "bytes" else self.types[kind]
+
+    def comment(self, kind: str) -> str | None:
+        """The name of a type that shares its column type with another one."""
+        return kind if kind in _COMMENTED else None
+
+    def needs_digest(self, kinds: Sequence[str]) -> bool:
+        """An index takes 3072 bytes, and 4 of them for each character that a text may have."""
+        sizes = {"text": 4 * KEY_LENGTH, "bytes": KEY_LENGTH, "numeric": 30}
+        return sum(sizes.get(kind, 8) for kind in kinds) > _INDEX_BYTES
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """Lock wait timeout, and a deadlock whose victim this session was."""
+        return _code(error) in _LOCKED
+
+    def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
+        """By its number: the driver files nearly everything under OperationalError."""
+        return error.connection_invalidated or _code(error) in _UNAVAILABLE
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
+        """In its own words: NOT (a <=> b)."""
+        return sa.not_(a.op("<=>", is_comparison=True)(b))
+
+    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        """An update that changes nothing; INSERT IGNORE would cut what does not fit."""
+        key = next(iter(table.primary_key.columns))
+        return mysql.insert(table).values(values).on_duplicate_key_update({key.name: table.c[key.name]})
+
+    def insert_rows(
+        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+    ) -> Any:
+        """INSERT ... SELECT from one JSON document: thousands of rows in one statement."""
+        select: Any = sa.select(*[sa.literal_column(read(kind, i)) for i, kind in enumerate(kinds)], *also.values())
+        return mysql.insert(table).from_select(
+            [*[column.name for column in columns], *also], select.select_from(source(kinds))
+        )
+
+    def given(self, insert: Any) -> Any:
+        """VALUES(column)."""
+        return insert.inserted
+
+    def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
+        """NULL for the chunk of a row that is not `allowed`: the column takes none, so the statement fails."""
+        checked = [
+            (name, sa.case((allowed, value), else_=sa.null()) if name == "tx_chunk" else value)
+            for name, value in assignments
+        ]
+        return insert.on_duplicate_key_update(checked)
+
+    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+        """One statement, unless it would be too long for the server."""
+        return sum(self._execute_part(connection, statement, part) for part in parts(connection, kinds, columns))
+
+    def _execute_part(self, connection: Connection, statement: Any, part: tuple[int, str]) -> int:
+        rows, document = part
+        try:
+            connection.execute(statement, {DOC: document})
+        except sa.exc.IntegrityError as error:
+            if _code(error) == _NOT_NULL:
+                return 0
+            raise
+        return rows
+
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+        """A join with a JSON document, which comes first: each of its rows is looked up in the primary key."""
+        rows_source = source(keys.kinds)
+        primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
+        on = [sa.literal_column(read(kind, i)) == column for i, (kind, column) in primary]
+        query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+        query = query.select_from(rows_source, keys.table).where(*on)
+        start = 0
+        for rows, document in parts(connection, keys.kinds, keys.values):
+            for number, *values in connection.execute(query, {DOC: document}):
+                yield start + number - 1, *values
+            start += rows
+
+
+def _code(error: sa.exc.DBAPIError) -> int:
+    args = getattr(error.orig, "args", ())
+    return args[0] if args and isinstance(args[0], int) else -1
+
+
+def _kind_of(declared: str, exact: bool, comment: str) -> str:
+    """Our word for a declared type; the type itself if a value in it would be cut or compared otherwise."""
+    if not exact:
+        return f"{declared} with another collation"
+    if declared == _COMMENTED.get(comment):
+        return comment
+    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", "binary(32)"):
+        return "text" if declared.startswith("varchar") else "bytes"
+    # Not the bare name: their "timestamp" is not ours.
+    return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}")

@@ -1,0 +1,142 @@
+"""PostgreSQL: what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.pool import NullPool
+from sqlalchemy.types import TypeEngine
+
+from airflow_tx.state.sql.dialect import PARAM, ROW, Arrays, Constants, Dialect, PrimaryKeys, Wanted
+from airflow_tx.state.sql.types import array_literal, pg_type
+
+# What a session gets unless its user, database or connection says otherwise: without them, a committer
+# whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
+TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+# A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
+STATEMENT = 2**26
+
+
+class Postgres(Dialect):
+    """PostgreSQL, with any driver of SQLAlchemy; psycopg2 is the one that Airflow brings."""
+
+    types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
+        "bigint": sa.BigInteger(),
+        "double": sa.Double(),
+        "numeric": sa.Numeric(),
+        "text": sa.Text(),
+        "boolean": sa.Boolean(),
+        "date": sa.Date(),
+        "timestamp": sa.TIMESTAMP(),
+        "timestamptz": sa.TIMESTAMP(timezone=True),
+        "bytes": sa.LargeBinary(),
+        # Not JSONB, which would give numbers back in another form.
+        "json": sa.JSON(),
+    }
+
+    def engine(self, url: URL) -> Engine:
+        """READ COMMITTED whatever the server's default: the statement after a lock has to see what the holder wrote."""
+        connect = (
+            {"connect_timeout": 10} if "psycopg" in url.get_driver_name() and "connect_timeout" not in url.query else {}
+        )
+        engine = sa.create_engine(
+            url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=connect
+        )
+        event.listen(engine, "begin", self._on_begin)
+        return engine
+
+    @staticmethod
+    def _on_begin(connection: Connection) -> None:
+        chosen = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
+        for name, timeout in TIMEOUTS.items():
+            connection.execute(
+                sa.text(f"SELECT set_config(:name, :timeout, true) WHERE :name NOT IN ({chosen})"),
+                {"name": name, "timeout": timeout},
+            )
+
+    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+        """Where the search path finds the table, or would make it."""
+        if schema is not None:
+            return schema, name
+        found = sa.text(
+            "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.oid = to_regclass(quote_ident(CAST(:name AS text)))), current_schema())"
+        )
+        where: str | None = connection.execute(found, {"name": name}).scalar_one()
+        return where, name
+
+    @contextmanager
+    def ddl(self, connection: Connection) -> Iterator[Connection]:
+        """Under an advisory lock, to the end of the transaction: CREATE TABLE IF NOT EXISTS of two at once can fail."""
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('airflow_tx'))"))
+        yield connection
+
+    def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
+        """As in the catalog."""
+        inspector = sa.inspect(connection)
+        columns = inspector.get_columns(table.name, schema=table.schema)
+        key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+        return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
+
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """lock_not_available and deadlock_detected."""
+        code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
+        return code in ("55P03", "40P01")
+
+    def less(self, kind: str, a: Any, b: Any) -> Any:
+        """Texts by their characters, whatever the language of the database."""
+        return sa.collate(a, "C") < sa.collate(b, "C") if kind == "text" else a < b
+
+    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
+        """json has no equality."""
+        if isinstance(a.type, sa.JSON):
+            return sa.cast(a, sa.Text).is_distinct_from(sa.cast(b, sa.Text))
+        return a.is_distinct_from(b)
+
+    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        """INSERT ... ON CONFLICT DO NOTHING; it waits for another first writer to end."""
+        return postgresql.insert(table).values(values).on_conflict_do_nothing()
+
+    def insert_rows(
+        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+    ) -> Any:
+        """INSERT ... SELECT from arrays, one text parameter a column: thousands of rows in one statement."""
+        source = self._source(columns)
+        select = sa.select(*[source.c[column.name] for column in columns], *also.values())
+        return postgresql.insert(table).from_select([*[column.name for column in columns], *also], select)
+
+    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+        """One statement, unless it would be too long."""
+        arrays, rows = self._arrays(kinds, columns), len(columns[0])
+        if rows > 1 and sum(map(len, arrays.values())) > STATEMENT:
+            halves = ([column[: rows // 2] for column in columns], [column[rows // 2 :] for column in columns])
+            return sum(self.execute_rows(connection, statement, kinds, half) for half in halves)
+        return connection.execute(statement, arrays).rowcount
+
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+        """A join with arrays."""
+        table, primary = keys.table, list(keys.table.primary_key.columns)
+        source = self._source(primary)
+        on = sa.and_(*[table.c[key.name] == source.c[key.name] for key in primary])
+        query = sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(table, on))
+        yield from connection.execute(query, self._arrays(keys.kinds, keys.values))
+
+    @staticmethod
+    def _source(columns: Sequence[sa.Column[Any]]) -> Any:
+        arrays = [
+            sa.cast(sa.bindparam(f"{PARAM}{i}", type_=sa.Text()), postgresql.ARRAY(column.type))
+            for i, column in enumerate(columns)
+        ]
+        names = [sa.column(column.name, column.type) for column in columns]
+        return sa.func.unnest(*arrays).table_valued(*names, with_ordinality=ROW).render_derived(name="tx_rows")
+
+    @staticmethod
+    def _arrays(kinds: Sequence[str], columns: Arrays) -> dict[str, str]:
+        pairs = enumerate(zip(kinds, columns, strict=True))
+        return {f"{PARAM}{i}": array_literal(kind, column) for i, (kind, column) in pairs}

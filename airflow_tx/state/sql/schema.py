@@ -1,0 +1,151 @@
+"""The tables of a SQL state: the fence, one row per state table, and the values with what the protocol keeps of them.
+
+Key and value columns have the user's names; everything of ours begins with `tx_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state.api import StateKind
+from airflow_tx.state.columns import Columns
+from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.types import LONG_TEXT, NAME
+
+FENCE_TABLE = "airflow_tx_fence"
+FENCE_FORMAT = 1
+RAISED_BY = "raised_by"
+BIRTH = "birth"
+DEFINITION = "definition"
+WROTE = "wrote"
+SINGLE_KEY = "tx_key"
+DIGEST = "tx_digest"
+PREV = "tx_prev_"
+# The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
+WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
+LONGEST_NAME = 63
+
+
+def split_name(table: str, columns: Columns) -> tuple[str | None, str]:
+    """Schema, if one is given, and name of the table.
+
+    :raises ConfigError: a name that some database would cut.
+    """
+    schema, _, name = table.rpartition(".")
+    long = [
+        text
+        for text in (name, schema, *columns.keys, *(PREV + value for value in columns.values))
+        if len(text) > LONGEST_NAME
+    ]
+    if not name or "." in schema or long:
+        raise ConfigError(
+            option=f"State {columns.state!r}, table and columns",
+            value=long[0] if long else table,
+            remedy=f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(PREV)} characters.',
+        )
+    return schema or None, name
+
+
+def fence_table(schema: str | None) -> sa.Table:
+    """The fence table that stands beside the state tables of a schema."""
+    return sa.Table(
+        FENCE_TABLE,
+        sa.MetaData(),
+        sa.Column("state", NAME, primary_key=True),
+        sa.Column("format", sa.Integer, nullable=False),
+        sa.Column("incarnation", sa.String(64), nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("txid", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.BigInteger, nullable=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("nonce", sa.String(64), nullable=False),
+        sa.Column("applied", sa.Boolean, nullable=False),
+        sa.Column("batch", LONG_TEXT, nullable=False),
+        # Of which name the state was, what made its values, whether there are any, and the birth of the transaction:
+        # tables of earlier versions get these columns at a raise.
+        sa.Column(RAISED_BY, LONG_TEXT),
+        sa.Column(DEFINITION, LONG_TEXT),
+        sa.Column(WROTE, sa.Boolean),
+        sa.Column(BIRTH, sa.String(64)),
+        schema=schema,
+    )
+
+
+def state_table(
+    schema: str | None, name: str, columns: Columns, key_types: Mapping[str, str], kind: StateKind, dialect: Dialect
+) -> sa.Table:
+    """The table of a state, for the given types of its keys."""
+    types = dialect.types
+    made: list[sa.schema.SchemaItem] = [
+        sa.Column(
+            key,
+            dialect.key_type(key_types[key]),
+            nullable=False,
+            autoincrement=False,
+            comment=dialect.comment(key_types[key]),
+        )
+        for key in columns.keys
+    ]
+    primary = list(columns.keys)
+    if dialect.needs_digest([key_types[key] for key in primary]):
+        made.insert(0, sa.Column(DIGEST, sa.BINARY(32), nullable=False))
+        primary = [DIGEST]
+    elif not primary:
+        made.append(sa.Column(SINGLE_KEY, sa.BigInteger, nullable=False, autoincrement=False))
+        primary = [SINGLE_KEY]
+    made.append(sa.PrimaryKeyConstraint(*primary))
+    for value, aggregator in columns.values.items():
+        comment = dialect.comment(aggregator.type)
+        column: sa.Column[object] = sa.Column(value, types[aggregator.type], comment=comment)
+        made += [column, *dialect.checks(column, aggregator.type)]
+    made += [sa.Column(writer, sa.BigInteger, nullable=False, index=writer == "tx_txid") for writer in WRITER]
+    if kind is StateKind.OPAQUE:
+        # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
+        made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
+        made += [
+            sa.Column(PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type))
+            for value, aggregator in columns.values.items()
+        ]
+    return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
+
+
+def existing_key_types(
+    connection: Connection, schema: str | None, name: str, columns: Columns, kind: StateKind, dialect: Dialect
+) -> dict[str, str]:
+    """The key types of the table as it stands in the database.
+
+    :raises StateError: it is another table than this state would make.
+    """
+    found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
+    there = {key: found.get(key, "") for key in columns.keys}
+    known = {
+        key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
+    }
+    table = state_table(schema, name, columns, known, kind, dialect)
+    ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST: "bytes"}
+    expected = {column.name: ours.get(column.name, "") for column in table.columns}
+    for value, aggregator in columns.values.items():
+        expected[value] = aggregator.type
+        if PREV + value in expected:
+            expected[PREV + value] = aggregator.type
+    if "tx_created" in expected:
+        expected["tx_created"] = "boolean"
+    for key in columns.keys:
+        wanted = columns.types.get(key) or found.get(key, "any")
+        expected[key] = wanted if wanted in dialect.types else " or ".join(dialect.types)
+    if found != expected or set(primary) != {column.name for column in table.primary_key}:
+        raise StateError(
+            state=columns.state,
+            problem=f"table {table.name} exists with other columns: expected {_show(expected)} with key "
+            f"{sorted(column.name for column in table.primary_key)}, found {_show(found)} with key {sorted(primary)}",
+            remedy="Give the state another table, or change this one.",
+        )
+    return {key: found[key] for key in columns.keys}
+
+
+def _show(columns: Mapping[str, str]) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items())) + ")"

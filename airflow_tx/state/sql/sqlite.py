@@ -1,0 +1,213 @@
+"""SQLite: what is its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import chain
+from typing import Any, ClassVar, NoReturn
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.pool import NullPool
+from sqlalchemy.types import TypeEngine
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.state.aggregators import add
+from airflow_tx.state.sql.dialect import (
+    PARAM,
+    ROW,
+    Arrays,
+    Constants,
+    Dialect,
+    PrimaryKeys,
+    SumRefused,
+    Wanted,
+)
+from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
+
+# SQL as literals: a bulk statement has no parameters but the values of the rows.
+LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))
+REAL: sa.ColumnClause[str] = sa.literal_column("'real'")
+REFUSED = "tx_refused"
+# SQLite's default limit is 32,766 parameters a statement.
+PARAMETERS = 30_000
+
+
+class Sqlite(Dialect):
+    """SQLite: one writer at a time; its transactions begin with BEGIN IMMEDIATE, which is the lock on the fence."""
+
+    types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
+        "bigint": sa.BigInteger(),
+        "double": sa.Double(),
+        "numeric": ExactDecimal(),
+        "text": sa.Text(),
+        "boolean": sa.Boolean(),
+        "date": sa.Date(),
+        "timestamp": sa.DateTime(),
+        "timestamptz": UtcTimestamp(),
+        "bytes": sa.LargeBinary(),
+        "json": JsonText(),
+    }
+
+    def engine(self, url: URL) -> Engine:
+        """An engine whose transactions are real ones: the driver's own begin comes too late and skips DDL."""
+        if url.database in (None, "", ":memory:") or "memory" in url.query.values():
+            raise ConfigError(
+                option="SqlState url", value="an in-memory database", remedy="Use a file: sqlite:///path/to/file."
+            )
+        engine = sa.create_engine(
+            url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": self._timeout(url)}
+        )
+        event.listen(engine, "connect", self._on_connect)
+        event.listen(engine, "begin", self._on_begin)
+        return engine
+
+    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+        """In lower case, as SQLite compares names: A to Z only; no schema for the file itself."""
+        lower = "".join(char.lower() if char.isascii() else char for char in name)
+        return (None if schema is None or schema.lower() == "main" else schema), lower
+
+    def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
+        """As declared in the table."""
+        rows = connection.execute(
+            sa.text("SELECT name, type, pk FROM pragma_table_info(:name, :schema)"),
+            {"name": table.name, "schema": table.schema or "main"},
+        ).all()
+        key = [name for _, name in sorted((pk, name) for name, _, pk in rows if pk)]
+        return {name: sqlite_type(declared) for name, declared, _ in rows}, key
+
+    def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
+        """An integer sum that overflows would silently become a float."""
+        if kind != "bigint":
+            return []
+        return [
+            sa.CheckConstraint(
+                sa.func.typeof(column).in_([sa.literal_column("'integer'"), sa.literal_column("'null'")])
+            )
+        ]
+
+    def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
+        """SQLITE_BUSY and SQLITE_LOCKED, as the driver words them."""
+        return "is locked" in str(error.orig)
+
+    def less(self, kind: str, a: Any, b: Any) -> Any:
+        """Decimals are texts."""
+        return sa.func.tx_less(a, b) if kind == "numeric" else a < b
+
+    def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
+        """Not if it finds a statement wrong, which the driver files under the same class."""
+        text = str(error.orig)
+        return super().is_unavailable(error) and not (text.startswith("no such ") or "syntax error" in text)
+
+    def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
+        """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
+        become a float, and a float one infinite, for ever."""
+        number: sa.ColumnClause[int] = sa.literal_column(str(column))
+        if kind == "numeric":
+            return sa.func.tx_add(base, delta, number)
+        total = super().added(kind, base, delta, column)
+        bad = sa.func.abs(total) > LARGEST_DOUBLE if kind == "double" else sa.func.typeof(total) == REAL
+        return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
+
+    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        """INSERT ... ON CONFLICT DO NOTHING."""
+        return sqlite.insert(table).values(values).on_conflict_do_nothing()
+
+    def insert_rows(
+        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+    ) -> Any:
+        """INSERT ... VALUES, one parameter a column: a prepared statement for all rows."""
+        values: dict[str, Any] = {
+            column.name: sa.bindparam(f"{PARAM}{i}", type_=column.type) for i, column in enumerate(columns)
+        }
+        return sqlite.insert(table).values({**values, **also})
+
+    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+        """One executemany, given to the driver directly: SQLAlchemy's work per row would take longer than SQLite's."""
+        compiled = statement.compile(dialect=connection.dialect)
+        order = [int(name.removeprefix(PARAM)) for name in compiled.positiontup]
+        ready = [self._bound(connection, kinds[i], columns[i]) for i in order]
+        rows = list(zip(*ready, strict=True))
+        options = {"preserve_rowcount": True}
+        try:
+            return connection.exec_driver_sql(str(compiled), rows, execution_options=options).rowcount
+        except sa.exc.OperationalError:
+            if REFUSED in connection.info:
+                raise SumRefused(connection.info.pop(REFUSED)) from None
+            raise
+
+    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+        """A join with a list of values; more of them than a statement takes come in several."""
+        quote, primary = connection.dialect.identifier_preparer, list(keys.table.primary_key.columns)
+        named, rows, width = quote.format_table(keys.table), len(keys.values[0]), len(keys.values)
+        on = " AND ".join(f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary))
+        names = ", ".join([f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)])
+        ready = [self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)]
+        marks, step = "?" + ", ?" * width, PARAMETERS // (width + 1)
+        for start in range(0, rows, step):
+            numbers = range(start, min(start + step, rows))
+            values = ", ".join([f"({marks})"] * len(numbers))
+            # A CROSS JOIN keeps the order: each value is looked up in the primary key.
+            statement = (
+                f"WITH tx_rows({', '.join([ROW, *(f'k{i}' for i in range(width))])}) AS (VALUES {values}) "
+                f"SELECT {names} FROM tx_rows CROSS JOIN {named} ON {on}"
+            )
+            parameters = chain.from_iterable((i, *(column[i] for column in ready)) for i in numbers)
+            found = connection.exec_driver_sql(statement, tuple(parameters)).all()
+            yield from zip(*self._results(connection, wanted, list(zip(*found, strict=True))), strict=True)
+
+    def _results(self, connection: Connection, wanted: Wanted, found: Arrays) -> Iterator[Sequence[Any]]:
+        for number, values in enumerate(found):
+            process = None
+            if number:
+                kind = wanted[number - 1].type.dialect_impl(connection.dialect)
+                process = kind.result_processor(connection.dialect, None)
+            yield values if process is None else [process(value) for value in values]
+
+    def _bound(self, connection: Connection, kind: str, values: Sequence[Any]) -> Sequence[Any]:
+        process = self.types[kind].dialect_impl(connection.dialect).bind_processor(connection.dialect)
+        return values if process is None else [process(value) for value in values]
+
+    @staticmethod
+    def _timeout(url: URL) -> float:
+        value = url.query.get("timeout", "30")
+        try:
+            return float(str(value))
+        except ValueError:
+            raise ConfigError(
+                option="SqlState connection, timeout", value=value, remedy="Give seconds, such as 30."
+            ) from None
+
+    @staticmethod
+    def _on_connect(dbapi_connection: Any, record: Any) -> None:
+        # An exception of a function reaches the caller without its text: which column it was is left here.
+        def refuse(column: int) -> NoReturn:
+            record.info[REFUSED] = column
+            raise SumRefused(column)
+
+        def add_texts(a: str | None, b: str | None, column: int) -> str | None:
+            try:
+                total = add(None if a is None else Decimal(a), None if b is None else Decimal(b))
+            except ArithmeticError:
+                refuse(column)
+            return None if total is None else format(total, "f")
+
+        def less(a: str | None, b: str | None) -> bool:
+            return a is not None and b is not None and Decimal(a) < Decimal(b)
+
+        dbapi_connection.isolation_level = None
+        dbapi_connection.create_function("tx_less", 2, less, deterministic=True)
+        dbapi_connection.create_function("tx_add", 3, add_texts, deterministic=True)
+        # Not deterministic: a constant call of such a function is made even if its result is not used.
+        dbapi_connection.create_function("tx_refuse", 1, refuse)
+        # 64 MiB: with SQLite's 2 MiB, a large commit reads and writes its pages over and over.
+        dbapi_connection.execute("PRAGMA cache_size = -65536")
+
+    @staticmethod
+    def _on_begin(connection: Connection) -> None:
+        reading = connection.get_execution_options().get("tx_reading", False)
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -1,0 +1,189 @@
+"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB: a guarded upsert. Source: PROTOCOL §7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.base import Addressed
+from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
+
+if TYPE_CHECKING:
+    from airflow_tx.state.sql.store import SqlStore
+
+
+class SqlState(Addressed["SqlStore"]):
+    """A table of values per key that transactions add to, each exactly once.
+
+    The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
+    Key and value columns have your names and can be read with plain SQL; columns of this package begin with `tx_`.
+    The table `airflow_tx_fence` beside it holds the fence.
+
+    Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
+    after a failure they may still change. In the commit phase they are exact.
+
+    Sums, counts, minima, maxima, first and last values are combined in the database: one statement for 10,000 keys.
+    With any other aggregator among them, such as CollectSet or your own, the values are read, combined in Python and
+    written back, in the same transaction: two statements. A table remembers the aggregator of each column; another
+    one is refused.
+
+    Locks are waited for 30 s. A session that is silent for 60 s inside a transaction is ended, so that a committer
+    whose machine vanished holds nothing. Other times: for PostgreSQL the extra `options` of the connection, such as
+    "-c lock_timeout=5min -c idle_in_transaction_session_timeout=10min"; for MySQL and MariaDB the extras
+    `lock_timeout` and `idle_timeout`, in seconds; for SQLite the extra `timeout`.
+
+    MySQL and MariaDB (`pip install 'airflow-provider-tx[mysql]'`): MySQL from 8.0.17, MariaDB from 10.6. A numeric has
+    at most 35 digits before and 30 after the point. Texts too long for an index have a digest as primary key, in
+    `tx_digest`. A table that was made for an update that then failed stays, empty.
+
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used, not
+        when a DAG is parsed.
+    :param table: "table" or "schema.table".
+    :param keys: key columns; [] keeps one row for everything.
+    :param values: aggregator per value column, such as Sum(), Count(), Max("timestamp") or Avg().
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
+    :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        *,
+        table: str,
+        keys: Sequence[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(conn_id, table)
+        self.table = table
+        self.kind = fenced_kind(kind, state=self.name)
+        self.columns = checked_columns(self, keys, values, types)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        table: str,
+        keys: Sequence[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str = StateKind.OPAQUE,
+        types: Mapping[str, str] | None = None,
+        label: str = "url",
+    ) -> SqlState:
+        """A state without Airflow.
+
+        :param url: of SQLAlchemy; it is never shown.
+        :param label: stands for the connection id in the state's name, which is `<label>.<table>`.
+        """
+        return cls(label, table=table, keys=keys, values=values, kind=kind, types=types)._at_url(url)
+
+    def __repr__(self) -> str:
+        columns = shown(self.columns)
+        return f"SqlState({self.conn_id!r}, table={self.table!r}, {columns}, kind={self.kind.value!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address."""
+        return {
+            "type": "SqlState",
+            "conn_id": self.conn_id,
+            "table": self.table,
+            "kind": self.kind.value,
+            **serialized(self.columns),
+        }
+
+    def raise_fence(self, grant: Grant) -> None:
+        """In one database transaction: check continuity, raise the fence, undo what outranked tokens of it wrote.
+
+        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        """In one database transaction: check that the fence holds exactly this grant, then add `rows` to the values.
+
+        :param rows: one per key: the key columns and the deltas of the value columns.
+        :param chunk: the writer's partition; the same chunk may be sent twice.
+        :param complete: False for one of several writers at once; the last call of the grant says True
+            (its rows may be none).
+        :return: how many keys were written.
+        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
+        """
+        with self._store.transaction() as connection:
+            self._store.check_write(connection, grant, complete=complete)
+            written = self._store.put(connection, grant, rows, chunk)
+            if complete:
+                self._store.set_applied(connection)
+            return written
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write` of all rows in one database transaction."""
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+            written = self._store.put(connection, grant, rows, 0)
+            self._store.set_applied(connection)
+            return written
+
+    def holds(self, txid: int) -> bool:
+        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.holds(connection, txid)
+
+    def fence(self) -> FenceRow | None:
+        """What the fence holds now; None if no grant has ever raised it."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read_fence(connection)
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys: the first ones.
+        """
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read(connection, limit)
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key, as `read` shows them; None: there is no such key. One statement for 10,000
+        keys.
+
+        :param keys: one value a key column; of one column, the value alone will do.
+        :raises StateError: a key has a value of another type than its column.
+        """
+        with self._store.transaction(reading=True) as connection:
+            return self._store.multi_get(connection, keys)
+
+    def key_types(self) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        with self._store.transaction(reading=True) as connection:
+            return self._store.key_types(connection)
+
+    def take_over(self, old: str) -> None:
+        """Take the fence of a state that has this name now.
+
+        :param old: the name that it had.
+        :raises StateError: its values are not here.
+        """
+        with self._store.transaction() as connection:
+            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
+    def clear(self) -> None:
+        """Delete the fence and all values. Dangerous: it cannot be undone, and until the ledger is repaired
+        (airflow tx repair) the next commit is refused because the state went back."""
+        with self._store.transaction() as connection:
+            self._store.clear(connection)
+
+    def release(self) -> None:
+        """Delete the fence, and keep the values: another topology may go on with them."""
+        with self._store.transaction() as connection:
+            self._store.release(connection)
+
+    def _open(self) -> SqlStore:
+        from airflow_tx.connections.sql import located
+        from airflow_tx.state.sql.store import SqlStore
+
+        url, where = located(self.conn_id, self._url)
+        return SqlStore(url, table=self.table, columns=self.columns, kind=self.kind, where=where)

@@ -1,0 +1,276 @@
+"""The values of one state in one database: roll-back, and the upsert of thousands of keys at once. Source: PROTOCOL §7.
+
+Values of which every aggregator is one that SQL can express take one statement for 10,000 keys; others take two: they
+are read, combined here and written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.aggregators import PUSHED_DOWN
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.columns import Columns, Row, explained
+from airflow_tx.state.query import asked
+from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
+from airflow_tx.state.sql.fence import NOTHING, FencedStore
+from airflow_tx.state.sql.schema import (
+    DIGEST,
+    PREV,
+    SINGLE_KEY,
+    WRITER,
+    existing_key_types,
+    split_name,
+    state_table,
+)
+from airflow_tx.state.sql.types import digests
+from airflow_tx.state.sql.upsert import may_update, of_another, upsert, writer_of
+
+# One portion of rows: large enough for the database, small enough for memory and for one statement.
+ROWS_AT_ONCE = 10_000
+KEY_TYPES = "the types of the key columns"
+
+
+class SqlStore(FencedStore):
+    """What a SqlState does, inside transactions that it opens with `transaction()`.
+
+    :param where: how messages name the database; no address, no password.
+    """
+
+    def __init__(self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str) -> None:
+        definition = {name: aggregator.name for name, aggregator in columns.values.items()}
+        place = split_name(table, columns)
+        super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
+        self.columns, self.kind = columns, kind
+        self._pushed = all(name in PUSHED_DOWN for name in definition.values())
+
+    def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
+        """Add rows to the stored values, a portion at a time; how many keys."""
+        iterator = iter(rows)
+        first = next(iterator, None)
+        if first is None:
+            return 0
+        table, key_types = self._found_or_made(connection, first)
+        keys, kinds = self._keys(table, key_types)
+        names = [*keys, *self.columns.values]
+        kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
+        statement = upsert(
+            self._dialect, table, names, kinds, self.columns.values, grant.token, chunk, self.kind, pushed=self._pushed
+        )
+        written = 0
+        for portion in self.columns.portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
+            # A state without keys has one row, with a key of ours.
+            arrays = list(portion) if self.columns.keys else [[0], *portion]
+            if DIGEST in table.c:
+                arrays.insert(0, digests(kinds[1 : len(keys)], arrays[: len(self.columns.keys)]))
+            try:
+                self._put_portion(connection, table, statement, kinds, arrays, grant.token, chunk)
+            except ValueRefused as refusal:
+                raise self._value_refused(refusal, names, written, arrays) from None
+            except SumRefused as refusal:
+                raise self._sum_refused(refusal) from None
+            written += len(arrays[0])
+        return written
+
+    def _put_portion(
+        self,
+        connection: Connection,
+        table: sa.Table,
+        statement: Any,
+        kinds: Sequence[str],
+        arrays: Arrays,
+        token: Token,
+        chunk: int,
+    ) -> None:
+        size, split = len(arrays[0]), len(arrays) - len(self.columns.values)
+        keys = arrays[:split]
+        if not self._pushed:
+            arrays = [*keys, *self._combined(connection, table, kinds[:split], keys, arrays[split:], token)]
+        if self._dialect.execute_rows(connection, statement, kinds, arrays) != size:
+            own = keys[split - len(self.columns.keys) :] if self.columns.keys else keys
+            raise self._conflict(connection, table, set(zip(*own, strict=True)), token, chunk)
+
+    def _combined(
+        self, connection: Connection, table: sa.Table, kinds: Sequence[str], keys: Arrays, deltas: Arrays, token: Token
+    ) -> Arrays:
+        """The new values, in place of the deltas: for what SQL cannot express.
+
+        Nobody changes the rows before they are written back: writers of other grants wait for the fence, and those of
+        this one are refused by the upsert.
+        """
+        values, opaque = list(self.columns.values), self.kind is StateKind.OPAQUE
+        wanted = [table.c.tx_txid, *[table.c[name] for name in values]]
+        wanted += [table.c.tx_created, *[table.c[PREV + name] for name in values]] if opaque else []
+        found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds, keys), wanted)
+        stored = {number: row for number, *row in found}
+        own = list(zip(*keys[len(keys) - len(self.columns.keys) :], strict=True)) or [()]
+        after = []
+        for number, (key, delta) in enumerate(zip(own, zip(*deltas, strict=True), strict=True)):
+            base: Row | None = None
+            if number in stored:
+                txid, *row = stored[number]
+                base, same = tuple(row[: len(values)]), txid == token.txid
+                if same and not opaque:
+                    after.append(base)
+                    continue
+                if same:
+                    base = None if row[len(values)] else tuple(row[len(values) + 1 :])
+            after.append(self.columns.combined(key, base, delta))
+        return list(zip(*after, strict=True))
+
+    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, in the order of the keys."""
+        found = self._found(connection)
+        if found is None:
+            return []
+        table = found[0]
+        names = (*self.columns.keys, *self.columns.values)
+        query = sa.select(*[table.c[name] for name in names]).order_by(*[table.c[name] for name in self.columns.keys])
+        query = query.limit(limit)
+        return [self.columns.completed(dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+
+    def multi_get(self, connection: Connection, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        """The value columns of each key; None: there is no such key."""
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        found = self._found(connection)
+        whole = asked(self.columns, keys, None if found is None else found[1])
+        if found is None:
+            return result
+        table, key_types = found
+        _, kinds = self._keys(table, key_types)
+        values = list(self.columns.values)
+        wanted = [table.c[name] for name in values]
+        for start in range(0, len(whole), ROWS_AT_ONCE):
+            portion = whole[start : start + ROWS_AT_ONCE]
+            # A state without keys has one row, with a key of ours.
+            arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True)) or [[0] * len(portion)]
+            if DIGEST in table.c:
+                arrays.insert(0, digests(kinds[1:], arrays))
+            primary = PrimaryKeys.leading(table, kinds, arrays)
+            for number, *row in self._dialect.look_up(connection, primary, wanted):
+                result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
+        return result
+
+    def holds(self, connection: Connection, txid: int) -> bool:
+        """Whether a row was last written by a transaction."""
+        found = self._found(connection)
+        if found is None:
+            return False
+        query = sa.select(found[0].c.tx_txid).where(found[0].c.tx_txid == txid).limit(1)
+        return connection.execute(query).first() is not None
+
+    def key_types(self, connection: Connection) -> dict[str, str] | None:
+        """The type of each key column; None before the first update."""
+        found = self._found(connection)
+        return None if found is None else dict(found[1])
+
+    def clear(self, connection: Connection) -> None:
+        """Delete the fence row and all values."""
+        super().clear(connection)
+        found = self._found(connection)
+        if found is not None:
+            connection.execute(found[0].delete())
+
+    def release(self, connection: Connection) -> None:
+        """Delete the fence row; the values stay, and say no more of which transaction they are."""
+        FencedStore.clear(self, connection)
+        found = self._found(connection)
+        if found is not None:
+            writer = {**dict.fromkeys(WRITER, 0), **({"tx_created": False} if self.kind is StateKind.OPAQUE else {})}
+            connection.execute(found[0].update().values(writer))
+
+    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+        """Besides raising the fence: look for the table anew, since it may have been dropped."""
+        self._facts.pop(KEY_TYPES, None)
+        super().raise_fence(connection, grant)
+
+    def _is_there(self, connection: Connection) -> bool:
+        return KEY_TYPES in self._facts or self._has_table(connection, self._name)
+
+    def roll_back(self, connection: Connection, grant: Grant) -> None:
+        """Of an opaque state: every key that an outranked token of this txid wrote gets its value before that."""
+        found = self._found(connection)
+        if found is None or self.kind is not StateKind.OPAQUE:
+            return
+        table = found[0]
+        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token, 0)))
+        connection.execute(table.delete().where(outranked, table.c.tx_created))
+        restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
+        # What an earlier raise has rolled back keeps its writer; it need not be written again.
+        changed = sa.or_(*[self._dialect.differs(value, prev) for value, prev in restored.items()])
+        connection.execute(table.update().where(outranked, changed).values(restored))
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """The columns of ours and of the user that make a key, those of the primary key first, and their types."""
+        if not self.columns.keys:
+            return [SINGLE_KEY], ["bigint"]
+        names, kinds = list(self.columns.keys), [key_types[key] for key in self.columns.keys]
+        return ([DIGEST, *names], ["bytes", *kinds]) if DIGEST in table.c else (names, kinds)
+
+    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
+        return state_table(self._schema, self._name, self.columns, key_types, self.kind, self._dialect)
+
+    def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
+        """The table and its key types, if it exists; its columns are compared once per object."""
+        key_types: dict[str, str] | None = self._facts.get(KEY_TYPES)
+        if key_types is None:
+            if not self._has_table(connection, self._name):
+                return None
+            key_types = existing_key_types(connection, self._schema, self._name, self.columns, self.kind, self._dialect)
+            self._facts[KEY_TYPES] = key_types
+        return self._make(key_types), key_types
+
+    def _found_or_made(self, connection: Connection, first: Mapping[str, Any]) -> tuple[sa.Table, dict[str, str]]:
+        found = self._found(connection)
+        if found is not None:
+            return found
+        key_types = self.columns.key_types(first)
+        with self._dialect.ddl(connection) as ddl:
+            # Another writer of the grant may have made it while this one waited.
+            if not self._has_table(ddl, self._name):
+                self._dialect.create(ddl, self._make(key_types))
+        found = self._found(connection)
+        assert found is not None
+        return found
+
+    # --- refusals -------------------------------------------------------------------------------------------------
+
+    def _conflict(
+        self, connection: Connection, table: sa.Table, keys: set[Row], token: Token, chunk: int
+    ) -> StateError:
+        columns = [table.c[key] for key in self.columns.keys or (SINGLE_KEY,)]
+        allowed = may_update(table, writer_of(token, chunk))
+        query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(sa.not_(allowed))
+        for row in connection.execute(query):
+            *key, txid, found = row
+            if tuple(key) not in keys:
+                continue
+            if txid > token.txid:
+                return TxidBehind(txid=token.txid, stored=txid)
+            # A state without keys has one row, whose key is ours and not shown.
+            shown = dict(zip(self.columns.keys, key, strict=False))
+            return ChunkConflict(state=self.state, key=shown, found=found, chunk=chunk, txid=token.txid)
+        return self._refused("it did not take all rows of the update")
+
+    def _sum_refused(self, refusal: SumRefused) -> StateError:
+        name, aggregator = list(self.columns.values.items())[refusal.column]
+        problem, remedy = explained(name, aggregator, ArithmeticError("cannot be stored"))
+        return StateError(state=self.state, problem=problem, remedy=f"{NOTHING}{remedy}")
+
+    def _value_refused(self, refusal: ValueRefused, names: Sequence[str], before: int, arrays: Arrays) -> StateError:
+        shown = {key: arrays[names.index(key)][refusal.row] for key in self.columns.keys}
+        column = "" if refusal.column is None else f"{names[refusal.column]} "
+        return StateError(
+            state=self.state,
+            problem=f"row {before + refusal.row} {shown}: {column}{refusal.problem}",
+            remedy=f"{NOTHING} {refusal.remedy}",
+        )

@@ -1,0 +1,79 @@
+"""A cache of stored values that is never older than the store. Source: trident-state seed (CachedMap), PROTOCOL §7."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.trident.maps import BackingMap, Key
+
+V = TypeVar("V")
+
+
+class CachedMap(Generic[V]):
+    """Keeps the values that were used last, between a map and its store: `OpaqueMap(CachedMap(backing))`.
+
+    It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that nobody else has
+    written since the last batch of this very object: see `begin_commit`.
+
+    :param backing: where the values are.
+    :param size: how many keys are kept; the one that was not used for longest goes first.
+    """
+
+    def __init__(self, backing: BackingMap[V], size: int = 10_000) -> None:
+        if size < 1:
+            raise ConfigError(option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1.")
+        self._backing = backing
+        self._size = size
+        self._kept: OrderedDict[Key, V | None] = OrderedDict()
+        self._open = False
+        self._token: Token | None = None
+        self._ended: Token | None = None
+
+    def __repr__(self) -> str:
+        return f"CachedMap({self._backing!r}, {self._size})"
+
+    def begin_commit(self, txid: int | None, *, token: Token | None = None, found: Token | None = None) -> None:
+        """A batch begins.
+
+        :param token: of its grant.
+        :param found: what the fence held before `token` raised it. If it is the token of the last batch that this
+            object completed, nobody has written since; but a replay of that batch has undone what it wrote.
+        """
+        ended, self._ended = self._ended, None
+        mine = found is not None and found == ended
+        if not (mine and token is not None and found is not None and (token == found or token.txid > found.txid)):
+            self._kept.clear()
+        self._open, self._token = True, token
+
+    def commit(self, txid: int | None) -> None:
+        """The batch is complete."""
+        self._open, self._ended = False, self._token
+
+    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
+        """The value of each key; one get for all that are not kept."""
+        if not self._open:
+            return list(self._backing.multi_get(keys))
+        missing = [key for key in keys if key not in self._kept]
+        found = dict(zip(missing, self._backing.multi_get(missing), strict=True)) if missing else {}
+        values = [found[key] if key in found else self._kept[key] for key in keys]
+        self._keep(keys, values)
+        return values
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+        """Store the values, and keep them once the store has answered."""
+        for key in keys:
+            self._kept.pop(key, None)
+        self._backing.multi_put(keys, values)
+        if self._open:
+            self._keep(keys, values)
+
+    def _keep(self, keys: Sequence[Key], values: Sequence[V | None]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+        while len(self._kept) > self._size:
+            self._kept.popitem(last=False)

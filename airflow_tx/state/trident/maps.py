@@ -1,0 +1,259 @@
+"""Trident's maps: what a batch does to stored values so that a replay does not count twice, over any store of values.
+
+    counts = OpaqueMap(CachedMap(MemoryMap()))
+    counts.begin_commit(3)
+    counts.multi_update([("man",), ("dog",)], [CombinerValueUpdater(Count(), 2), CombinerValueUpdater(Count(), 1)])
+    counts.commit(3)
+
+What they promise is what Trident promises: exactly once among writers that take turns. A writer that was thought dead
+can still overwrite a value, and a key that only a failed attempt touched keeps what that attempt wrote; the fenced
+states of this package (SqlState …) are without these two gaps. Source: trident-state seed, PROTOCOL §7.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from airflow_tx.errors import ChunkConflict, StateError
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.api import State
+from airflow_tx.state.trident.updaters import Replace, ValueUpdater
+from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+
+Key: TypeAlias = tuple[Any, ...]
+T = TypeVar("T")
+V = TypeVar("V")
+# Older than any transaction: what was written outside of one.
+_BEFORE_ALL = 0
+
+
+class BackingMap(Protocol[V]):
+    """A store of values by key: all that a store has to bring. A put of one key happens as a whole or not at all."""
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[V | None]:
+        """The value of each key, in the order of the keys; None: there is none."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+        """Store the value of each key; no key comes twice. None, which only a NonTransactionalMap puts, removes it.
+
+        :raises Exception: some of them may be stored.
+        """
+
+
+class MapState(State, Protocol[T]):
+    """A state that keeps a value by key."""
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
+        """The value of each key as the current transaction finds it; None: there is none."""
+
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
+        """Update the value of each key; the new values. A key may come twice: the second update sees the first."""
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
+        """Replace the value of each key; None removes it."""
+
+
+class _Map(Generic[V, T]):
+    """What the maps have in common: one get and one put for each update, and the memory of the open batch."""
+
+    def __init__(self, backing: BackingMap[V], *, name: str = "map") -> None:
+        """Take the store.
+
+        :param backing: where the values are.
+        :param name: for messages.
+        """
+        self.name = name
+        self._backing = backing
+        self._txid: int | None = None
+        self._token: Token | None = None
+        self._chunk: int | None = None
+        self._mine: dict[Key, V | None] = {}
+        self._failed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._backing!r})"
+
+    def begin_commit(
+        self,
+        txid: int | None,
+        *,
+        token: Token | None = None,
+        chunk: int | None = None,
+        found: Token | None = None,
+    ) -> None:
+        """The updates of `txid` follow; for the second time, they are a replay.
+
+        :param txid: None: updates outside the order of transactions, which no replay undoes or repeats.
+        :param token: of the grant, in a state with a fence.
+        :param chunk: the writer within the grant.
+        :param found: what the fence held before `token` raised it; with it, a cache can outlive its batch.
+        """
+        self._txid, self._token, self._chunk = txid, token, chunk
+        self._mine, self._failed = {}, False
+        if hasattr(self._backing, "begin_commit"):
+            self._backing.begin_commit(txid, token=token, found=found)
+
+    def commit(self, txid: int | None) -> None:
+        """The updates of `txid` are complete.
+
+        :raises StateError: it is not the one that was begun, or an update of it failed.
+        """
+        if txid != self._txid:
+            raise self._refusal(f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first.")
+        self._check_whole()
+        if hasattr(self._backing, "commit"):
+            self._backing.commit(txid)
+        self._txid, self._token, self._chunk, self._mine = None, None, None, {}
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
+        """The value of each key as the current transaction finds it, with what this map has done to it; outside of
+        one, the newest."""
+        normal = [as_key(key) for key in keys]
+        stored = self._stored(normal)
+        return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
+
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
+        """Update the value of each key, with one get and one put; the new values.
+
+        :raises TxidBehind: a later transaction has been here, and nothing was put.
+        :raises StateError: an earlier update of the batch failed: it has to be begun anew.
+        """
+        if len(keys) != len(updaters):
+            raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
+        self._check_whole()
+        normal = [as_key(key) for key in keys]
+        stored, changed, results = self._stored(normal), dict[Key, Any](), list[T | None]()
+        # An update that ends in the middle has to be replayed: nobody knows what the store holds.
+        self._failed = True
+        for key, updater in zip(normal, updaters, strict=True):
+            before = stored[key]
+            after = self._updated(key, before, key in self._mine or key in changed, updater)
+            if after is not before:
+                stored[key] = changed[key] = after
+            results.append(self._seen(after, True))
+        if changed:
+            self._backing.multi_put(list(changed), list(changed.values()))
+        self._failed = False
+        if self._txid is not None:
+            self._mine.update(changed)
+        return copy.deepcopy(results)
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
+        """Replace the value of each key; None removes it."""
+        self.multi_update(keys, [Replace(value) for value in values])
+
+    def _seen(self, stored: V | None, mine: bool) -> T | None:
+        raise NotImplementedError
+
+    def _updated(self, key: Key, stored: V | None, mine: bool, updater: ValueUpdater[T]) -> V | None:
+        """What to store; the very object `stored` if nothing is to be stored."""
+        raise NotImplementedError
+
+    def _stored(self, keys: Sequence[Key]) -> dict[Key, V | None]:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._mine]
+        found = list(self._backing.multi_get(missing)) if missing else []
+        if len(found) != len(missing):
+            raise self._refusal(
+                f"multi_get of {len(missing)} keys gave {len(found)} values",
+                f"{type(self._backing).__name__} has to give one for each key, None if there is none.",
+            )
+        stored = dict(zip(missing, found, strict=True))
+        return {key: self._mine[key] if key in self._mine else stored[key] for key in keys}
+
+    def _check_whole(self) -> None:
+        if self._failed and self._txid is not None:
+            raise self._refusal(
+                f"an update of transaction {self._txid} failed, and may have been stored or not",
+                f"Replay the batch: begin_commit({self._txid}), then all of its updates.",
+            )
+
+    def _check_chunk(self, key: Key, stored: TransactionalValue[T] | OpaqueValue[T]) -> None:
+        if self._token is not None and stored.token == self._token and stored.chunk != self._chunk:
+            raise ChunkConflict(state=self.name, key=key, found=stored.chunk, chunk=self._chunk, txid=self._token.txid)
+
+    def _refusal(self, problem: str, remedy: str) -> StateError:
+        return StateError(state=self.name, problem=problem, remedy=remedy)
+
+
+class NonTransactionalMap(_Map[T, T]):
+    """Keeps the value only: a replay counts twice."""
+
+    def _seen(self, stored: T | None, mine: bool) -> T | None:
+        return stored
+
+    def _updated(self, key: Key, stored: T | None, mine: bool, updater: ValueUpdater[T]) -> T | None:
+        return updater.update(copy.deepcopy(stored))
+
+
+class TransactionalMap(_Map[TransactionalValue[T], T]):
+    """Keeps the last txid with the value: exactly once if a replay brings the same updates in the same order.
+
+    A removed key leaves a value of None, so that a replay knows of it.
+    """
+
+    _count: dict[Key, int]
+
+    def begin_commit(self, txid: int | None, **grant: Any) -> None:
+        """The updates of `txid` follow; those that are stored already will be skipped."""
+        super().begin_commit(txid, **grant)
+        self._count = {}
+
+    def _seen(self, stored: TransactionalValue[T] | None, mine: bool) -> T | None:
+        return None if stored is None else stored.get(self._txid)
+
+    def _updated(
+        self, key: Key, stored: TransactionalValue[T] | None, mine: bool, updater: ValueUpdater[T]
+    ) -> TransactionalValue[T] | None:
+        value = None if stored is None else stored.get(self._txid)
+        if self._txid is None:
+            # A replay of the last transaction skips it still.
+            after: Any = updater.update(copy.deepcopy(value))
+            return TransactionalValue(_BEFORE_ALL, after) if stored is None else replace(stored, value=after)
+        self._count[key] = number = self._count.get(key, 0) + 1
+        if stored is not None and stored.txid == self._txid:
+            self._check_chunk(key, stored)
+            if stored.updates is None or number <= stored.updates:
+                return stored  # it is in already
+        after = updater.update(copy.deepcopy(value))
+        return TransactionalValue(self._txid, after, self._token, self._chunk, number)
+
+
+class OpaqueMap(_Map[OpaqueValue[T], T]):
+    """Keeps the last txid and the value before it, too: exactly once even if a replay brings other values.
+
+    A removed key leaves a value of None, so that a replay can bring it back.
+    """
+
+    def _seen(self, stored: OpaqueValue[T] | None, mine: bool) -> T | None:
+        if stored is None:
+            return None
+        before = stored.get(self._txid)
+        return stored.value if mine else before
+
+    def _updated(
+        self, key: Key, stored: OpaqueValue[T] | None, mine: bool, updater: ValueUpdater[T]
+    ) -> OpaqueValue[T] | None:
+        if self._txid is None:
+            return self._updated_outside(stored, updater)
+        if stored is None:
+            return OpaqueValue(self._txid, updater.update(None), None, self._token, self._chunk)
+        prev = stored.get(self._txid)
+        if stored.txid == self._txid:
+            self._check_chunk(key, stored)
+        value = updater.update(copy.deepcopy(stored.value if mine else prev))
+        return OpaqueValue(self._txid, value, prev, self._token, self._chunk)
+
+    def _updated_outside(self, stored: OpaqueValue[T] | None, updater: ValueUpdater[T]) -> OpaqueValue[T]:
+        """Done to the value before the last transaction, too: a replay of that one starts from it."""
+        if stored is None:
+            return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
+        value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
+        return replace(stored, value=value, prev=prev)
+
+
+def as_key(key: Any) -> Key:
+    """A key as a tuple; what is no list or tuple is the key of one column."""
+    return tuple(key) if isinstance(key, (list, tuple)) else (key,)

@@ -1,0 +1,74 @@
+"""A real PostgreSQL server on this machine, from the system's binaries."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.servers.server import SqlServer, as_system_user
+
+USER = "postgres"
+# A password with characters that a URL and an array literal would trip over.
+PASSWORD = "s3cret/@:pass"
+
+
+class LocalPostgres(SqlServer):
+    """One PostgreSQL server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
+
+    Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. It ends with this process, even if that is
+    killed. PostgreSQL refuses to run as root: then its system user `postgres` runs it.
+
+    :param fsync: force every commit to the disk, as production does.
+    :param start_timeout: seconds that a start may take.
+    """
+
+    title = "PostgreSQL"
+    slug = "postgres"
+    system_user = USER
+    end_signal = signal.SIGINT  # its "fast shutdown", which breaks connections off
+
+    def __init__(self, *, fsync: bool = False, start_timeout: float = 60.0) -> None:
+        super().__init__(start_timeout=start_timeout)
+        self._fsync = fsync
+
+    def url(self, database: str = "postgres") -> str:
+        """The SQLAlchemy URL of a database, with the password."""
+        from sqlalchemy.engine import URL
+
+        url = URL.create("postgresql+psycopg2", USER, PASSWORD, "127.0.0.1", self.port, database)
+        return url.render_as_string(hide_password=False)
+
+    def _command(self) -> list[str]:
+        settings = {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.data_dir),
+            "fsync": "on" if self._fsync else "off",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [*as_system_user(USER), str(_binaries() / "postgres"), "-D", str(self.data_dir / "data"), *options]
+
+    def _make_data(self) -> None:
+        password = self.data_dir / "password"
+        password.write_text(PASSWORD, encoding="utf-8")
+        self._give(password)
+        self._run(
+            str(_binaries() / "initdb"),
+            *("-D", str(self.data_dir / "data"), "-U", USER, "--auth=scram-sha-256", f"--pwfile={password}"),
+            *("--encoding=UTF8", "--no-locale", "--no-sync"),
+        )
+
+    def _serves(self) -> bool:
+        ready = [str(_binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER]
+        return subprocess.run(ready, env=self._environment(), cwd=self.data_dir).returncode == 0
+
+
+def _binaries() -> Path:
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    found = str(versions[-1]) if versions else shutil.which("postgres")
+    if found is None:
+        raise TxError(message="No PostgreSQL server found. Install it: script/env servers (Debian: postgresql)")
+    return Path(found).resolve().parent

@@ -1,0 +1,81 @@
+"""A real Redis server on this machine, from the system's binary."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+from urllib.parse import quote
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.servers.server import LocalServer
+
+# A password with characters that a URL would trip over.
+PASSWORD = "s3cret/@:pass"
+
+
+class LocalRedis(LocalServer):
+    """One Redis server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
+
+    It ends with this process, even if that is killed.
+
+    :param persistence: "none": a stop or a kill loses everything; "aof": nothing that was answered is lost with the
+        process; "rdb": what :meth:`save` wrote is kept.
+    :param start_timeout: seconds that a start may take.
+    """
+
+    title = "Redis"
+    slug = "redis"
+    poll_interval = 0.02
+
+    def __init__(self, *, persistence: str = "none", start_timeout: float = 30.0) -> None:
+        if persistence not in ("none", "aof", "rdb"):
+            raise TxError(message=f"LocalRedis(persistence={persistence!r}): use none, aof or rdb")
+        super().__init__(start_timeout=start_timeout)
+        self._persistence = persistence
+
+    def url(self, database: int = 0) -> str:
+        """The URL of a database, with the password."""
+        return f"redis://:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+
+    def client(self, database: int = 0) -> Any:
+        """A client of a database."""
+        from redis import Redis
+
+        return Redis(host="127.0.0.1", port=self.port, db=database, password=PASSWORD)
+
+    def save(self) -> None:
+        """Write a snapshot, with which a server of persistence "rdb" starts again."""
+        self.client().save()
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        super().kill()
+        if self._persistence == "none":
+            (self.data_dir / "dump.rdb").unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        """Kill and start; what is there afterwards is up to the persistence."""
+        self.kill()
+        self.start()
+
+    def _command(self) -> list[str]:
+        found = shutil.which("redis-server") or shutil.which("valkey-server")
+        if found is None:
+            raise TxError(message="No Redis server found. Install it: script/env servers (Debian: redis-server)")
+        settings = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(self.data_dir),
+            "requirepass": PASSWORD,
+            "save": "",
+            "appendonly": "yes" if self._persistence == "aof" else "no",
+            "appendfsync": "no",
+            "databases": "64",
+            # It would be written over the mark by which its family is found.
+            "set-proc-title": "no",
+        }
+        options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        return [found, *options]
+
+    def _serves(self) -> bool:
+        return bool(self.client().ping())

@@ -1,0 +1,100 @@
+"""A real Spark Connect server on this machine, from the jars that pyspark ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.servers.server import LocalServer
+
+_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# A server of minutes for small batches: no UI, no more partitions than there is work for, and the first compiler only.
+_CONF = {
+    "spark.driver.memory": "700m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class LocalSparkConnect(LocalServer):
+    """One Spark Connect server on 127.0.0.1 at a free port; a context manager that starts and stops it.
+
+    Its executors are threads of the server, its Python is this one. It ends with this process, even if that is killed.
+
+    :param folder: for its log and its temporary files, kept afterwards; default: a temporary one, removed at the end.
+    :param master: of the session, such as ``local[2]``.
+    :param conf: settings of Spark, on top of those for a small server.
+    :param env: what its processes get besides this process's environment.
+    :param start_timeout: seconds that a start may take.
+    """
+
+    title = "Spark Connect"
+    slug = "spark-connect"
+    poll_interval = 0.1
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        master: str = "local[2]",
+        conf: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        start_timeout: float = 120.0,
+    ) -> None:
+        super().__init__(folder, start_timeout=start_timeout)
+        self._master = master
+        self._conf = {**_CONF, "spark.local.dir": str(self.data_dir / "local"), **(conf or {})}
+        self._env = dict(env or {})
+
+    @property
+    def folder(self) -> Path:
+        """Where its log and its temporary files are."""
+        return self.data_dir
+
+    @property
+    def url(self) -> str:
+        """For ``SparkSession.builder.remote()``."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def _command(self) -> list[str]:
+        conf = {**self._conf, "spark.connect.grpc.binding.port": str(self.port)}
+        settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+        return [_spark_submit(), "--master", self._master, "--class", _MAIN, *settings, "spark-internal"]
+
+    def _environment(self) -> dict[str, str]:
+        return {**_inherited(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **self._env}
+
+    def _serves(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2):
+            return True
+
+    def _remove_data(self) -> None:
+        super()._remove_data()
+        shutil.rmtree(self.folder / "local", ignore_errors=True)
+
+
+def _spark_submit() -> str:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise TxError(message="pyspark, which brings the Spark Connect server, is not installed. pip install pyspark")
+    home = Path(found.submodule_search_locations[0])
+    if not list((home / "jars").glob("spark-connect_*.jar")):
+        raise TxError(message=f"{home}/jars holds no Spark Connect server. Install pyspark, not pyspark-client alone.")
+    return str(home / "bin" / "spark-submit")
+
+
+def _inherited() -> dict[str, str]:
+    # What says of this process that it is a client would make the server one.
+    ours = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON")
+    return {name: value for name, value in os.environ.items() if name not in ours}

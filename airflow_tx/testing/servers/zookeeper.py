@@ -1,0 +1,192 @@
+"""A real ZooKeeper on this machine, from the jars that pyspark ships, with faults on demand.
+
+``python -m airflow_tx.testing.servers.zookeeper --data FOLDER`` runs one until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.jars import pyspark_jars
+from airflow_tx.testing.servers.server import JavaServer, find_java
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient  # type: ignore[import-untyped]
+
+_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_DATA = "version-2"  # the folder in which ZooKeeper keeps snapshots and logs
+_CLOSE_SESSION = -11
+_CONFIG = """\
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=120000
+dataDir={data_dir}
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+maxClientCnxns=0
+4lw.commands.whitelist=srvr
+"""
+
+
+class LocalZooKeeper(JavaServer):
+    """One ZooKeeper server on 127.0.0.1 with a real data directory; a context manager that starts and stops it.
+
+    Sessions and data survive :meth:`restart` and :meth:`kill` followed by :meth:`start`, as they do on a real
+    ensemble. It is one server: no quorum, no leader election.
+
+    :param data_dir: folder for its data, kept afterwards; default: a temporary one, removed at the end.
+    :param port: port to listen on; default: a free one, the same for the life of the object.
+    :param fsync: force every write to the disk, as production does; without it, writes are faster and survive
+        the death of the process all the same.
+    :param start_timeout: seconds that a start may take.
+    """
+
+    title = "ZooKeeper"
+    slug = "zookeeper"
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        port: int | None = None,
+        fsync: bool = True,
+        start_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(data_dir, port=port, start_timeout=start_timeout)
+        self._fsync = fsync
+
+    @property
+    def hosts(self) -> str:
+        """The connection string for clients, ``127.0.0.1:PORT``."""
+        return f"127.0.0.1:{self.port}"
+
+    def snapshot_to(self, path: str | os.PathLike[str]) -> None:
+        """Copy all data to the folder ``path``, replacing what is there; a running server is stopped meanwhile."""
+        with self._stopped():
+            _replace_tree(self.data_dir / _DATA, Path(path) / _DATA)
+
+    def restore_from(self, path: str | os.PathLike[str]) -> None:
+        """Put back what :meth:`snapshot_to` copied, as an operator does with a lost ensemble's last backup.
+
+        :raises TxError: if ``path`` holds no such copy.
+        """
+        source = Path(path) / _DATA
+        if not source.is_dir():
+            raise TxError(message=f"{path} holds no copy of a ZooKeeper's data. Make one with snapshot_to().")
+        with self._stopped():
+            _replace_tree(source, self.data_dir / _DATA)
+
+    def expire_session(self, client: KazooClient) -> None:
+        """End the session of a connected client on the server, as if it had been silent for too long.
+
+        Its ephemeral nodes are gone when this returns; the client learns it when it reconnects, at once.
+        """
+        self._take_over(client, end_session=True)
+
+    def lose_connection(self, client: KazooClient) -> None:
+        """Cut the connection of one client, which keeps its session and reconnects."""
+        self._take_over(client, end_session=False)
+
+    def drop_connections(self) -> None:
+        """Cut the connections of all clients by a crash and a restart of the server; sessions survive."""
+        self.kill()
+        self.start()
+
+    def _command(self) -> list[str]:
+        options = [
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            # The default log file is 64 MiB of zeros, too much to copy in a test of a restored ensemble.
+            "-Dzookeeper.preAllocSize=1024",
+            f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}",
+        ]
+        return [find_java(), *options, "-cp", f"{_find_jars()}/*", _MAIN, str(self._config)]
+
+    @property
+    def _config(self) -> Path:
+        return self.data_dir / "zoo.cfg"
+
+    def _prepare(self) -> None:
+        self._config.write_text(_CONFIG.format(data_dir=self.data_dir, port=self.port), encoding="utf-8")
+
+    def _serves(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            connection.sendall(b"srvr")
+            with connection.makefile("rb") as stream:
+                return b"Mode: standalone" in stream.read()
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        was_running = self.running
+        self.stop()
+        yield
+        if was_running:
+            self.start()
+
+    def _take_over(self, client: KazooClient, *, end_session: bool) -> None:
+        # The server serves a session on one connection only: a second one with the same id and password makes
+        # it close the first. Spoken by hand, because a client library would close the session when it leaves.
+        identity = client.client_id
+        if identity is None:
+            raise TxError(message="The client has no session. Start it and wait until it is connected.")
+        session_id, password = identity
+        hello = struct.pack(">iqiq", 0, 0, 10_000, session_id) + struct.pack(">i", len(password)) + password + b"\0"
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as twin:
+            twin.sendall(struct.pack(">i", len(hello)) + hello)
+            _read_frame(twin)
+            if end_session:
+                twin.sendall(struct.pack(">iii", 8, 1, _CLOSE_SESSION))
+                _read_frame(twin)
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    with connection.makefile("rb") as stream:
+        (size,) = struct.unpack(">i", stream.read(4).rjust(4, b"\0"))
+        return stream.read(size)
+
+
+def _find_jars() -> Path:
+    found = pyspark_jars("zookeeper-[0-9]*.jar")
+    if not found:
+        raise TxError(
+            message="No ZooKeeper found in pyspark's jars. Install the full package pyspark (not pyspark-client)."
+        )
+    return found[0].parent
+
+
+def _replace_tree(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a server until SIGINT or SIGTERM, for trying things out: its data survive, but there is no second copy."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder for its data, made if it is missing")
+    parser.add_argument("--port", type=int, default=2181, help="port of 127.0.0.1 to listen on (default: 2181)")
+    options = parser.parse_args(arguments)
+    ends = {signal.SIGINT, signal.SIGTERM}
+    try:
+        with LocalZooKeeper(options.data, port=options.port) as server:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+            print(f"ZooKeeper listens on {server.hosts}, data in {server.data_dir}; Ctrl-C ends it.", flush=True)
+            signal.sigwait(ends)
+    except (TxError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

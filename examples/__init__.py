@@ -1,0 +1,19 @@
+"""The examples that `script/example` runs."""
+
+from __future__ import annotations
+
+from examples.daily import Daily
+from examples.example import Example
+from examples.global_count import GlobalCount
+from examples.kafka_counts import KafkaCounts
+from examples.locations import Locations
+from examples.orders import Orders
+from examples.sql_orders import SqlOrders
+from examples.trident_words import TridentWords
+from examples.twitter import Twitter
+from examples.words import Words
+
+EXAMPLES: dict[str, type[Example]] = {
+    example.name: example
+    for example in (Daily, GlobalCount, KafkaCounts, Locations, Orders, SqlOrders, TridentWords, Twitter, Words)
+}

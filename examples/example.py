@@ -1,0 +1,119 @@
+"""Runs one of the examples in `dags/` on servers of its own, with faults on purpose, and says whether it was exact."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from examples.ledger import opened
+from examples.servers import ROOT, copy_dags, make_airflow
+
+Say = Callable[[str], None]
+
+
+class Example(ABC):
+    """One example: what it needs, what happens to it, and what has to come out.
+
+    :param folder: where its data is; AIRFLOW_TX_DATA of its tasks.
+    """
+
+    name: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
+    """Those of `dags/` that it needs."""
+
+    def __init__(self, folder: Path, say: Say, failpoints: Failpoints) -> None:
+        self.folder = folder
+        self.say = say
+        self.failpoints = failpoints
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write the data that is there at the start."""
+
+    @abstractmethod
+    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+        """Do what people and time do to it, until all is committed.
+
+        :raises AssertionError: it is not, in time.
+        """
+
+    @abstractmethod
+    def wrong(self) -> list[str]:
+        """One line for each difference to a direct computation over everything ever written."""
+
+    @abstractmethod
+    def verdict(self) -> str:
+        """What is true if nothing is wrong, in one line."""
+
+    @property
+    def paths(self) -> Paths:
+        """Where its ledger lies."""
+        return Paths(ROOT, self.name)
+
+
+def run(example: type[Example], home: Path) -> int:
+    """From the data to the verdict.
+
+    :param home: emptied first.
+    :return: the exit status.
+    """
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:4.0f} s] {text}", flush=True)
+
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    dags = copy_dags(example.files, home)
+    failpoints = Failpoints(home / "failpoints")
+    made = example(home, say, failpoints)
+    made.prepare()
+    say("starting ZooKeeper and Airflow")
+    with LocalZooKeeper(home / "zookeeper") as zookeeper:
+        with make_airflow(home, dags, zookeeper.hosts, failpoints) as airflow, opened(zookeeper.hosts) as store:
+            say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
+            made.drive(airflow, store)
+    wrong = made.wrong()
+    for line in wrong[:15]:
+        print(f"DIFFERS: {line}")
+    print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{made.verdict()}")
+    return 1 if wrong else 0
+
+
+def differences(expected: Mapping[object, object], found: Mapping[object, object]) -> list[str]:
+    """One line for each key whose value is not the expected one."""
+    return [
+        f"{key}: expected {expected.get(key)}, found {found.get(key)}"
+        for key in sorted(expected.keys() | found.keys(), key=str)
+        if expected.get(key) != found.get(key)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see script/example."""
+    from examples import EXAMPLES
+
+    parser = argparse.ArgumentParser(prog="script/example", description=__doc__)
+    parser.add_argument("name", choices=sorted(EXAMPLES))
+    parser.add_argument("--home", type=Path, default=Path(".demo"), help="folder for everything, emptied first")
+    options = parser.parse_args(arguments)
+    try:
+        return run(EXAMPLES[options.name], options.home.resolve() / options.name)
+    except AssertionError as error:  # a server or a DAG that does not come up, or what should happen did not
+        print(f"\nThe example could not go on: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

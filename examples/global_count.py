@@ -1,0 +1,52 @@
+"""A global count of three partitions: a committer dies between its write and its mark, a committed run is cleared."""
+
+from __future__ import annotations
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.testing.airflow import LocalAirflow
+from examples.example import Example, differences
+from examples.ledger import history
+from examples.servers import database
+from examples.stored import rows
+
+# Of the three partitions in the DAG file, at most three tuples of each in a transaction.
+SIZES = (6, 4, 9)
+RUNS = ("r1", "r2", "r3")
+
+
+class GlobalCount(Example):
+    """Counts what MemorySource gives."""
+
+    name = "global_count"
+    files = ("global_count.py",)
+
+    def prepare(self) -> None:
+        """Nothing: the tuples are in the DAG file."""
+
+    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+        """Three transactions take everything; a fourth run finds no more."""
+        airflow.wait_dag(self.name)
+        killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
+        for run_id in RUNS:
+            airflow.trigger(self.name, run_id)
+        self.say("three runs; the committer of transaction 2 is killed between its write and its mark")
+        for run_id in RUNS:
+            airflow.wait_run(self.name, run_id)
+        assert killed.reached
+        airflow.clear_run(self.name, "r1")
+        airflow.wait_run(self.name, "r1")
+        self.say("a run that had committed was cleared as a whole")
+        airflow.trigger(self.name, "r4")
+        airflow.wait_run(self.name, "r4")
+        self.say("a fourth run has found no more tuples")
+        for entry in history(store, self.paths):
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}, {entry.outcome.value}")
+
+    def wrong(self) -> list[str]:
+        """Compare with the sizes of the partitions."""
+        found = rows(database(self.folder), "SELECT tuples FROM global_count")
+        return differences({"tuples": sum(SIZES)}, {"tuples": int(found[0][0]) if found else 0})
+
+    def verdict(self) -> str:
+        """How many there were."""
+        return f"{sum(SIZES)} of {sum(SIZES)} tuples counted once"

@@ -1,0 +1,80 @@
+"""What the ledger and Airflow together say about the transactions of a topology that have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History, Metadata, Outcome, TransactionRecord, decode
+from airflow_tx.testing.airflow import LocalAirflow
+from examples.report import Transaction
+
+
+@contextmanager
+def opened(hosts: str) -> Iterator[Store]:
+    """The ledger's store on a ZooKeeper without login."""
+    from airflow_tx.store.client import ClientConfig, connect, disconnect
+    from airflow_tx.store.zookeeper import ZooKeeperStore
+
+    client = connect(ClientConfig(hosts))
+    try:
+        yield ZooKeeperStore(client, hosts=hosts)
+    finally:
+        disconnect(client)
+
+
+def history(store: Store, paths: Paths) -> list[History]:
+    """The final transactions, by txid."""
+    children = store.children(paths.histories)
+    return sorted(_entries(store, paths, children.names if children else ()), key=lambda entry: entry.txid)
+
+
+def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[History]:
+    for name in names:
+        path = paths.history(int(name))
+        node = store.get(path)
+        if node is not None:
+            yield decode(History, path, node.data)
+
+
+def batches(store: Store, paths: Paths) -> dict[str, str]:
+    """The names of the files that open transactions process, by run id; a final one's are forgotten in time."""
+    children = store.children(paths.transactions)
+    found = {}
+    for txid in map(int, children.names if children else ()):
+        own, meta = store.get(path := paths.transaction(txid)), store.get(paths.meta(txid))
+        if own is not None and meta is not None:  # else it became final in between
+            rows = decode(Metadata, paths.meta(txid), meta.data).rows
+            run_id = decode(TransactionRecord, path, own.data).run_id
+            found[run_id] = " ".join(file["name"] for file in rows["files"]) if rows else "no rows"
+    return found
+
+
+def transactions(
+    airflow: LocalAirflow, dag_id: str, entries: list[History], batches: Mapping[str, str]
+) -> list[Transaction]:
+    """The committed transactions with their batches and the tries of their tasks.
+
+    :param batches: file names by run id, see `batches`.
+    """
+    tries: dict[str, dict[str, int]] = {}
+    for task in airflow.task_instances(dag_id, "~"):
+        tries.setdefault(task["dag_run_id"], {})[task["task_id"]] = task["try_number"]
+    return [
+        Transaction(
+            txid=entry.txid,
+            run_id=entry.run_id,
+            batch=batches.get(entry.run_id, "?"),
+            attempts=entry.attempts,
+            tries=tries.get(entry.run_id, {}),
+            began=datetime.fromisoformat(entry.began),
+            processed=datetime.fromisoformat(entry.processed or entry.ended),
+            granted=datetime.fromisoformat(entry.granted_at or entry.ended),
+            ended=datetime.fromisoformat(entry.ended),
+        )
+        for entry in entries
+        if entry.outcome is Outcome.COMMITTED
+    ]

@@ -1,0 +1,118 @@
+"""Orders of several regions under the coordinator: regions come and go, files arrive late, a worker is killed."""
+
+from __future__ import annotations
+
+import csv
+import random
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.eventually import eventually
+from examples.example import Example, differences
+from examples.ledger import history
+from examples.servers import database
+
+PRODUCTS = ("bolts", "nuts", "screws")
+ROWS = 200
+_TIMEOUT = 300
+
+
+class Orders(Example):
+    """Writes files of orders while the coordinator counts them."""
+
+    name = "orders"
+    files = ("orders.py",)
+
+    def prepare(self) -> None:
+        """Two regions, two files each."""
+        self.away: Path = self.folder / "away"
+        self._random = random.Random(1)
+        self._files = 0
+        for region in ("eu", "us"):
+            for number in (1, 2):
+                self._write(region, f"{number:02}.csv")
+
+    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+        """New data, a file that comes late, a new region, a region that is away for a while, and a killed task."""
+        airflow.wait_dag("orders")
+        airflow.wait_dag("orders_coordinator")
+        self._counted(store, "the orders that were there at the start")
+        self._write("eu", "00.csv")
+        self.say("a file has come late: its name sorts before those that were taken")
+        self._write("asia", "01.csv")
+        self.say("a new region has come")
+        self._counted(store, "the late file and the new region")
+        us = self.folder / "orders" / "region=us"
+        us.rename(self.away)
+        self.say("region us is away")
+        self.failpoints.arm("process.before_ack", "kill", topology=self.name)
+        self._write("eu", "03.csv")
+        self.say("the next task that is about to finish is killed; nobody but the coordinator replays it")
+        self._counted(store, "what came meanwhile")
+        self.away.rename(us)
+        self._write("us", "03.csv")
+        self.say("region us is back, with more orders")
+        self._counted(store, "the rest")
+        for entry in history(store, self.paths):
+            self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}, {entry.outcome.value}")
+
+    def wrong(self) -> list[str]:
+        """Compare with the files."""
+        return differences(self._expected(), self._found())
+
+    def verdict(self) -> str:
+        """How many there were."""
+        return f"{self._files * ROWS} of {self._files * ROWS} orders counted once"
+
+    def _write(self, region: str, name: str) -> None:
+        folder = self.folder / "orders" / f"region={region}"
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{name}"
+        with partial.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["product", "amount"])
+            writer.writerows([self._random.choice(PRODUCTS), self._random.randint(1, 99)] for _ in range(ROWS))
+        partial.rename(folder / name)  # in one piece: the source may be looking
+        self._files += 1
+
+    def _counted(self, store: Store, what: str) -> None:
+        """Wait until every order that can be read is counted."""
+
+        def told() -> str:
+            return "\n".join(differences(self._expected(), self._found()))
+
+        eventually(lambda: self._expected() == self._found(), _TIMEOUT, f"{what} are counted", explain=told)
+        self.say(f"counted: {what}; {len(history(store, self.paths))} transactions so far")
+
+    def _expected(self) -> dict[object, object]:
+        """Orders and amount per region and product, straight from the files, also of a region that is away."""
+        orders: Counter[tuple[str, str]] = Counter()
+        amounts: Counter[tuple[str, str]] = Counter()
+        folders = {path.name: path for path in (self.folder / "orders").iterdir()}
+        if self.away.exists():
+            folders["region=us"] = self.away
+        for name, folder in folders.items():
+            for path in folder.glob("[!.]*.csv"):
+                with path.open(newline="") as file:
+                    for row in csv.DictReader(file):
+                        group = (name.removeprefix("region="), row["product"])
+                        orders[group] += 1
+                        amounts[group] += int(row["amount"])
+        return {group: (count, amounts[group]) for group, count in orders.items()}
+
+    def _found(self) -> dict[object, object]:
+        """The same from the state."""
+        path = database(self.folder)
+        if not path.exists():
+            return {}
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            rows = connection.execute("SELECT region, product, orders, amount FROM order_totals").fetchall()
+        except sqlite3.OperationalError:  # nothing was committed yet, so there is no table
+            return {}
+        finally:
+            connection.close()
+        return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in rows}

@@ -1,0 +1,167 @@
+"""The book's Twitter analytics while tweets are written, with both Redis servers killed in the worst moments."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History
+from airflow_tx.state import Sum
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from examples.example import Example
+from examples.ledger import history
+from examples.servers import ROOT
+from examples.twitter_tweets import Counts, TweetWriter, guarded
+
+_TIMEOUT = 300
+
+
+@dataclass(frozen=True)
+class Part:
+    """One topology: what it reads, and what happens to it.
+
+    :param databases: numbers of the databases with its tweets.
+    :param kept: where its counts are.
+    :param killed: which server, "tweets" or "counts".
+    :param at: the failpoint at which a task stands meanwhile.
+    """
+
+    topology: str
+    databases: Sequence[int]
+    kept: str
+    killed: str
+    at: str
+
+
+PARTS = (
+    Part("twitter", [0], "twitter", "tweets", "process.after_start"),
+    Part("twitter_partitioned", [1, 2, 3, 4], "partitioned", "counts", "commit.after_acquire"),
+    Part("twitter_opaque", [5, 6, 7, 8], "opaque", "counts", "commit.before_mark"),
+)
+_MEETS_IT = ("process.after_start", "commit.after_acquire")
+"""Where the very task that stands there needs the server next."""
+
+
+class Twitter(Example):
+    """Counts tweets in three topologies, one after the other."""
+
+    name = "twitter"
+    files = ("twitter.py",)
+
+    def prepare(self) -> None:
+        """Nothing: tweets are written while they are counted."""
+
+    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+        """Let the coordinators count; kill the source before a read, the state before and after a write."""
+        self._airflow, self._store = airflow, store
+        with LocalRedis(persistence="aof") as tweets, LocalRedis(persistence="aof") as counts:
+            self._servers = {"tweets": tweets, "counts": counts}
+            self._writers = {part.topology: TweetWriter(tweets, part.databases) for part in PARTS}
+            with LocalSparkConnect(self.folder / "connect") as spark:
+                self._connect(spark)
+                for part in PARTS:
+                    self._run(part)
+            self._found = [line for part in PARTS for line in self._differences(part)]
+
+    def wrong(self) -> list[str]:
+        """Compare with a count over everything that was ever written."""
+        return self._found
+
+    def verdict(self) -> str:
+        """How many there were."""
+        tweets = sum(len(texts) for writer in self._writers.values() for texts in writer.written.values())
+        return f"{tweets} of {tweets} tweets counted once, in {len(PARTS)} topologies"
+
+    def _run(self, part: Part) -> None:
+        """Write tweets until the server was killed and three more transactions are committed; then until all are."""
+        name, writer = part.topology, self._writers[part.topology]
+        writer.write(40)
+        writer.go_on(2, every=0.5)
+        try:
+            self._airflow.wait_dag(name)
+            self.say(f"{name} counts, and tweets are written into {len(part.databases)} database(s) all the time")
+            self._kill(part)
+            enough = len(self._history(name)) + 3
+            what = "three more transactions are committed"
+            eventually(lambda: len(self._history(name)) >= enough, _TIMEOUT, what, interval=0.5)
+        finally:
+            writer.stop()
+        self.say(f"{name}: no more is written; {sum(map(len, writer.written.values()))} tweets are in Redis")
+
+        def told() -> str:
+            return "\n".join(self._differences(part)[:10])
+
+        eventually(lambda: not self._differences(part), _TIMEOUT, "all is counted", interval=0.5, explain=told)
+        eventually(lambda: self._idle(name), _TIMEOUT, "no run is left", interval=0.5)
+        entries = self._history(name)
+        again = [f"{entry.txid} ({entry.attempts} attempts)" for entry in entries if entry.attempts > 1]
+        self.say(
+            f"{name}: {len(entries)} transactions committed, {self._tries(name)} tries of tasks failed"
+            + (f", replayed: {', '.join(again)}" if again else "")
+        )
+
+    def _connect(self, spark: LocalSparkConnect) -> None:
+        def redis(server: LocalRedis) -> dict[str, object]:
+            return {"conn_type": "redis", "host": "127.0.0.1", "port": server.port, "password": PASSWORD}
+
+        connections = self.folder / "connections.json"
+        connections.touch(mode=0o600)
+        connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark.port}
+        found = {f"redis_{name}": redis(server) for name, server in self._servers.items()}
+        connections.write_text(json.dumps({**found, "spark_connect_default": connect}))
+        self._airflow.command("connections", "import", str(connections))
+        connections.unlink()
+
+    def _kill(self, part: Part) -> None:
+        """Kill a server while a task stands at a failpoint, and start it again when a task has met that."""
+        name, server = part.topology, self._servers[part.killed]
+        paused = self.failpoints.arm(part.at, "pause", topology=name)
+        eventually(lambda: paused.reached, _TIMEOUT, f"a task of {name} is at {part.at}")
+        failed = self._tries(name)
+        server.kill()
+        paused.release()
+        self.say(f"{name}: the Redis of the {part.killed} is killed while a task is at {part.at}")
+        if part.at in _MEETS_IT:
+            eventually(lambda: self._tries(name) > failed, _TIMEOUT, f"a task of {name} has met it", interval=0.5)
+        server.start()
+        self.say(f"the Redis of the {part.killed} is back")
+
+    def _tries(self, topology: str) -> int:
+        """How many tries of tasks have failed."""
+        tasks = self._airflow.task_instances(topology, "~")
+        again = sum(max(int(task["try_number"]) - 1, 0) for task in tasks)
+        return again + sum(task["state"] in ("failed", "up_for_retry") for task in tasks)
+
+    def _idle(self, topology: str) -> bool:
+        return all(run["state"] in ("success", "failed") for run in self._airflow.runs(topology))
+
+    def _history(self, topology: str) -> list[History]:
+        return history(self._store, Paths(ROOT, topology))
+
+    def _differences(self, part: Part) -> list[str]:
+        expected, found = self._writers[part.topology].counts(), self._counts(part)
+        return [
+            f"{part.topology} {name} {field}: expected {fields[field]}, found {found[name][field]}"
+            for name, fields in expected.items()
+            for field in sorted(fields | found[name])
+            if fields[field] != found[name][field]
+        ]
+
+    def _counts(self, part: Part) -> Counts:
+        if part.topology != "twitter_opaque":
+            return guarded(self._servers["counts"], part.kept)
+        state = RedisState.from_url(
+            self._servers["counts"].url(), prefix=part.kept, keys=["hash", "field"], values={"n": Sum()}, kind="opaque"
+        )
+        counts: Counts = {name: Counter() for name in ("users", "hashtags", "users_hashtags")}
+        for row in state.read():
+            counts[row["hash"]][row["field"]] = int(row["n"])
+        return counts

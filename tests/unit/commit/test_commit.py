@@ -1,0 +1,711 @@
+"""The way of a transaction through the operators' own code, on the in-memory ledger and states."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_tx.commit.commit import Commit, Completion
+from airflow_tx.commit.turn import advice, commit_in_turn
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import (
+    FailedTransaction,
+    IncompleteBatch,
+    LedgerBehind,
+    OutputChanged,
+    Outranked,
+    SourceError,
+    StaleAttempt,
+    StaleBatch,
+    StateMissing,
+    StateUnavailable,
+    TxError,
+)
+from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.turn import commit_failed
+from airflow_tx.processing.begin import ask
+from airflow_tx.processing.outputs import returned
+from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
+from airflow_tx.spec import COMMIT_KEY, Payload
+from airflow_tx.staging import TaskTry
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.state.api import Grant
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+
+PER_TRANSACTION = 20
+AWAY = StateUnavailable(state="words", where="somewhere", reason="refused")
+
+
+class Run:
+    """One DAG run: `begin`, tasks that return rows, `commit`."""
+
+    def __init__(self, spec: MemorySpec, run_id: str, updates: list[Update], log: Any) -> None:
+        self.spec = spec
+        self.run_id = run_id
+        self.updates = updates
+        self.log = log
+        self.payload: Payload | None = None
+        self.committer = FakeTi("commit", run_id)
+
+    def begin(self) -> Any:
+        answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
+        if isinstance(answer, Begun):
+            self.payload = Payload.of(self.spec.topology, answer)
+        return answer
+
+    def start(self, task: str = "count", index: int = -1) -> Processing:
+        assert self.payload is not None
+        ti = FakeTi(task, self.run_id, index)
+        processing = Processing(self.spec, self.payload, TaskTry(task, index, str(ti.id)), anchored=True)
+        processing.start()
+        return processing
+
+    def work(self, task: str = "count", index: int = -1, *, count: int = 10) -> None:
+        processing = self.start(task, index)
+        rows = [{"word": task, "count": count}]
+        processing.ack(returned(rows, multiple=False))
+        self.committer.xcoms[task, "return_value", index] = rows
+        self.committer.states[task if index < 0 else f"{task}_{index}"] = "success"
+
+    def commit(self) -> Commit:
+        assert self.payload is not None
+        ledger = self.spec.ledger(self.spec.memory)
+        return Commit(self.spec, self.payload, self.updates, ledger, self.committer, self.log)
+
+    def commit_now(self, patience: float = 0.0) -> Any:
+        return commit_in_turn(self.commit(), self.spec.memory, patience=patience)
+
+
+def update(state: MemoryState, task: str = "count") -> Update:
+    return Update(SimpleNamespace(operator=SimpleNamespace(task_id=task), key="return_value"), state)
+
+
+@pytest.fixture
+def state() -> MemoryState:
+    return MemoryState("words", keys=["word"], values={"count": Count()})
+
+
+@pytest.fixture
+def make(store: CountingStore, state: MemoryState, log: Any, tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+    def run(run_id: str, updates: list[Update] | None = None, **options: Any) -> Run:
+        fields = {"source": Numbers(), "max_pending": 4, "tasks": ("count",), "inside": ("count", "commit"), **options}
+        spec = MemorySpec("numbers", "numbers", memory=store, **fields)
+        return Run(spec, run_id, [update(state)] if updates is None else updates, log)
+
+    return run
+
+
+def counts(state: MemoryState) -> dict[str, int]:
+    return {key[0]: stored.value[0] for key, stored in state.database.rows.items() if stored.value is not None}
+
+
+def record(store: CountingStore, txid: int) -> TransactionRecord | None:
+    path = f"/airflow_tx/numbers/coordinator/transactions/{txid}"
+    node = store.get(path)
+    return None if node is None else decode(TransactionRecord, path, node.data)
+
+
+def test_a_run_is_a_transaction(make: Any, state: MemoryState) -> None:
+    run = make("r1")
+    assert run.begin().attempt.txid == 1
+    run.work()
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+    assert isinstance(make("r1").begin(), AlreadyCommitted)
+
+
+def test_a_committed_transaction_is_committed_again_without_effect(make: Any, state: MemoryState) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    run.commit_now()
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+    assert "Transaction 1 of numbers is already committed: nothing to do" in run.log.lines
+
+
+def test_the_window_bounds_how_many_transactions_are_open(make: Any) -> None:
+    assert isinstance(make("r1", max_pending=1).begin(), Begun)
+    assert isinstance(make("r2", max_pending=1).begin(), WindowFull)
+
+
+def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(make: Any, state: MemoryState) -> None:
+    first, second = make("r1"), make("r2")
+    first.begin()
+    second.begin()
+    second.work()
+    second.committer.runs["r1"] = "failed"
+    line = second.commit_now(patience=60)
+    assert (line.txid, line.current) == (2, 1)
+    assert counts(state) == {}
+    assert second.log.lines[-1] == (
+        "Transaction 2 of numbers waits for transaction 1 (PROCESSING) of run r1, which is failed. "
+        "To go on, clear that run, or replay it: airflow tx replay numbers 1; to go on without it: "
+        "airflow tx skip numbers 1 --why TEXT"
+    )
+
+
+def test_a_transaction_that_is_next_waits_in_its_worker_and_commits_as_soon_as_it_may(
+    make: Any, store: CountingStore, state: MemoryState
+) -> None:
+    import threading
+
+    first, second = make("r1"), make("r2")
+    first.begin()
+    second.begin()
+    first.work()
+    second.work(count=5)
+    waiting = threading.Thread(target=second.commit_now, kwargs={"patience": 60}, daemon=True)
+    waiting.start()
+    assert first.commit_now() is None
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert counts(state) == {"count": 15}
+
+
+def test_patience_ends(make: Any) -> None:
+    first, second = make("r1"), make("r2")
+    first.begin()
+    second.begin()
+    first.work()
+    second.work()
+    assert second.commit_now(patience=0.05).current == 1
+
+
+def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked(make: Any) -> None:
+    from airflow_tx.commit.turn import Wait, decide, look
+
+    first, second = make("r1"), make("r2")
+    first.begin()
+    second.begin()
+    spec = first.spec
+    assert decide(look(spec.memory, spec.paths, 2, ())) is Wait.DEFERRED
+    first.work()
+    assert decide(look(spec.memory, spec.paths, 2, ())) is Wait.WARM
+
+
+def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:
+    run = make("r1", tasks=("count", "other"))
+    run.begin()
+    run.work()
+    run.committer.states = {"count": "success", "other": "success"}
+    with pytest.raises(IncompleteBatch, match="no ack from other"):
+        run.commit_now()
+
+
+def test_a_task_that_works_again_is_waited_for_and_its_new_output_is_taken(make: Any, state: MemoryState) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    again = run.start()
+    run.committer.states = {"count": "running"}
+    assert run.commit_now().current == 1
+    again.ack(returned([{"word": "count", "count": 7}], multiple=False))
+    run.committer.xcoms["count", "return_value", -1] = [{"word": "count", "count": 7}]
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 7}
+
+
+def test_output_that_was_read_before_a_task_started_again_is_not_written(make: Any, state: MemoryState) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    commit = run.commit()
+    assert commit.complete() is Completion.READY
+    commit.prepare()
+    run.work(count=7)
+    assert commit.commit() is False
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 7}
+
+
+def test_skipped_tasks_are_closed_and_give_no_rows(make: Any, state: MemoryState) -> None:
+    run = make("r1", tasks=("count", "branch"))
+    run.begin()
+    run.work()
+    run.committer.states = {"count": "success", "branch": "skipped"}
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+
+
+def test_mapped_tasks_are_closed_and_all_their_instances_are_added_up(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.work(index=1, count=2)
+    run.work(index=2, count=4)
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 7}
+
+
+def test_a_mapped_instance_that_was_marked_success_by_hand_is_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.committer.states["count_1"] = "success"
+    with pytest.raises(IncompleteBatch, match=r"no ack from count\[1\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_instances_that_succeeded_in_an_earlier_attempt_only_are_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0)
+    run.begin()
+    with pytest.raises(IncompleteBatch, match=r"no ack from count\[0\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_an_instance_that_failed_before_it_started_is_missed(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0)
+    run.committer.states["count_1"] = "failed"
+    with pytest.raises(IncompleteBatch, match=r"count\[1\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_an_instance_that_was_removed_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.work(index=1, count=2)
+    run.committer.states["count_1"] = "removed"
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 1}
+
+
+def test_an_instance_that_started_and_was_removed_holds_up_nothing(make: Any, state: MemoryState) -> None:
+    run = make("r1", mapped=frozenset({"count"}))
+    run.begin()
+    run.work(index=0, count=1)
+    run.start(index=1)
+    run.committer.states["count_1"] = "removed"
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 1}
+
+
+def test_a_task_that_a_branch_skips_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(state, "a"), update(other, "b")], tasks=("a", "b"))
+    run.begin()
+    run.work("a")
+    run.work("b")
+    run.committer.states["a"] = "skipped"
+    assert run.commit_now() is None
+    assert (counts(state), counts(other)) == ({}, {"b": 10})
+
+
+def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make: Any, state: MemoryState) -> None:
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(state), update(other)])
+    run.begin()
+    run.work()
+    commit = run.commit()
+    commit.complete()
+    commit.prepare()
+    commit._acquire(commit._processed, commit._rows)
+    run.updates = [update(state)]
+    with pytest.raises(StateMissing, match="state other"):
+        run.commit_now()
+
+
+def test_a_failed_transaction_is_not_committed(make: Any) -> None:
+    run = make("r1")
+    run.begin()
+    run.start().fail("no disk")
+    with pytest.raises(FailedTransaction, match="no disk"):
+        run.commit_now()
+
+
+def test_a_committer_of_an_older_attempt_is_refused(make: Any) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    old = run.commit()
+    run.begin()
+    run.work()
+    with pytest.raises(StaleAttempt):
+        commit_in_turn(old, run.spec.memory, patience=0)
+
+
+def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_replay(
+    make: Any, state: MemoryState, store: CountingStore
+) -> None:
+    class Shrinking(OpaqueNumbers):
+        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+            batch = super().initialize_transaction(txid, prev_metadata)
+            first: Any = batch.rows[0] if isinstance(batch.rows, list) else 0
+            return type(batch)([first, first + 4], first + 4)
+
+    first, second = make("r1", source=OpaqueNumbers()), make("r2", source=OpaqueNumbers())
+    first.begin()
+    second.begin()
+    second.work()
+    first = make("r1", source=Shrinking())
+    assert first.begin().rows == [0, 4]
+    first.work(count=4)
+    first.commit_now()
+    with pytest.raises(StaleBatch):
+        second.commit_now()
+    assert second.begin().rows == [4, 14]
+    second.work()
+    second.commit_now()
+    assert counts(state) == {"count": 14}
+
+
+def transactional(name: str = "exact") -> MemoryState:
+    return MemoryState(name, keys=["word"], values={"count": Count()}, kind="transactional")
+
+
+def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> None:
+    """A committer that is granted the turn and dies in a method."""
+    commit = run.commit()
+    commit.complete()
+    commit.prepare()
+    with monkeypatch.context() as patched:
+        patched.setattr(commit.ledger if where is None else where, method, _away)
+        with pytest.raises(StateUnavailable):
+            commit.commit()
+
+
+def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, before = transactional(), None
+    run = make("r1", [update(exact)])
+    run.begin()
+    before = exact.database.snapshot()
+    run.work()
+    dies(run, monkeypatch, None, "commit")
+    run.work(count=11)
+    with pytest.raises(OutputChanged, match='some of it.*restore the state .*use kind="opaque"'):
+        run.commit_now()
+    assert counts(exact) == {"count": 10}
+    exact.database.restore(before)  # the remedy
+    assert run.commit_now() is None
+    assert counts(exact) == {"count": 11}
+
+
+@pytest.mark.parametrize("method", ["raise_fence", "write"])
+def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another_output(
+    make: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    first, second = transactional("first"), transactional("second")
+    run = make("r1", [update(first), update(second)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, first, method)
+    run.work(count=11)
+    assert run.commit_now() is None
+    assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
+
+
+def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = transactional("first"), transactional("second")
+    run = make("r1", [update(first), update(second)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, first, "write")
+    run.work(count=11)
+    dies(run, monkeypatch, second, "write")
+    run.work(count=10)
+    with pytest.raises(OutputChanged, match="'first'"):
+        run.commit_now()
+    run.work(count=11)
+    assert run.commit_now() is None
+    assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
+
+
+def test_a_zombie_of_the_earlier_output_writes_nothing_beside_the_new_one(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = transactional()
+    run = make("r1", [update(exact)])
+    run.begin()
+    run.work()
+    zombie = run.commit()
+    zombie.complete()
+    zombie.prepare()
+    wakes = exact.raise_and_write
+
+    def another_commits_first(*arguments: Any) -> int:
+        monkeypatch.setattr(exact, "raise_and_write", wakes)
+        run.work(count=11)
+        assert run.commit_now() is None
+        return wakes(*arguments)
+
+    monkeypatch.setattr(exact, "raise_and_write", another_commits_first)
+    with pytest.raises(Outranked):
+        zombie.commit()
+    assert counts(exact) == {"count": 11}
+
+
+def _away(*arguments: Any, **options: Any) -> int:
+    raise AWAY
+
+
+class Failing(MemoryState):
+    """A state whose next call of `method` raises `error`."""
+
+    def __init__(self, name: str, method: str, error: TxError) -> None:
+        super().__init__(name, keys=["word"], values={"count": Count()})
+        self.calls: list[str] = []
+        self._next = (method, error)
+
+    def _call(self, method: str) -> None:
+        self.calls.append(method)
+        if self._next[0] == method:
+            error, self._next = self._next[1], ("", self._next[1])
+            raise error
+
+    def raise_fence(self, grant: Any) -> None:
+        self._call("raise_fence")
+        super().raise_fence(grant)
+
+    def write(self, grant: Any, rows: Any, **options: Any) -> int:
+        self._call("write")
+        return super().write(grant, rows, **options)
+
+
+def test_a_transaction_whose_state_was_away_is_committed_later(make: Any) -> None:
+    state = Failing("words", "raise_fence", AWAY)
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(other), update(state)])
+    run.begin()
+    run.work()
+    with pytest.raises(StateUnavailable):
+        run.commit_now()
+    assert counts(other) == {}, "no state is written before the fences of all are raised"
+    assert run.commit_now() is None
+    assert counts(other) == counts(state) == {"count": 10}
+
+
+def test_a_crash_between_two_states_counts_nothing_twice(make: Any) -> None:
+    state = Failing("words", "write", AWAY)
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(other), update(state)])
+    run.begin()
+    run.work()
+    with pytest.raises(StateUnavailable):
+        run.commit_now()
+    assert run.commit_now() is None
+    assert counts(other) == counts(state) == {"count": 10}
+
+
+def test_an_outranked_committer_does_not_take_the_ledger_for_broken(make: Any) -> None:
+    behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
+
+    class Overtaken(Failing):
+        def raise_and_write(self, grant: Any, rows: Any) -> int:
+            again.commit_now()  # another committer of the same transaction comes first
+            self._call("raise_and_write")
+            return 0
+
+    run = make("r1", [update(Overtaken("words", "raise_and_write", behind))])
+    again = make("r1")
+    run.begin()
+    run.work()
+    again.payload, again.committer = run.payload, run.committer
+    with pytest.raises(Outranked):
+        run.commit_now()
+
+
+def test_a_fence_above_the_token_that_the_ledger_holds_tells_of_a_ledger_that_was_set_back(make: Any) -> None:
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    run = make("r1", [update(words)])
+    run.begin()
+    run.work()
+    topology = decode(TopologyRecord, "", run.spec.memory.get(run.spec.paths.record).data)
+    words.raise_fence(Grant("numbers", topology.incarnation, Token(1, 1, 9, 9, "n"), {}))
+    with pytest.raises(LedgerBehind, match="--ledger-lost"):
+        run.commit_now()
+
+
+def test_a_broken_ledger_is_named_as_such(make: Any) -> None:
+    behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
+
+    class Behind(MemoryState):
+        def raise_and_write(self, grant: Any, rows: Any) -> int:
+            raise behind
+
+    run = make("r1", [update(Behind("words", keys=["word"], values={"count": Count()}))])
+    run.begin()
+    run.work()
+    with pytest.raises(LedgerBehind):
+        run.commit_now()
+
+
+def test_a_transaction_that_an_older_release_began_without_a_birth_goes_on(
+    make: Any, store: CountingStore, state: MemoryState
+) -> None:
+    run = make("r1")
+    run.begin()
+    path = "/airflow_tx/numbers/coordinator/transactions/1"
+    node = store.get(path)
+    assert node is not None
+    store.multi([], [Put(path, json.dumps({**json.loads(node.data), "birth": ""}).encode())])
+    run.payload = Payload.from_json({name: told for name, told in run.payload.to_json().items() if name != "birth"})
+    run.work()
+    run.commit_now()
+    following = make("r2")
+    following.begin()
+    following.work()
+    following.commit_now()
+    assert counts(state) == {"count": 20}
+
+
+def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state: MemoryState) -> None:
+    for run in (make("r1"), make("r2")):
+        run.begin()
+        run.work()
+        run.commit_now()
+    fence = state.fence()
+    assert fence is not None
+    kept = json.loads(fence.batch)
+    assert {name: kept[name] for name in ("rows", "position", "prev")} == {
+        "rows": [10, 20],
+        "position": 20,
+        "prev": 10,
+    }
+    assert (kept["key"], kept["run_id"], kept["skip"]) == ("r2", "r2", None)
+
+
+def test_a_transaction_with_one_task_takes_at_most_20_requests(make: Any, store: CountingStore) -> None:
+    for run_id in ("r1", "r2", "r3"):
+        store.requests, run = 0, make(run_id)
+        run.begin()
+        run.work()
+        run.commit_now()
+        assert store.requests <= PER_TRANSACTION
+
+
+def test_a_source_that_fails_allocates_nothing_and_says_so_in_one_line(make: Any, store: CountingStore) -> None:
+    class Broken(Numbers):
+        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+            raise OSError("no such folder")
+
+    with pytest.raises(SourceError, match="Broken refused: transaction 1 after position null: OSError: no such"):
+        make("r1", source=Broken()).begin()
+    assert record(store, 1) is None
+    assert make("r1").begin().attempt.txid == 1
+
+
+def test_metadata_that_is_no_json_is_the_sources_error(make: Any) -> None:
+    class Odd(Numbers):
+        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+            return {"rows": {1, 2}}
+
+    with pytest.raises(SourceError, match="not JSON serializable"):
+        make("r1", source=Odd()).begin()
+
+
+def test_a_source_that_is_not_ready_has_no_data(make: Any) -> None:
+    class NotReady(Numbers):
+        def is_ready(self) -> bool:
+            return False
+
+    assert make("r1", source=NotReady()).begin().txid == 1
+
+
+OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx skip numbers 3 --why TEXT"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("running", "There is nothing to do."),
+        ("queued", "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."),
+        ("failed", f"To go on, clear that run, {OR}"),
+        ("success", f"To go on, clear that run, {OR}"),
+        (None, f"To go on, start a run with the run id r3, {OR}"),
+    ],
+)
+def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
+    assert advice("numbers", 3, "r3", state) == text
+
+
+def failed(run: Run, commit: Commit | None, error: Exception) -> None:
+    """What Airflow does when the commit task has failed and is not tried again."""
+    assert run.payload is not None
+    with DAG("numbers", schedule=None) as dag:
+        BeginTransactionOperator(task_id="begin", transaction=run.spec)
+    run.committer.xcoms["begin", "return_value", -1] = run.payload.to_json()
+    context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
+    commit_failed(context)
+
+
+def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(
+    make: Any, store: CountingStore, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    older, newer = run.commit(), run.commit()
+    for commit in (older, newer):
+        with monkeypatch.context() as away:
+            away.setattr(MemoryState, "raise_and_write", raising(AWAY))
+            with pytest.raises(StateUnavailable):
+                commit_in_turn(commit, store, patience=0)
+        assert found(store).error is None
+    failed(run, older, AWAY)
+    assert (found(store).error, found(store).failures) == (None, 0)
+    failed(run, newer, AWAY)
+    assert found(store).phase is Phase.COMMITTING
+    assert found(store).failures == 1
+    assert str(found(store).error).startswith("task commit: StateUnavailable: State 'words'")
+
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+
+
+def found(store: CountingStore) -> TransactionRecord:
+    open_one = record(store, 1)
+    assert open_one is not None
+    return open_one
+
+
+def raising(error: Exception) -> Any:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    return fail
+
+
+class Forgetful(Numbers):
+    """A source that notes what it may forget."""
+
+    def __init__(self) -> None:
+        self.cleaned: list[int] = []
+
+    def cleanup_before(self, txid: int) -> None:
+        self.cleaned.append(txid)
+
+
+def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_their_run_has_ended(make: Any) -> None:
+    source = Forgetful()
+    runs = [make(f"r{number}", source=source) for number in range(1, 5)]
+    left = []
+    for number, run in enumerate(runs, start=1):
+        run.begin()
+        processing = run.start()
+        area, where = processing.staging, processing.staging.try_dir("numbers", processing.attempt, processing.task)
+        area.files.write(where.child("rows"), b"")
+        run.work()
+        # The second run has a task beside its block that takes its time.
+        run.committer.runs = {f"r{ended}": "success" for ended in range(1, number) if ended != 2 or number == 4}
+        assert run.commit_now() is None
+        left.append(sorted(area.files.list("numbers")))
+    assert left == [["1"], ["2"], ["2", "3"], ["4"]]
+    assert source.cleaned == [1, 2, 2, 4]

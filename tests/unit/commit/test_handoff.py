@@ -1,0 +1,377 @@
+"""Skips that take effect where somebody finds them, and waiting runs that make room, on the in-memory ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx import compat
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.commit.run_slots import give_way, start_again
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.step import Begun, Bidding, Committed, NotYet
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.state.persisted import PersistedState
+from tests.unit.bench import FakeTi
+from tests.unit.commit.test_commit import Run, counts, dies, failed, make, record, state, update
+
+__all__ = ["make", "state"]
+WHY = Audit("ada", "bad batch")
+
+
+def open_run(make: Any, run_id: str, *, work: bool = True) -> Run:
+    run: Run = make(run_id)
+    assert isinstance(run.begin(), Begun)
+    if work:
+        run.work()
+    return run
+
+
+def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit.ledger, "commit", killed)
+        commit.complete()
+        commit.prepare()
+        with pytest.raises(OSError, match="killed"):
+            commit.commit()
+
+
+def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
+    first, second = open_run(make, "r1", work=False), open_run(make, "r2")
+    first.commit().ledger.note_skip(1, WHY)
+    assert second.commit_now() is None
+    assert counts(state) == {"count": 10}
+    assert any("Transaction 1.1 of numbers is skipped" in line for line in second.log.lines)
+
+
+def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, store: Any, state: MemoryState) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    open_run(make, "r3", work=False).commit().ledger.note_skip(3, WHY)
+    second.commit().ledger.note_skip(2, WHY)
+    assert first.commit_now() is None
+    assert (record(store, 2), record(store, 3)) == (None, None)
+    assert counts(state) == {"count": 10}
+    assert open_run(make, "r4").commit_now() is None
+    assert counts(state) == {"count": 20}
+
+
+def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, state: MemoryState) -> None:
+    run = open_run(make, "r1")
+    run.commit().ledger.note_skip(1, WHY)
+    with pytest.raises(SkippedTransaction, match="airflow tx readmit numbers 1"):
+        run.commit_now()
+    with pytest.raises(SkippedTransaction):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_what_a_skipped_transaction_had_written_is_rolled_back(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(make, "r1")
+    commit = run.commit()
+    killed_before_the_mark(commit, monkeypatch)
+    assert counts(state) == {"count": 10}
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {state.name: state}, log=run.log), Committed)
+    assert counts(state) == {}
+
+
+def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    commit = run.commit()
+    killed_before_the_mark(commit, monkeypatch)
+    again = run.commit()
+    again.ledger.note_skip(1, WHY)
+    with pytest.raises(SkipRefused, match="kept.*cannot undo"):
+        run.commit_now()
+    assert counts(kept) == {"count": 10}
+
+
+def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, kept, "raise_and_write")
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
+    assert counts(kept) == {}
+
+
+def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    committer, ledger, looks = run.commit(), run.commit().ledger, kept.holds
+    committer.complete()
+    committer.prepare()
+
+    def look_and_be_overtaken(txid: int) -> bool:
+        found = looks(txid)
+        monkeypatch.setattr(kept, "holds", looks)
+        killed_before_the_mark(committer, monkeypatch)
+        ledger.note_skip(1, WHY)
+        return found
+
+    monkeypatch.setattr(kept, "holds", look_and_be_overtaken)
+    with pytest.raises(SkipRefused, match="kept.*cannot undo"):
+        take_skip(ledger, 1, {kept.name: kept}, log=run.log)
+    ledger.withdraw_skip(1)
+    run.begin()
+    run.work()
+    assert run.commit_now() is None
+    assert counts(kept) == {"count": 10}
+
+
+class Noted:
+    """A state of one's own: which transactions it was given, with how many rows."""
+
+    kind = "opaque"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int | None, int]] = []
+        self.txid: int | None = None
+
+    def begin_commit(self, txid: int | None) -> None:
+        self.txid = txid
+
+    def commit(self, txid: int | None) -> None:
+        pass
+
+    def update_state(self, state: Noted, rows: Any) -> None:
+        state.seen.append((state.txid, len(rows)))
+
+
+def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted()
+    own = PersistedState(noted, noted)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert noted.seen == []
+    second = open_run(make, "r2")
+    second.updates = run.updates
+    killed_before_the_mark(second.commit(), monkeypatch)
+    second.commit().ledger.note_skip(2, WHY)
+    with pytest.raises(SkipRefused, match="cannot undo"):
+        second.commit_now()
+    assert noted.seen == [(2, 1)]
+
+
+class Undoing:
+    """A state of one's own that takes back what it has of a txid when that txid begins again."""
+
+    kind = "opaque"
+    can_roll_back = True
+
+    def __init__(self) -> None:
+        self.of: dict[int | None, list[Any]] = {}
+        self.updates = 0
+        self.broken = False
+
+    @property
+    def total(self) -> int:
+        return sum(row["count"] for rows in self.of.values() for row in rows)
+
+    def begin_commit(self, txid: int | None) -> None:
+        if self.broken:
+            raise OSError("the disk is full")
+        self.of[txid] = []
+
+    def commit(self, txid: int | None) -> None:
+        pass
+
+    def update_state(self, state: Undoing, rows: Any) -> None:
+        self.updates += 1
+        state.of[max(state.of, key=lambda txid: txid or 0)] = list(rows)
+
+
+def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing = Undoing()
+    own = PersistedState(undoing, undoing)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    killed_before_the_mark(run.commit(), monkeypatch)
+    assert undoing.total == 10
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert (undoing.total, undoing.updates) == (0, 1)
+    ledger.readmit(1, WHY)
+    assert run.begin().attempt.txid == 2
+    run.work()
+    assert run.commit_now() is None
+    assert undoing.total == 10
+
+
+def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeated(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undoing = Undoing()
+    own = PersistedState(undoing, undoing)
+    run = open_run(make, "r1")
+    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    killed_before_the_mark(run.commit(), monkeypatch)
+    ledger = run.commit().ledger
+    ledger.note_skip(1, WHY)
+    undoing.broken = True
+    with pytest.raises(StateError, match="'Undoing' refused: it did not undo transaction 1: OSError: the disk is full"):
+        take_skip(ledger, 1, {own.name: own}, log=run.log)
+    undoing.broken = False
+    assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
+    assert undoing.total == 0
+
+
+def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_tried_again(
+    make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(second, 1, 2, "r1")
+    first.committer.runs["r2"] = "failed"
+    commit = first.commit()
+
+    def killed(ended: Any) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(commit, "_pass_on", killed)
+    commit.complete()
+    commit.prepare()
+    with pytest.raises(OSError, match="killed"):
+        commit.commit()
+    assert airflow.started == []
+    assert first.commit_now() is None
+    assert airflow.started == ["r2"]
+
+
+def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
+    open_run(make, "r1")
+    ledger = open_run(make, "r2").commit().ledger
+    ledger.note_skip(2, WHY)
+    assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
+
+
+def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state: MemoryState) -> None:
+    first = open_run(make, "r1")
+    ledger = first.commit().ledger
+    ledger.note_skip(1, WHY)
+    take_skip(ledger, 1, {state.name: state}, log=first.log)
+    assert open_run(make, "r2").commit_now() is None
+    ledger.readmit(1, WHY)
+    begun = first.begin()
+    assert (begun.attempt.txid, begun.rows) == (3, [0, 10])
+    first.work()
+    assert first.commit_now() is None
+    assert counts(state) == {"count": 20}
+    assert make("r5").begin().rows == [20, 30]
+
+
+# --- making room ---------------------------------------------------------------------------------------------------
+
+
+class Airflow:
+    """What Airflow says of runs, and which of them it was asked to start again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paused = False
+        self.started: list[str] = []
+        monkeypatch.setattr(compat, "is_paused", lambda dag_id: self.paused)
+        monkeypatch.setattr(compat, "start_run", self.start)
+
+    def start(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+        self.started.append(run_id)
+        return True
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(monkeypatch)
+
+
+def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
+    ti = FakeTi("commit", run.run_id, runs={holder: "queued"})
+    ledger = run.spec.ledger(run.spec.memory)
+    assert ledger.bid(Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
+    give_way(run.spec, {"ti": ti}, blocking=blocking, txid=txid, log=run.log)
+
+
+def test_a_run_that_yields_fails_with_its_reason_and_is_started_again_by_the_committer_before_it(
+    make: Any, airflow: Airflow, store: Any
+) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    second.commit().complete()
+    with pytest.raises(AirflowFailException, match=r"Run r2 yields: transaction 1 .* run r1 .*Nothing is lost") as end:
+        yields(second, 1, 2, "r1")
+    failed(second, None, end.value)
+    noted = record(store, 2)
+    assert noted is not None
+    assert (noted.yielded, noted.attempt, noted.failures) == (1, 1, 0)
+    first.committer.runs["r2"] = "failed"
+    assert first.commit_now() is None
+    assert airflow.started == ["r2"]
+    # Airflow starts it as a whole: its batch is processed once more.
+    again = second.begin()
+    assert (again.attempt.txid, again.attempt.attempt) == (2, 2)
+
+
+def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airflow: Airflow) -> None:
+    first, waiting = open_run(make, "r1"), make("r2", max_pending=1)
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(waiting, 1, None, "r1")
+    first.committer.runs["r2"] = "failed"
+    assert first.commit_now() is None
+    assert airflow.started == ["r2"]
+
+
+def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, airflow: Airflow) -> None:
+    first, _, third = open_run(make, "r1"), open_run(make, "r2"), open_run(make, "r3")
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(third, 1, 3, "r1")
+    first.committer.runs.update(r2="queued", r3="failed")
+    assert first.commit_now() is None
+    assert airflow.started == []
+    first.committer.runs["r2"] = "running"
+    start_again(first.spec, first.commit().ledger, first.committer, ["r3"], log=first.log)
+    assert airflow.started == ["r3"]
+
+
+def test_nobody_yields_while_the_dag_is_paused(make: Any, airflow: Airflow) -> None:
+    open_run(make, "r1")
+    airflow.paused = True
+    second = open_run(make, "r2")
+    yields(second, 1, 2, "r1")
+    assert "is paused" in second.log.lines[-1]
+
+
+def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None:
+    open_run(make, "r1")
+    second, third = open_run(make, "r2"), open_run(make, "r3")
+    ledger = third.commit().ledger
+    ledger.bid(Waiter("r3", 3, "z", 1))
+    ti = FakeTi("commit", "r2", runs={"r1": "queued"})
+    give_way(second.spec, {"ti": ti}, blocking=1, txid=2, log=second.log)
+    assert "run r3 does" in second.log.lines[-1]

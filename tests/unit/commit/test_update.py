@@ -1,0 +1,56 @@
+"""Rows of several outputs become one row a key, by the aggregators of the state."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.update import persistent_aggregate
+from airflow_tx.errors import StateError
+from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.state.grouping import combined
+
+STATE = MemoryState("words", keys=["word"], values={"count": Count(), "total": Sum()})
+
+
+def row(word: str, count: int, total: int | None) -> dict[str, Any]:
+    return {"word": word, "count": count, "total": total}
+
+
+def test_deltas_of_one_key_are_added_up() -> None:
+    rows = [row("man", 2, 5), row("dog", 1, 1), row("man", 1, 2)]
+    assert list(combined(rows, STATE)) == [row("man", 3, 7), row("dog", 1, 1)]
+
+
+def test_null_adds_nothing() -> None:
+    assert list(combined([row("man", 1, None), row("man", 1, 2)], STATE)) == [row("man", 2, 2)]
+
+
+def test_no_rows_give_no_rows() -> None:
+    assert list(combined([], STATE)) == []
+
+
+def test_the_rows_that_were_given_stay_as_they_are() -> None:
+    rows = [row("man", 2, 5), row("man", 1, 2)]
+    list(combined(rows, STATE))
+    assert rows == [row("man", 2, 5), row("man", 1, 2)]
+
+
+@pytest.mark.parametrize("bad", [{"count": 1, "total": 1}, "man", {"word": ["man"], "count": 1, "total": 1}])
+def test_a_row_without_a_usable_key_is_refused_with_its_number_and_the_columns(bad: Any) -> None:
+    with pytest.raises(StateError, match=r"'words' refused: row 1 = .*columns word, count, total"):
+        list(combined([row("dog", 1, 1), bad], STATE))
+
+
+def test_deltas_that_cannot_be_added_are_refused() -> None:
+    with pytest.raises(StateError, match="row 1 = "):
+        list(combined([row("dog", 1, 1), {"word": "dog", "count": 1, "total": "1"}], STATE))
+
+
+def test_the_text_of_an_update_says_task_and_state_and_no_address() -> None:
+    counts: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
+    text = repr(persistent_aggregate(counts, state=STATE))
+    assert text.startswith("persistent_aggregate(count['return_value'], state=MemoryState('words'")
+    assert "0x" not in text

@@ -1,0 +1,188 @@
+"""Who writes an update: chosen by its size, overridable; and in which portions this process writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit import write
+from airflow_tx.commit.update import persistent_aggregate
+from airflow_tx.commit.write import StagedRows, fits_one_write, output_digest, rows_to_write, spark_of
+from airflow_tx.errors import ConfigError, FenceOutranked, StateError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.spark.writers import rebuilt, total
+from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
+from airflow_tx.state import Avg, Count, MemoryState, SqlState
+from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_values import Balance, LastTwo
+
+ATTEMPT = TransactionAttempt(1, 1)
+POSTGRES = SqlState.from_url("postgresql://user:secret@nowhere/db", table="words", keys=["word"], values={"n": Count()})
+SQLITE = SqlState.from_url("sqlite:///nowhere.db", table="words", keys=["word"], values={"n": Count()})
+MEMORY = MemoryState("words", keys=["word"], values={"n": Count()})
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "LARGE_ROWS", 10)
+    monkeypatch.setattr(write, "ROWS_A_WRITE", 4)
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path))
+
+
+def ref(area: StagingArea, count: int, name: str = "counts", **more: Any) -> dict[str, Any]:
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, f"try {count}"))
+    rows = [{"word": f"w{i}", "n": i, **more} for i in range(count)]
+    return write_manifest(where, {name: write_rows(where, name, rows)})[name].to_json()
+
+
+def staged(area: StagingArea, count: int, state: Any = POSTGRES) -> StagedRows:
+    return StagedRows(area, ref(area, count), state, ATTEMPT)
+
+
+def update(state: Any = POSTGRES, conn_id: str | None = "spark_default", **how: Any) -> Any:
+    task = SimpleNamespace(task_id="count", **({"conn_id": conn_id} if conn_id else {}))
+    return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
+
+
+def test_large_output_is_for_spark_and_small_output_for_the_worker(area: StagingArea) -> None:
+    assert spark_of(update(), staged(area, 10)) == "spark_default"
+    assert spark_of(update(), staged(area, 9)) is None
+    assert spark_of(update(writers=9), staged(area, 9)) == "spark_default"
+
+
+def test_the_choice_can_be_overridden(area: StagingArea) -> None:
+    assert spark_of(update(writers="worker"), staged(area, 10)) is None
+    assert spark_of(update(writers="spark", spark="local[2]"), staged(area, 1)) == "local[2]"
+    assert spark_of(update(spark="sc://spark:15002"), staged(area, 10)) == "sc://spark:15002"
+
+
+def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> None:
+    assert spark_of(update(SQLITE), staged(area, 10)) is None
+    assert spark_of(update(MEMORY), staged(area, 10)) is None
+    assert spark_of(update(conn_id=None), staged(area, 10)) is None
+    assert spark_of(update(), [{"word": "w", "n": 1}] * 20) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "conn_id", "plain", "why"),
+    [
+        (SQLITE, "spark_default", False, "State 'url.words' takes one writer at a time, as SQLite does"),
+        (POSTGRES, None, False, 'There is no Spark: .* say which one by spark="spark_default"'),
+        (POSTGRES, "spark_default", True, "Spark writes the staged output of one task; rows that tasks return"),
+    ],
+)
+def test_spark_that_cannot_write_is_refused(
+    area: StagingArea, state: Any, conn_id: str | None, plain: bool, why: str
+) -> None:
+    rows: Any = [{"word": "w", "n": 1}] if plain else staged(area, 3)
+    with pytest.raises(ConfigError, match=why):
+        spark_of(update(state, conn_id, writers="spark"), rows)
+    assert spark_of(update(state, conn_id, writers="spark"), []) is None
+
+
+@pytest.mark.parametrize("writers", ["executors", 0, -1])
+def test_unknown_writers_are_refused_when_the_dag_is_parsed(writers: Any) -> None:
+    with pytest.raises(ConfigError, match='Use "auto", "worker", "spark"'):
+        update(writers=writers)
+
+
+def test_an_address_with_parameters_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="make a connection of type spark_connect") as refused:
+        update(spark="sc://spark:15002/;token=abc")
+    assert "abc" not in str(refused.value)
+    assert "secret" not in repr(update())
+
+
+def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) -> None:
+    grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
+    few, many, how = staged(area, 4, state), staged(area, 9, state), update(state)
+    assert fits_one_write(how, few)
+    assert not fits_one_write(how, many)
+    state.raise_fence(grant)
+    assert write.write_update(how, grant, many, dag_file="", log=None) == 9
+    assert sorted(value.chunk or 0 for value in state.database.rows.values()) == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    fence = state.fence()
+    assert fence is not None
+    assert fence.applied
+
+
+def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_them(area: StagingArea) -> None:
+    state = MemoryState("users", keys=["user"], values={"balance": Balance(), "last": LastTwo()})
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
+    rows = [{"user": f"u{i % 7}", "step": (i * 37) % 23 - 11, "other": "x"} for i in range(50)]
+    staged = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
+    found = StagedRows(area, staged, state, ATTEMPT)
+    assert found.columns == ["user", "step", "other"]
+    expected = {f"u{i}": 0 for i in range(7)}
+    for row in rows:
+        expected[str(row["user"])] = max(0, expected[str(row["user"])] + int(str(row["step"])))
+    for attempt in (1, 2):
+        grant = Grants()(1, attempt)
+        state.database.fence = None
+        state.raise_fence(grant)
+        assert write.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        # The same portions again are harmless.
+        assert write.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        assert {row["user"]: row["balance"] for row in state.read()} == expected
+    assert len({value.chunk for value in state.database.rows.values()}) > 2
+    assert output_digest(found, update(state)) == output_digest(list(found)[::-1], update(state))
+
+
+def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_rows(area: StagingArea) -> None:
+    state = MemoryState("users", keys=[], values={"balance": Balance(), "n": Count()})
+    rows = staged(area, 9, state)
+    assert spark_of(update(state, writers=1), rows) is None
+    grant = Grants()(1)
+    state.raise_fence(grant)
+    with pytest.raises(StateError, match="step"):  # the rows have none
+        write.write_update(update(state), grant, rows, dag_file="", log=None)
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "steps"))
+    steps = [{"step": 1, "n": 2} for _ in range(9)]
+    ref_of_steps = write_manifest(where, {"counts": write_rows(where, "counts", steps)})["counts"].to_json()
+    rows = StagedRows(area, ref_of_steps, state, ATTEMPT)
+    assert write.write_update(update(state), grant, rows, dag_file="", log=None) == 1
+    assert state.read() == [{"balance": 9, "n": 18}]
+
+
+def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> None:
+    grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
+    rows = [{"word": f"w{i % 8}", "n": 1} for i in range(9)]
+    twice = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
+    state.raise_fence(grant)
+    with pytest.raises(StateError, match="(?i)chunk|twice|aggregate"):
+        write.write_update(update(state), grant, StagedRows(area, twice, state, ATTEMPT), dag_file="", log=None)
+
+
+def test_staged_rows_are_the_same_each_time_and_have_one_digest_in_any_order(area: StagingArea) -> None:
+    rows, plain = staged(area, 9), [{"n": i, "word": f"w{i}"} for i in reversed(range(9))]
+    assert list(rows) == list(rows) == plain[::-1]
+    assert output_digest(rows, update()) == output_digest(plain, update())
+    assert output_digest(rows, update()) != output_digest(plain[1:], update())
+    assert output_digest(plain * 2, update()) != output_digest([], update())
+
+
+def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> None:
+    state = MemoryState("words", keys=["word"], values={"n": Count(), "delay": Avg()})
+    whole = rows_to_write(update(state), [ref(area, 2, delay=1.5)], area, ATTEMPT)
+    assert isinstance(whole, StagedRows)
+    assert whole.columns == ["word", "n", "delay"]
+    digest = output_digest(whole, update(state))
+    other = rows_to_write(update(state), [ref(area, 2, delay=2.5)], area, ATTEMPT)
+    assert output_digest(other, update(state)) != digest
+
+
+def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
+    outranked = {"error": "FenceOutranked", "fields": {"state": "s", "token": "1", "found": "2"}}
+    other = {"error": "StateError", "fields": {"state": "s", "problem": "p", "remedy": "r"}}
+    with pytest.raises(FenceOutranked):
+        total([{"keys": 3}, other, outranked])
+    assert total([{"keys": 3, "rows": 5}, {"keys": 4, "rows": 4}]) == (7, 9)
+    assert isinstance(rebuilt("Unheard", {"state": "s"}), StateError)

@@ -1,0 +1,789 @@
+"""The coordinator: every rule of its plan, and what it does in its worker, on the ledger in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx import compat, coordinator_dag
+from airflow_tx.coordinator.health import LONGEST_BACKOFF, Finding, Memory, Rules
+from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.coordinator.plan import (
+    Action,
+    Allocate,
+    CameBack,
+    Examine,
+    Plan,
+    Replay,
+    RestartDead,
+    Return,
+    Start,
+    Unblock,
+    plan,
+)
+from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.coordinator.worker import PAUSED, Coordination, Pace
+from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
+from airflow_tx.sources.api import Batch
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+RULES = Rules(max_pending=4, max_replays=3, backoff=10.0, message_timeout=1000.0, silence=10.0)
+TOPOLOGY = TopologyRecord("i", "numbers", "opaque", 4)
+ENDED = ("failed", "success", "skipped")
+
+
+def record(txid: int, **more: Any) -> TransactionRecord:
+    """A healthy open transaction which starts where its predecessor ends."""
+    fields: dict[str, Any] = {
+        "key": f"r{txid}",
+        "run_id": f"r{txid}",
+        "request": "try",
+        "attempt": 1,
+        "epoch": 1,
+        "op": f"op{txid}",
+        "phase": Phase.PROCESSING,
+        "base": f"d{txid - 1}",
+        "ended": f"d{txid}",
+        "rows_digest": "",
+        "tasks": {},
+        "created": NOW.isoformat(),
+        "began": NOW.isoformat(),
+    }
+    return TransactionRecord(**{**fields, **more})
+
+
+def look(*records: TransactionRecord, current: int = 1, **more: Any) -> Look:
+    opened = dict(enumerate(records, start=current))
+    fields: dict[str, Any] = {
+        "now": NOW,
+        "current": current,
+        "allocated": current + len(records) - 1,
+        "position": f"d{current - 1}",
+        "topology": TOPOLOGY,
+        "opened": opened,
+    }
+    return Look(**{**fields, **more})
+
+
+def note(attempt: int, count: int = 1) -> dict[str, Any]:
+    return {"attempt": attempt, "count": count, "when": NOW.isoformat(), "reason": ""}
+
+
+def planned(
+    seen: Look, states: Mapping[str, str | None], *ages: float, memory: Memory | None = None, **more: Any
+) -> Plan:
+    """The plan after `ages` of the same."""
+    options: dict[str, Any] = {"rules": RULES, "ready": False, **more}
+    found = plan(seen, states, memory or Memory(), elapsed=0.0, **options)
+    for age in ages:
+        found = plan(seen, states, found.memory, elapsed=age, **options)
+    return found
+
+
+def due(seen: Look, states: Mapping[str, str | None], *ages: float, **more: Any) -> tuple[Action, ...]:
+    return planned(seen, states, *ages, **more).actions
+
+
+# --- allocation
+
+
+def test_a_topology_without_a_ledger_is_given_its_first_transaction() -> None:
+    assert due(Look(NOW), {}, ready=True) == (Allocate(),)
+
+
+@pytest.mark.parametrize(("opened", "allocates"), [(0, True), (3, True), (4, False)])
+def test_the_window_is_never_exceeded(opened: int, allocates: bool) -> None:
+    records = [record(txid) for txid in range(1, opened + 1)]
+    found = due(look(*records), {each.run_id: "running" for each in records}, ready=True)
+    assert found == ((Allocate(),) if allocates else ())
+
+
+def test_nothing_is_allocated_while_the_source_has_nothing() -> None:
+    assert due(look(), {}) == ()
+
+
+# --- recovery goes by records
+
+
+def test_a_healthy_transaction_is_left_alone() -> None:
+    for state in ("queued", "running"):
+        for phase in Phase:
+            found = due(look(record(1, phase=phase)), {"r1": state}, 100.0)
+            assert found == (), (state, phase)
+
+
+def test_a_run_that_was_never_created_is_created() -> None:
+    assert due(look(record(1, request="")), {"r1": None}) == (Start(1, "r1", "r1"),)
+
+
+@pytest.mark.parametrize("state", ENDED)
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_run_that_ended_without_a_commit_is_replayed_whatever_it_ended_as(state: str, phase: Phase) -> None:
+    seen = look(record(1, phase=phase, attempt=2))
+    assert due(seen, {"r1": state}, 9.9) == ()
+    (action,) = due(seen, {"r1": state}, 10.0)
+    assert isinstance(action, Replay)
+    assert (action.txid, action.attempt, action.run_id, action.counts, action.noted) == (1, 2, "r1", True, False)
+
+
+def test_a_deleted_run_is_created_again_at_once_and_is_no_failure() -> None:
+    (action,) = due(look(record(1, key="interval:x")), {"r1": None})
+    assert isinstance(action, Replay)
+    assert (action.key, action.counts, action.reason) == ("interval:x", False, Finding.GONE.value)
+
+
+def test_the_reason_of_a_replay_is_that_of_the_failure() -> None:
+    (action,) = due(look(record(1, phase=Phase.FAILED, error="task a: ValueError: no")), {"r1": "failed"}, 10.0)
+    assert isinstance(action, Replay)
+    assert action.reason == "task a: ValueError: no"
+
+
+def test_a_failed_transaction_is_replayed_only_when_its_run_has_ended() -> None:
+    seen = look(record(1, phase=Phase.FAILED))
+    assert due(seen, {"r1": "running"}, 500.0) == ()
+    assert due(seen, {"r1": "failed"}, 10.0) != ()
+
+
+def test_the_wait_before_a_replay_doubles_with_each_one_and_has_an_end() -> None:
+    for count, wait in ((1, 20.0), (2, 40.0), (3, 80.0), (50, LONGEST_BACKOFF)):
+        seen = look(record(1, attempt=7, replay=note(6, count)))
+        assert due(seen, {"r1": "failed"}, wait - 0.1) == ()
+        assert len(due(seen, {"r1": "failed"}, wait)) == 1
+
+
+def test_counting_begins_again_after_a_replay_by_a_person() -> None:
+    seen = look(record(1, attempt=7, replay=note(5, 3)))
+    assert len(due(seen, {"r1": "failed"}, 10.0)) == 1
+
+
+def test_a_wait_begins_when_the_failure_is_seen_and_ends_with_it() -> None:
+    seen = look(record(1))
+    found = planned(seen, {"r1": "failed"}, 9.0)
+    found = planned(seen, {"r1": "running"}, 5.0, memory=found.memory)
+    assert due(seen, {"r1": "failed"}, 9.0, memory=found.memory) == ()
+    assert found.memory.seen[1].finding is Finding.NOTHING
+
+
+def test_the_plan_says_when_something_is_due() -> None:
+    assert planned(look(record(1)), {"r1": "failed"}, 4.0).wait == 6.0
+    assert planned(look(record(1)), {"r1": "running"}, 4.0).wait is None
+
+
+def test_a_run_that_was_not_asked_for_is_left_alone_and_its_wait_goes_on() -> None:
+    seen = look(record(1))
+    found = planned(seen, {"r1": "failed"}, 4.0)
+    found = planned(seen, {}, 4.0, 4.0, memory=found.memory)
+    assert found.actions == ()
+    assert len(due(seen, {"r1": "failed"}, memory=found.memory)) == 1
+
+
+def test_a_replay_that_somebody_asked_for_is_not_asked_for_again_until_nothing_has_come_of_it() -> None:
+    seen = look(record(1, replay=note(1)))
+    assert due(seen, {"r1": "failed"}, 59.0) == ()
+    (action,) = due(seen, {"r1": "failed"}, 60.0)
+    assert isinstance(action, Replay)
+    assert (action.noted, action.counts) == (True, False)
+    tried = planned(seen, {"r1": "failed"}, 60.0).memory.tried(1).tried(1)
+    assert due(seen, {"r1": "failed"}, 60.0, memory=tried) == ()
+    assert len(due(seen, {"r1": "failed"}, 120.0, memory=tried)) == 1
+
+
+# --- time-out
+
+
+def test_processing_that_takes_too_long_is_replayed_though_its_run_is_running() -> None:
+    for phase in (Phase.PROCESSING, Phase.FAILED):
+        seen = look(record(1, phase=phase))
+        assert due(seen, {"r1": "running"}, 999.0) == ()
+        (action,) = due(seen, {"r1": "running"}, 1000.0)
+        assert isinstance(action, Replay)
+        assert (action.counts, action.reason) == (True, Finding.LATE.value)
+    assert due(look(record(1, phase=Phase.PROCESSED)), {"r1": "running"}, 5000.0) == ()
+    assert due(look(record(1)), {"r1": "queued"}, 5000.0) == ()
+
+
+def test_a_run_that_has_not_begun_is_never_late() -> None:
+    seen = look(record(1, request=""))
+    found = planned(seen, {"r1": "running"}, 5000.0)
+    assert found.actions == ()
+    assert due(look(record(1)), {"r1": "running"}, 999.0, memory=found.memory) == ()
+
+
+def test_the_time_before_it_was_first_seen_counts_and_no_clock_that_jumps_afterwards() -> None:
+    seen = look(record(1, began=(NOW - timedelta(seconds=900)).isoformat()))
+    assert len(due(seen, {"r1": "running"}, 100.0)) == 1
+    for jump in (timedelta(days=-1000), timedelta(days=1000)):
+        found = planned(look(record(1)), {"r1": "running"}, 1.0)
+        assert due(look(record(1), now=NOW + jump), {"r1": "running"}, 1.0, memory=found.memory) == ()
+    future = look(record(1, began=(NOW + timedelta(days=1)).isoformat()))
+    assert len(due(future, {"r1": "running"}, 1000.0)) == 1
+
+
+def test_a_late_one_whose_replay_was_asked_for_is_given_the_same_time_again() -> None:
+    seen = look(record(1, replay=note(1)))
+    assert due(seen, {"r1": "running"}, 1000.0, 999.0) == ()
+    assert len(due(seen, {"r1": "running"}, 1000.0, 1000.0)) == 1
+
+
+# --- a predecessor that moved
+
+
+def moved(**first: Any) -> Look:
+    return look(record(1, ended="elsewhere", **first), record(2), record(3))
+
+
+def test_a_batch_whose_base_moved_is_replayed_at_once_and_not_counted() -> None:
+    for state in ("running", *ENDED):
+        found = due(moved(), {"r1": "running", "r2": state, "r3": "running"})
+        assert [(each.txid, each.counts) for each in found if isinstance(each, Replay)] == [(2, False)], state
+    assert due(moved(), {"r1": "running", "r2": "queued", "r3": "running"}) == ()
+
+
+def test_it_waits_until_its_predecessor_is_decided() -> None:
+    states = {"r1": "running", "r2": "running", "r3": "running"}
+    for first in ({"phase": Phase.FAILED}, {"replay": note(1)}):
+        assert due(moved(**first), states) == (), first
+    for state in ("queued", *ENDED):
+        found = due(moved(), {**states, "r1": state}, 1.0)
+        assert not [each for each in found if isinstance(each, Replay) and each.txid == 2], state
+    assert len(due(moved(request=""), {**states, "r1": "queued"})) == 1
+
+
+def test_the_one_after_a_broken_one_waits_for_it() -> None:
+    seen = look(record(1, base="gone"), record(2, base="gone"), position="d0")
+    states = {"r1": "failed", "r2": "failed"}
+    assert [each.txid for each in due(seen, states, 100.0) if isinstance(each, Replay)] == [1]
+
+
+# --- skips, yields, blocks
+
+
+SKIP = {"who": "me", "when": "", "why": ""}
+
+
+def test_a_skip_is_taken_when_it_is_its_turn() -> None:
+    for state in (None, *ENDED):
+        (action,) = due(look(record(1, skip=SKIP)), {"r1": state})
+        assert isinstance(action, Replay)
+        assert not action.counts
+    states = {"r1": "running", "r2": "failed"}
+    assert due(look(record(1), record(2, skip=SKIP)), states, 1000.0 - 1) == ()
+    assert due(look(record(1, skip=SKIP)), {"r1": "running"}, 999.0) == ()
+
+
+def yielded(**runs: int | None) -> TopologyRecord:
+    return replace(TOPOLOGY, yielded={run: {"blocking": 1, "txid": txid, "when": ""} for run, txid in runs.items()})
+
+
+@pytest.mark.parametrize(("first", "back"), [("running", True), ("queued", False), ("failed", False), (None, False)])
+def test_a_run_that_yielded_comes_back_when_the_first_run_is_running(first: str | None, back: bool) -> None:
+    seen = look(record(1), record(2, yielded=1), topology=yielded(r2=2, r9=None))
+    found = [each for each in due(seen, {"r1": first, "r2": "failed", "r9": "failed"}) if isinstance(each, Return)]
+    assert found == ([Return("r2", 2), Return("r9", None)] if back else [])
+
+
+def test_a_run_that_yielded_comes_back_when_it_is_its_turn_and_when_nothing_is_open() -> None:
+    assert due(look(record(2, yielded=1), current=2, topology=yielded(r2=2)), {"r2": "failed"}) == (Return("r2", 2),)
+    assert due(look(topology=yielded(r9=None)), {"r9": "failed"}) == (Return("r9", None),)
+
+
+def test_a_run_that_is_about_to_end_because_it_yields_is_left_alone() -> None:
+    seen = look(record(1), record(2, yielded=1), topology=yielded(r2=2, r9=None))
+    assert due(seen, {"r1": "queued", "r2": "running", "r9": "running"}, 100.0) == ()
+
+
+def test_a_run_that_needs_no_start_any_more_is_noted() -> None:
+    seen = look(record(1), record(2), topology=yielded(r2=2, r7=7, r8=None, r9=None))
+    states = {"r1": "running", "r2": "running", "r8": "success", "r9": None}
+    assert due(seen, states) == (CameBack("r2"), CameBack("r7"), CameBack("r8"), CameBack("r9"))
+
+
+def test_a_run_that_yielded_without_a_transaction_and_has_one_is_one_matter_only() -> None:
+    seen = look(record(1), topology=yielded(r1=None))
+    assert due(seen, {"r1": "failed"}, 10.0) == (
+        Replay(1, 1, "r1", "r1", Finding.ENDED.value, True),
+        CameBack("r1"),
+    )
+
+
+BLOCKED = replace(TOPOLOGY, blocked={"txid": 1, "attempt": 1, "reason": "", "when": ""})
+
+
+def test_a_blocked_transaction_is_left_to_a_person_and_others_go_on() -> None:
+    seen = look(record(1), record(2), topology=BLOCKED)
+    found = due(seen, {"r1": "failed", "r2": "failed"}, 700.0, ready=True)
+    assert [getattr(each, "txid", None) for each in found] == [2, None]
+
+
+def test_the_block_ends_when_a_person_has_replayed_or_skipped() -> None:
+    for record_ in (record(1, attempt=2), record(1, skip=SKIP)):
+        assert Unblock(1) in due(look(record_, topology=BLOCKED), {"r1": "running"})
+    assert due(look(current=2, topology=BLOCKED), {}) == (Unblock(1),)
+    assert due(look(record(1), topology=BLOCKED), {"r1": "queued"}) == ()
+
+
+def test_what_the_ledger_refused_to_replay_is_remembered_for_that_attempt() -> None:
+    memory = planned(look(record(1)), {"r1": "failed"}).memory.blocked(1)
+    assert due(look(record(1)), {"r1": "failed"}, 900.0, memory=memory) == ()
+    assert len(due(look(record(1, attempt=2)), {"r1": "failed"}, 10.0, memory=memory)) == 1
+
+
+# --- a dead committer
+
+
+def committing(**more: Any) -> Look:
+    return look(record(1, phase=Phase.COMMITTING), **{"owner": False, "busy": True, **more})
+
+
+def test_a_committer_that_is_gone_while_airflow_takes_it_for_running_is_replaced() -> None:
+    assert due(committing(), {"r1": "running"}, 9.0) == ()
+    (action,) = due(committing(), {"r1": "running"}, 10.0)
+    assert isinstance(action, RestartDead)
+    assert action.counts
+
+
+def test_where_airflow_is_not_asked_for_the_committer_one_that_does_not_show_wakes_the_task_which_asks() -> None:
+    suspect = committing(busy=None)
+    assert due(suspect, {"r1": "running"}, 2.9) == ()
+    found = planned(suspect, {"r1": "running"}, 50.0)
+    assert found.actions == (Examine(1),)
+    assert due(committing(), {"r1": "running"}, 9.0, memory=found.memory) == ()
+    assert len(due(committing(), {"r1": "running"}, 10.0, memory=found.memory)) == 1
+
+
+def test_a_committer_that_shows_or_need_not_show_is_left_alone() -> None:
+    assert due(committing(owner=True), {"r1": "running"}, 100.0) == ()
+    assert due(committing(owner=None), {"r1": "running"}, 100.0) == ()
+
+
+def test_a_committer_that_shows_again_in_a_new_session_is_left_alone_and_its_silence_counts_anew() -> None:
+    silent = planned(committing(), {"r1": "running"}, 9.0)
+    shown = planned(committing(owner=True), {"r1": "running"}, 1.0, memory=silent.memory)
+    assert shown.actions == ()
+    assert due(committing(), {"r1": "running"}, 9.0, memory=shown.memory) == ()
+    assert len(due(committing(), {"r1": "running"}, 10.0, memory=shown.memory)) == 1
+
+
+def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_the_turn() -> None:
+    found = planned(committing(busy=False), {"r1": "running"})
+    found = planned(committing(), {"r1": "running"}, 100.0, memory=found.memory)
+    assert found.actions == ()
+    seen = look(record(1, phase=Phase.COMMITTING, op="of the next grant"), owner=False, busy=True)
+    assert len(due(seen, {"r1": "running"}, 10.0, memory=found.memory)) == 1
+
+
+# --- memory
+
+
+def test_memory_is_plain_json() -> None:
+    memory = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"}, 3.0).memory.failed(1.0).tried(1)
+    assert Memory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
+    for other in (None, {}, {"seen": {"1": {"of": "a later version"}}}, "text"):
+        assert Memory.from_json(other) == Memory()
+
+
+def test_what_is_over_is_forgotten() -> None:
+    found = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"})
+    assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.seen) == {2}
+
+
+def test_a_source_that_fails_is_asked_later_and_later() -> None:
+    memory, waits = Memory(), []
+    for _ in range(9):
+        memory = memory.failed(1.0)
+        waits.append(memory.source_wait)
+    assert waits == [2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert memory.asked(1.0) == Memory(source_wait=1.0)
+
+
+# --- whatever the ledger and Airflow say
+
+STATES = st.sampled_from(["queued", "running", "failed", "success", None, "?"])
+AGES = st.floats(0, 2000)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Look, dict[str, str | None]]:
+    current, count = draw(st.integers(1, 3)), draw(st.integers(0, 4))
+    records = [
+        record(
+            txid,
+            request=draw(st.sampled_from(["", "try"])),
+            attempt=draw(st.integers(1, 3)),
+            phase=draw(st.sampled_from(list(Phase))),
+            base=draw(st.sampled_from([f"d{txid - 1}", "moved"])),
+            replay=draw(st.sampled_from([None, note(1), note(2, 3)])),
+            skip=draw(st.sampled_from([None, SKIP])),
+            yielded=draw(st.sampled_from([None, 1])),
+        )
+        for txid in range(current, current + count)
+    ]
+    topology = draw(st.sampled_from([TOPOLOGY, BLOCKED, yielded(r1=1, r2=None, r9=None)]))
+    seen = look(*records, current=current, topology=topology)
+    seen = replace(
+        seen, owner=draw(st.sampled_from([None, True, False])), busy=draw(st.sampled_from([None, True, False]))
+    )
+    states = {run_id: draw(STATES) for run_id in seen.run_ids}
+    return seen, {run_id: state for run_id, state in states.items() if state != "?"}
+
+
+@given(st.lists(st.tuples(worlds(), AGES, st.booleans()), max_size=6))
+def test_whatever_happens_no_transaction_gets_two_actions_and_no_healthy_run_is_replayed(
+    steps: list[tuple[tuple[Look, dict[str, str | None]], float, bool]],
+) -> None:
+    memory, working = Memory(), 0.0
+    for (seen, states), age, ready in steps:
+        found = plan(seen, states, memory, elapsed=age, rules=RULES, ready=ready)
+        working += age
+        txids = [each.txid for each in found.actions if not isinstance(each, (Allocate, CameBack, Unblock))]
+        assert len(txids) - txids.count(None) == len(set(txids) - {None})
+        runs = [each.run_id for each in found.actions if isinstance(each, (Start, Replay, Return))]
+        assert len(runs) == len(set(runs))
+        assert all(run in states for run in runs)
+        assert not [each for each in found.actions if isinstance(each, Allocate) and not seen.room(RULES.max_pending)]
+        for each in found.actions:
+            if isinstance(each, Start):
+                assert states[each.run_id] is None
+            if isinstance(each, Return):
+                assert states[each.run_id] not in ("queued", "running")
+            if isinstance(each, Replay) and states[each.run_id] in ("queued", "running"):
+                assert states[each.run_id] == "running"
+                one = seen.opened[each.txid]
+                late = working >= RULES.message_timeout
+                broken = one.base == "moved" and not each.counts
+                dead = one.phase is Phase.COMMITTING and seen.owner is False and each.txid == seen.current
+                assert late or broken or dead
+        memory = Memory.from_json(json.loads(json.dumps(found.memory.to_json())))
+
+
+@given(worlds())
+def test_the_same_look_without_time_gives_the_same_plan(world: tuple[Look, dict[str, str | None]]) -> None:
+    seen, states = world
+    first = planned(seen, states)
+    again = plan(seen, states, first.memory, elapsed=0.0, rules=RULES, ready=False)
+    assert again.actions == first.actions
+
+
+# --- what it does, on the ledger in memory
+
+
+@dataclass
+class Airflow:
+    """The runs of a DAG, for two coordinators or more."""
+
+    runs: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, Any] = field(default_factory=dict)
+    starts: list[tuple[str, bool]] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    paused: bool = False
+    refuses: bool = False
+
+    def start_run(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+        if self.refuses:
+            raise compat.RunNotStarted(dag_id=dag_id, run_id=run_id, status=404, reason="there is no such DAG")
+        if run_id in self.runs and not reset:
+            return False
+        self.starts.append((run_id, reset))
+        self.conf.setdefault(run_id, conf)
+        self.runs[run_id] = "queued"
+        return True
+
+    def restart_dead(self, dag_id: str, run_id: str) -> bool:
+        self.dead.append(run_id)
+        return True
+
+
+class Ti(FakeTi):
+    """A coordinator's task instance."""
+
+    def get_task_states(self, *, dag_id: str, run_ids: list[str], task_ids: Any = None) -> dict[str, Any]:
+        return {run_ids[0]: self.states}
+
+
+class Finite(Numbers):
+    """Three transactions, and a fourth one that is broken."""
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        if txid > 3:
+            raise SourceError(source="Finite", problem="it is broken", remedy="Mend it.")
+        return super().initialize_transaction(txid, prev_metadata)
+
+
+class NoData(Numbers):
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        return None  # type: ignore[return-value]
+
+
+@dataclass
+class World:
+    """A topology, its runs, and a clock that only `pass_` moves."""
+
+    store: CountingStore
+    airflow: Airflow
+    log: Any
+    source: Any = field(default_factory=Numbers)
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.spec = MemorySpec("numbers", "numbers", self.source, max_pending=4, memory=self.store, tasks=("count",))
+
+    def coordination(self, memory: Memory | None = None, **pace: Any) -> Coordination:
+        fields: dict[str, Any] = {"rules": RULES, "poll": 1.0, "linger": 5.0, "hold": 2.0, **pace}
+        return Coordination(
+            self.spec,
+            Pace(**fields),
+            self.store,
+            Ti("coordinate", "c", states={"commit": "running"}),
+            self.log,
+            memory or Memory(),
+            clock=lambda: self.time,
+            sleep=self.pass_,
+        )
+
+    def pass_(self, seconds: float) -> None:
+        self.time += seconds
+
+    def begin(self, run_id: str) -> Any:
+        return ask(self.spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+
+    def fail(self, run_id: str, txid: int, attempt: int) -> None:
+        self.begin(run_id)
+        store: Any = self.store
+        ledger, task = self.spec.ledger(store), TaskTry("count", -1, "try")
+        ledger.start(TransactionAttempt(txid, attempt), task)
+        ledger.fail(TransactionAttempt(txid, attempt), task, "no")
+        self.airflow.runs[run_id] = "failed"
+
+    @property
+    def seen(self) -> Look:
+        found = Looker(self.store, Paths("/airflow_tx", "numbers")).look()
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> World:
+    airflow = Airflow()
+    log.error = log.warning
+    monkeypatch.setattr(compat, "start_run", airflow.start_run)
+    monkeypatch.setattr(compat, "restart_dead", airflow.restart_dead)
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: airflow.paused)
+    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: airflow.runs.get(run_id))
+    return World(store, airflow, log)
+
+
+def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
+    world.coordination().run()
+    assert world.airflow.starts == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
+    assert world.airflow.conf["tx-1"] == {"airflow_tx": {"key": "tx-1"}}
+    assert world.seen.allocated == 4
+    assert world.time == 5.0
+
+
+def test_a_run_that_somebody_starts_takes_its_own_batch_in_between(world: World) -> None:
+    coordination = world.coordination()
+    coordination.step()
+    assert world.begin("by hand").attempt == TransactionAttempt(2, 1)
+    world.airflow.runs["by hand"] = "running"
+    coordination.run()
+    assert [each.run_id for each in world.seen.opened.values()] == ["tx-1", "by hand", "tx-3", "tx-4"]
+
+
+def test_one_that_was_killed_between_the_ledger_and_airflow_is_mended(world: World) -> None:
+    world.airflow.refuses = True
+    world.coordination().step()
+    assert world.seen.allocated == 1
+    assert world.airflow.runs == {}
+    world.airflow.refuses = False
+    world.coordination().run()
+    assert world.airflow.starts[0] == ("tx-1", False)
+    assert world.seen.allocated == 4
+
+
+def test_a_run_that_cannot_be_created_is_told_of_once_and_tried_later_and_later(world: World) -> None:
+    world.airflow.refuses = True
+    coordination = world.coordination(rules=replace(RULES, max_pending=1))
+    for _ in range(100):
+        coordination.step()
+        world.pass_(1.0)
+    told = [line for line in world.log.lines if "was not started" in line]
+    assert len(told) == 2
+    assert coordination.memory.seen[1].tries == 4
+
+
+def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
+    coordination = world.coordination(rules=replace(RULES, max_replays=2))
+    coordination.run()
+    for attempt in (1, 2, 3):
+        world.fail("tx-1", 1, attempt)
+        for _ in range(100):
+            coordination.step()
+            world.pass_(1.0)
+    assert world.airflow.starts[4:] == [("tx-1", True), ("tx-1", True)]
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is not None
+    assert world.seen.topology.blocked["attempt"] == 3
+    assert len([line for line in world.log.lines if "replayed no more" in line]) == 1
+
+    world.begin("tx-1")  # a person has cleared it
+    world.airflow.runs["tx-1"] = "running"
+    coordination.step()
+    assert world.seen.topology.blocked is None
+
+
+def test_two_coordinators_replay_once(world: World) -> None:
+    one, other = world.coordination(), world.coordination()
+    one.run()
+    world.fail("tx-1", 1, 1)
+    for _ in range(20):
+        one.step()
+        other.step()
+        world.pass_(1.0)
+    assert world.airflow.starts[4:] == [("tx-1", True)]
+    assert world.seen.opened[1].replay is not None
+
+
+def test_two_coordinators_at_once_allocate_in_order(world: World) -> None:
+    one, other = world.coordination(), world.coordination()
+    for _ in range(3):
+        one.step()
+        other.step()
+    assert sorted(world.airflow.starts) == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
+
+
+def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
+    world.coordination().run()
+    world.fail("tx-1", 1, 1)
+    world.airflow.refuses = True
+    first = world.coordination()
+    for _ in range(12):
+        first.step()
+        world.pass_(1.0)
+    assert world.seen.opened[1].replay is not None
+    world.airflow.refuses = False
+    other = world.coordination()
+    for _ in range(70):
+        other.step()
+        world.pass_(1.0)
+    assert world.airflow.starts[4:] == [("tx-1", True)]
+
+
+def test_a_source_that_fails_stops_nothing_else_and_is_told_of_once(world: World) -> None:
+    world.spec = replace(world.spec, source=Finite())
+    coordination = world.coordination()
+    coordination.run()
+    world.fail("tx-1", 1, 1)
+    for _ in range(60):
+        coordination.step()
+        world.pass_(1.0)
+    assert ("tx-1", True) in world.airflow.starts
+    assert len([line for line in world.log.lines if "it is broken" in line]) == 1
+    assert coordination.memory.source_failures < 10
+
+
+def test_a_source_without_data_keeps_nobody_in_the_worker(world: World) -> None:
+    world.spec = replace(world.spec, source=NoData())
+    world.coordination().run()
+    assert world.time == 5.0
+    assert world.airflow.starts == []
+
+
+def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) -> None:
+    world.begin("r1")
+    source = Numbers()
+    source.by_run = True  # type: ignore[misc]
+    world.spec = replace(world.spec, source=source)
+    world.coordination().run()
+    assert world.airflow.starts == [("r1", True)]
+    assert world.seen.allocated == 1
+
+
+def test_nothing_is_started_while_the_dag_is_paused(world: World) -> None:
+    world.airflow.paused = True
+    assert world.coordination().run() == PAUSED
+    assert world.airflow.starts == []
+    assert [line for line in world.log.lines if "is paused" in line]
+
+
+def test_a_committer_that_is_gone_is_replaced_once(world: World) -> None:
+    from airflow_tx.protocol.api import Put
+    from airflow_tx.protocol.records import encode
+
+    world.begin("r1")
+    world.airflow.runs["r1"] = "running"
+    seen = replace(world.seen.opened[1], phase=Phase.COMMITTING, op="grant")
+    world.store.multi([], [Put(Paths("/airflow_tx", "numbers").transaction(1), encode(seen))])
+    world.spec = replace(world.spec, max_pending=1)
+    one, other = (world.coordination(rules=replace(RULES, max_pending=1)) for _ in range(2))
+    for _ in range(15):
+        one.step()
+        other.step()
+        world.pass_(1.0)
+    assert world.airflow.dead == ["r1"]
+
+
+def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: World) -> None:
+    class Growing(OpaqueNumbers):
+        size = 10
+
+        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+            first = prev_metadata or 0
+            return Batch([first, first + self.size], first + self.size)
+
+    world.spec = replace(world.spec, source=Growing())
+    coordination = world.coordination(rules=replace(RULES, max_pending=2))
+    coordination.run()
+    Growing.size = 7
+    for run_id in ("tx-1", "tx-2"):
+        world.begin(run_id)
+        world.airflow.runs[run_id] = "running"
+    world.begin("tx-1")
+    assert world.seen.opened[1].ended == digest(7)
+    coordination.run()
+    assert world.airflow.starts[2:] == [("tx-2", True)]
+    assert any("not counted" in line for line in world.log.lines)
+
+
+def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: World) -> None:
+    operator = CoordinateOperator(task_id="coordinate", transaction=world.spec, linger=0, poll=0.01)
+    ti = Ti("coordinate", "c")
+    with pytest.raises(TaskDeferred) as first:
+        operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+    kwargs = first.value.trigger.serialize()[1]
+    assert json.loads(json.dumps(kwargs))["rules"]["max_pending"] == 4
+    world.fail("tx-1", 1, 1)
+    memory = Memory.from_json(kwargs["memory"]).to_json()
+    with pytest.raises(TaskDeferred) as second:
+        operator.go_on({"ti": ti}, {"due": ["Replay"], "memory": memory})  # type: ignore[typeddict-item]
+    seen = Memory.from_json(second.value.trigger.serialize()[1]["memory"])
+    assert [line for line in world.log.lines if "was not started" in line] == []
+    assert set(seen.seen) == {1, 2, 3, 4}
+
+
+def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(path: str) -> Any:
+        raise StoreUnavailable(hosts="h", connection="c", reason="none")
+
+    monkeypatch.setattr(world.store, "get", unreachable)
+    operator = CoordinateOperator(task_id="coordinate", transaction=world.spec)
+    with pytest.raises(TaskDeferred):
+        operator.execute({"ti": Ti("coordinate", "c")})  # type: ignore[typeddict-item]
+
+
+def test_a_coordinator_of_no_transaction_is_one_clear_line() -> None:
+    with pytest.raises(TransactionDefinitionError, match="after the DAG in its file"):
+        coordinator_dag("never_defined")

@@ -1,0 +1,338 @@
+"""The coordinator's trigger: plain arguments, one event, a source that is asked elsewhere, and little to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.coordinator import trigger as coordinator
+from airflow_tx.coordinator.health import Finding, Memory
+from airflow_tx.coordinator.snapshot import Looker
+from airflow_tx.coordinator.trigger import CoordinatorTrigger
+from airflow_tx.errors import SourceError, StoreUnavailable
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.batch import WHOLE, Loss
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.sources.api import Batch
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+RULES = {"max_pending": 2, "max_replays": 3, "backoff": 0.1, "message_timeout": 1000.0, "silence": 10.0}
+NUMBERS = ["tests.unit.bench.Numbers", {}]
+HERE = "tests.unit.coordinator.test_trigger."
+
+
+class Retained(Numbers):
+    """Has lost its rows before `first`, and leaves none of them out by itself."""
+
+    first = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}Retained", {}
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        if lost := self.losses(prev_metadata):
+            raise SourceError(source="Retained", problem=f"{lost[0].what} are lost", remedy="airflow tx accept-loss")
+        return super().initialize_transaction(txid, prev_metadata)
+
+    def losses(self, position: Any) -> list[Loss]:
+        lost = position is not None and position < self.first
+        return [Loss(WHOLE, position, self.first, f"rows {position} to {self.first - 1}")] if lost else []
+
+
+class Hanging(Numbers):
+    """Answers when the test lets it."""
+
+    released = threading.Event()
+    asked = 0
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        type(self).asked += 1
+        self.released.wait()
+        return super().initialize_transaction(txid, prev_metadata)
+
+
+class Source(Numbers):
+    """What it says is set by the test."""
+
+    rows = False
+    slow = 0.0
+    asked = 0
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+        type(self).asked += 1
+        time.sleep(self.slow)
+        if self.fails:
+            raise OSError("no route to the source")
+        return super().initialize_transaction(txid, prev_metadata) if self.rows else None  # type: ignore[return-value]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
+    made = CountingStore()
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    monkeypatch.setattr(Source, "rows", False)
+    monkeypatch.setattr(Source, "slow", 0.0)
+    monkeypatch.setattr(Source, "asked", 0)
+    return made
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """A source that does not answer; its threads end with the test."""
+    monkeypatch.setattr(Hanging, "released", threading.Event())
+    monkeypatch.setattr(Hanging, "asked", 0)
+    yield [f"{HERE}Hanging", {}]
+    Hanging.released.set()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    states: dict[str, str] = {}
+
+    async def run_states(dag_id: str, run_ids: Any) -> dict[str, str | None]:
+        return {run_id: states.get(run_id) for run_id in run_ids}
+
+    monkeypatch.setattr(compat, "run_states", run_states)
+    monkeypatch.setattr(coordinator, "STATES_EVERY", 0.02)
+    return states
+
+
+def begin(store: CountingStore, *run_ids: str) -> None:
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    for run_id in run_ids:
+        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+
+
+def finish(store: CountingStore, run_id: str) -> None:
+    from tests.unit.commit.test_commit import Run
+
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    run = Run(spec, run_id, [], logging.getLogger())
+    run.begin()
+    run.work()
+    run.commit_now()
+
+
+def made(**options: Any) -> CoordinatorTrigger:
+    fields: dict[str, Any] = {
+        "zookeeper_conn_id": "c",
+        "root": "/airflow_tx",
+        "topology": "numbers",
+        "dag_id": "numbers",
+        "source": None,
+        "rules": RULES,
+        "memory": Memory().to_json(),
+        "hold": 0.0,
+        "poll": 0.01,
+        "refresh": 60.0,
+    }
+    return CoordinatorTrigger(**{**fields, **options})
+
+
+async def events(trigger: CoordinatorTrigger) -> list[Any]:
+    return [event.payload async for event in trigger.run()]
+
+
+def fire(trigger: CoordinatorTrigger) -> dict[str, Any]:
+    (event,) = asyncio.run(asyncio.wait_for(events(trigger), 30))
+    json.dumps(event)
+    found: dict[str, Any] = event
+    return found
+
+
+async def _waits(trigger: CoordinatorTrigger, then: Any) -> tuple[bool, list[Any]]:
+    running = asyncio.create_task(events(trigger))
+    done, _ = await asyncio.wait([running], timeout=0.3)
+    then()
+    return not done, await asyncio.wait_for(running, 30)
+
+
+def waits(trigger: CoordinatorTrigger, then: Any) -> list[str]:
+    """What is due after `then`, and not before."""
+    waited, found = asyncio.run(_waits(trigger, then))
+    assert waited
+    due: list[str] = found[0]["due"]
+    return due
+
+
+def test_it_is_rebuilt_from_its_plain_arguments() -> None:
+    trigger = made(source=NUMBERS, memory=Memory(source_wait=3.0).to_json(), shows=False)
+    classpath, arguments = trigger.serialize()
+    module, _, name = classpath.rpartition(".")
+    rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
+    assert rebuilt.serialize() == (classpath, arguments)
+
+
+def test_it_fires_when_the_source_has_rows_also_before_there_is_a_ledger(
+    store: CountingStore, runs: dict[str, str]
+) -> None:
+    source = [f"{HERE}Source", {}]
+    runs["r1"] = "running"
+
+    def feed() -> None:
+        Source.rows = True
+
+    assert waits(made(source=source), feed) == ["Allocate"]
+    begin(store, "r1")
+    assert fire(made(source=NUMBERS, rules={**RULES, "max_pending": 8}))["due"] == ["Allocate"]
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["after an open one", "after a final one"])
+def test_it_asks_behind_rows_that_were_accepted_as_lost(
+    store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    monkeypatch.setattr(Retained, "first", 0)
+    begin(store, "r1")
+    runs["r1"] = "running"
+    if not opened:
+        finish(store, "r1")
+    monkeypatch.setattr(Retained, "first", 25)
+
+    def accept() -> None:
+        spec = MemorySpec("numbers", "numbers", Retained(), max_pending=8, memory=store)
+        with spec.store() as ledger:
+            spec.ledger(ledger).accept_loss(Retained().losses(10), Audit("ann", "the retention was too short"))
+
+    assert waits(made(source=[f"{HERE}Retained", {}]), accept) == ["Allocate"]
+
+
+def test_a_full_window_asks_no_source(store: CountingStore, runs: dict[str, str]) -> None:
+    begin(store, "r1", "r2")
+    runs.update(r1="running", r2="running")
+    Source.rows = True
+    event = fire(made(source=[f"{HERE}Source", {}], refresh=0.2))
+    assert (event["due"], event["refresh"], Source.asked) == ([], True, 0)
+
+
+def test_it_fires_after_a_failed_run_has_waited_for_its_replay(store: CountingStore, runs: dict[str, str]) -> None:
+    begin(store, "r1")
+    runs["r1"] = "running"
+    trigger = made(rules={**RULES, "backoff": 0.2})
+    assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
+
+
+def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dict[str, str]) -> None:
+    begin(store, "r1")
+    runs["r1"] = "failed"
+    memory = Memory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
+    assert memory.seen[1].finding is Finding.ENDED
+    assert 0.05 < memory.seen[1].lasts < 5
+    again = made(memory=memory.to_json(), refresh=0.2, rules={**RULES, "backoff": 50.0})
+    assert Memory.from_json(fire(again)["memory"]).seen[1].lasts > memory.seen[1].lasts
+
+
+def test_it_never_fires_before_its_hold_is_over(store: CountingStore) -> None:
+    started = time.monotonic()
+    fire(made(source=NUMBERS, hold=0.3))
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_source_that_fails_is_told_of_once_and_asked_less_and_less(
+    store: CountingStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = fire(made(source=[f"{HERE}Source", {"fails": True}], refresh=0.5))
+    assert event["due"] == []
+    assert 2 <= Source.asked <= 8
+    assert Memory.from_json(event["memory"]).source_failures == Source.asked
+    assert capsys.readouterr().out.count("no route to the source") == 1
+
+
+def test_a_source_that_cannot_be_made_in_the_triggerer_is_asked_by_the_task(
+    store: CountingStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = fire(made(source=["a_dag_file.Source", {}]))
+    assert event["due"] == ["Allocate"]
+    assert Memory.from_json(event["memory"]).source_wait > 10
+    assert "a_dag_file" in capsys.readouterr().out
+
+
+def test_a_ledger_that_cannot_be_reached_or_read_wakes_nobody(
+    store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(store, "r1")
+    runs["r1"] = "running"
+    path = Paths("/airflow_tx", "numbers").current
+    node = store.get(path)
+    assert node is not None
+    store.multi([], [Put(path, b"damaged")])
+    trigger = made(source=NUMBERS)
+    assert waits(trigger, lambda: store.multi([], [Put(path, node.data)])) == ["Allocate"]
+    assert capsys.readouterr().out.count("cannot be read") == 1
+
+    failures = iter([StoreUnavailable(hosts="h", connection="c", reason="none")] * 5)
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: _raise_or(failures, store))
+    assert fire(made(source=NUMBERS))["due"] == ["Allocate"]
+
+
+def _raise_or(failures: Any, store: CountingStore) -> CountingStore:
+    for failure in failures:
+        raise failure
+    return store
+
+
+def test_a_slow_source_does_not_block_the_event_loop(store: CountingStore) -> None:
+    Source.rows, Source.slow = True, 0.3
+
+    async def measure() -> float:
+        running = asyncio.create_task(events(made(source=[f"{HERE}Source", {}])))
+        longest, last = 0.0, time.monotonic()
+        while not running.done():
+            await asyncio.sleep(0.001)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest
+
+    assert min(asyncio.run(measure()) for _ in range(3)) < 0.05
+
+
+def test_sources_that_hang_hold_up_no_other_topology(store: CountingStore, hanging: list[Any]) -> None:
+    async def beside() -> Any:
+        held_up = [asyncio.create_task(events(made(topology=f"hung-{number}", source=hanging))) for number in range(5)]
+        while Hanging.asked < len(held_up):
+            await asyncio.sleep(0.01)
+        answered = await events(made(source=NUMBERS))
+        assert not any(each.done() for each in held_up)
+        Hanging.released.set()
+        assert [(await each)[0]["due"] for each in held_up] == [["Allocate"]] * len(held_up)
+        return answered
+
+    assert asyncio.run(asyncio.wait_for(beside(), 30))[0]["due"] == ["Allocate"]
+
+
+def test_a_source_that_hangs_holds_up_no_replay(store: CountingStore, runs: dict[str, str], hanging: list[Any]) -> None:
+    begin(store, "r1")
+    runs["r1"] = "running"
+    trigger = made(source=hanging, topology="numbers", rules={**RULES, "max_pending": 8})
+    assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
+
+
+def test_a_source_that_hangs_is_asked_once_however_often_its_coordinator_starts_anew(
+    store: CountingStore, hanging: list[Any]
+) -> None:
+    for _ in range(3):
+        assert fire(made(topology="restarted", source=hanging, refresh=0.2))["refresh"]
+    assert Hanging.asked == 1
+    Hanging.released.set()
+    assert fire(made(topology="restarted", source=hanging))["due"] == ["Allocate"]
+
+
+def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None:
+    begin(store, "r1", "r2")
+    looker = Looker(store, Paths("/airflow_tx", "numbers"))
+    store.requests = 0
+    looker.look()
+    assert store.requests == 5  # two counters, the topology and two records; where the first one starts is known

@@ -1,0 +1,137 @@
+"""The metric `airflow_tx.lag`, as a StatsD server gets it, and what it costs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+from airflow_tx import compat
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.step import Begun, NoData, WindowFull
+from airflow_tx.sources.memory import MemorySource
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+ROWS = [{"n": number} for number in range(3)]
+
+
+class StatsD:
+    """A StatsD server: what was sent to it so far."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+    def received(self) -> list[str]:
+        """Those of ours. A datagram on this machine is there once it was sent."""
+        found = []
+        self.socket.setblocking(False)
+        while True:
+            try:
+                found.append(self.socket.recv(65536).decode())
+            except BlockingIOError:
+                return [each for each in found if "airflow_tx" in each]
+
+
+@pytest.fixture
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsD]:
+    server = StatsD()
+    for option, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.port), "PREFIX": "airflow"}.items():
+        monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{option}", value)
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    yield server
+    monkeypatch.undo()
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    server.socket.close()
+
+
+def begin(store: CountingStore, source: Any, run: str, log: Any, name: str = "numbers") -> Any:
+    spec = MemorySpec(name, name, source, max_pending=2, memory=store, tasks=("first",))
+    return ask(spec, FakeTi("begin", run), run_of(run), retry=False, log=log)
+
+
+def test_begin_sends_what_the_source_has_that_is_not_committed(store: CountingStore, log: Any, statsd: StatsD) -> None:
+    source = MemorySource({"a": ROWS})
+    sent = ["airflow.airflow_tx.lag:3|g", "airflow.airflow_tx.lag.numbers:3|g"]
+    # The rows of an open transaction are not committed.
+    for run, answer in (("r1", Begun), ("r2", Begun), ("r3", WindowFull)):
+        assert isinstance(begin(store, source, run, log), answer)
+        assert statsd.received() == sent
+    assert log.lines == []
+
+
+def test_a_source_without_rows_has_no_lag(store: CountingStore, log: Any, statsd: StatsD) -> None:
+    assert isinstance(begin(store, MemorySource({"a": []}), "r1", log), NoData)
+    assert statsd.received() == ["airflow.airflow_tx.lag:0|g", "airflow.airflow_tx.lag.numbers:0|g"]
+
+
+def test_a_name_of_a_topology_is_one_level_of_the_metrics(store: CountingStore, log: Any, statsd: StatsD) -> None:
+    begin(store, MemorySource({"a": ROWS}), "r1", log, name="sales.eu/north")
+    assert statsd.received()[1] == "airflow.airflow_tx.lag.sales__eu_north:3|g"
+
+
+def test_names_with_a_topology_in_them_can_be_switched_off(
+    store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
+    begin(store, MemorySource({"a": ROWS}), "r1", log)
+    assert statsd.received() == ["airflow.airflow_tx.lag:3|g"]
+
+
+def test_a_server_that_knows_tags_gets_them(
+    store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    begin(store, MemorySource({"a": ROWS}), "r1", log)
+    assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,unit=rows:3|g"
+
+
+def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
+    store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(begin(store, Numbers(), "r1", log), Begun)
+
+    def fails(position: Any) -> int:
+        raise OSError("it is away")
+
+    broken = MemorySource({"a": ROWS})
+    monkeypatch.setattr(broken, "backlog", fails)
+    monkeypatch.setattr(broken, "told", lambda count, places: "")
+    assert isinstance(begin(store, broken, "r1", log, name="other"), Begun)
+    assert statsd.received() == []
+    told = "The lag of topology '{}' cannot be told: "
+    assert log.lines[0].startswith(told.format("numbers"))
+    assert log.lines[1] == told.format("other") + "OSError: it is away"
+
+
+def test_without_metrics_nothing_is_asked(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = MemorySource({"a": ROWS})
+    monkeypatch.setattr(source, "told", lambda count, places: "")
+    monkeypatch.setattr(source, "backlog", pytest.fail)
+    assert not compat.sends_metrics()
+    begin(store, source, "r1", log)
+
+
+def test_a_metric_takes_no_request_when_the_transaction_before_is_committed(log: Any, statsd: StatsD) -> None:
+    def requests(*runs: str) -> int:
+        store = CountingStore()
+        for run in runs:
+            before = store.requests
+            begin(store, MemorySource({"a": ROWS}), run, log)
+        return store.requests - before
+
+    with_metrics = [requests("r1"), requests("r1", "r2")]
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__METRICS__STATSD_ON", "False")
+        without = [requests("r1"), requests("r1", "r2")]
+    assert with_metrics == without

@@ -1,0 +1,132 @@
+"""The committer takes exactly what the tasks acked (PROTOCOL §9, trace 11)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.serde import deserialize, serialize
+
+from airflow_tx.commit.rows import values_of
+from airflow_tx.commit.update import Update
+from airflow_tx.commit.write import output_digest
+from airflow_tx.errors import StagingError
+from airflow_tx.processing.outputs import fingerprint, returned
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import Ack
+from airflow_tx.state import Count, MemoryState
+
+ATTEMPT = TransactionAttempt(7, 2)
+STATE = MemoryState("words", keys=["word"], values={"count": Count()})
+ROWS = [{"word": "man", "count": 2}]
+REF = {
+    "topology": "t", "txid": 7, "attempt": 2, "task_id": "count", "map_index": -1, "task_try": "a",
+    "name": "counts", "path": "p", "rows": 1, "digest": "d",
+}  # fmt: skip
+
+
+def update(name: str = "return_value", *, allow_empty: bool = False) -> Update:
+    return Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=name), STATE, allow_empty=allow_empty)
+
+
+def acks(**outputs: Any) -> dict[tuple[str, int], Ack]:
+    return {("count", int(index[1:]) if index != "one" else -1): ack(found) for index, found in outputs.items()}
+
+
+def ack(outputs: list[Any]) -> Ack:
+    return Ack("try", "op", done=True, outputs=outputs)
+
+
+def pull(values: dict[int, Any]) -> Any:
+    return lambda task, name, index: values[index]
+
+
+def xcom(value: Any) -> Any:
+    return deserialize(serialize(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ROWS,
+        {"b": 1, "a": [1.5, None, True]},
+        [{"day": dt.date(2013, 1, 2), "price": Decimal("1.10")}],
+        [{"at": dt.datetime(2013, 1, 2, 3, 4, tzinfo=dt.timezone.utc)}],
+        (1, 2),
+    ],
+)
+def test_a_value_has_one_fingerprint_before_and_after_its_way_through_an_xcom(value: Any) -> None:
+    assert fingerprint(value) == fingerprint(xcom(value))
+
+
+def test_other_values_have_other_fingerprints() -> None:
+    values = [ROWS, [*ROWS, *ROWS], [], {}, [{"day": dt.date(2013, 1, 2)}], [{"day": dt.date(2013, 1, 3)}]]
+    assert len({fingerprint(value) for value in values}) == len(values)
+
+
+def test_each_entry_of_a_mapping_with_multiple_outputs_is_acked_by_its_name() -> None:
+    value = {"words": ROWS, "lines": 1}
+    assert {entry["name"] for entry in returned(value, multiple=True)} == {"return_value", "words", "lines"}
+    assert [entry["name"] for entry in returned(value, multiple=False)] == ["return_value"]
+
+
+def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_batch_allows_it() -> None:
+    nothing = acks(one=returned(None, multiple=False))
+    with pytest.raises(StagingError, match=r"task count .* gave nothing\. Let it return its rows, .*allow_empty=True"):
+        values_of(update(), nothing, ATTEMPT, pull({}))
+    assert values_of(update(allow_empty=True), nothing, ATTEMPT, pull({})) == []
+    assert values_of(update(), nothing, ATTEMPT, pull({}), empty=True) == []
+    assert values_of(update(), acks(one=returned([], multiple=False)), ATTEMPT, pull({-1: []})) == [[]]
+
+
+def test_an_application_that_emits_nothing_is_taken_for_no_rows_where_that_is_allowed() -> None:
+    with pytest.raises(StagingError, match="gave nothing"):
+        values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
+    assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
+
+
+def test_the_acked_value_is_taken() -> None:
+    assert values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: ROWS})) == [ROWS]
+
+
+def test_an_xcom_that_is_not_the_acked_one_is_refused() -> None:
+    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what"):
+        values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: [*ROWS, *ROWS]}))
+
+
+def test_an_xcom_that_is_gone_is_refused() -> None:
+    with pytest.raises(StagingError):
+        values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: None}))
+
+
+def test_a_reference_of_an_earlier_try_is_refused() -> None:
+    assert values_of(update("counts"), acks(one=[REF]), ATTEMPT, pull({-1: dict(REF)})) == [REF]
+    with pytest.raises(StagingError):
+        values_of(update("counts"), acks(one=[REF]), ATTEMPT, pull({-1: {**REF, "task_try": "b"}}))
+
+
+def test_an_output_that_no_instance_gave_is_refused_and_those_given_are_named() -> None:
+    with pytest.raises(StagingError, match="the task gave 'counts'"):
+        values_of(update("words"), acks(one=[REF]), ATTEMPT, pull({}))
+
+
+def test_of_a_mapped_task_every_instance_is_taken_and_checked() -> None:
+    found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
+    assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
+    with pytest.raises(StagingError, match=r"task count\[1\] .* gave nothing"):
+        values_of(update(), found, ATTEMPT, pull({0: ROWS, 2: []}))
+    with pytest.raises(StagingError):
+        values_of(update(), found, ATTEMPT, pull({0: [], 2: ROWS}))
+
+
+def test_a_task_that_was_skipped_gives_no_rows() -> None:
+    assert values_of(update(), {}, ATTEMPT, pull({})) == []
+
+
+def test_the_output_digest_does_not_depend_on_the_order_of_the_rows() -> None:
+    rows = [{"word": "man", "count": 1}, {"word": "dog", "count": 2}]
+    assert output_digest(rows, update()) == output_digest(rows[::-1], update())
+    assert output_digest(rows, update()) != output_digest(rows[:1], update())

@@ -1,0 +1,252 @@
+"""What runs around a plain task: start before it, ack after it, fail when it is given up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
+
+from airflow_tx import compat
+from airflow_tx.errors import StaleBegin
+from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.processing.begin import ask
+from airflow_tx.processing.hooks import after_task, before_task, task_ended, task_failed
+from airflow_tx.processing.task import Batch, Processing
+from airflow_tx.protocol.paths import Paths, ack_name
+from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
+from airflow_tx.sources.api import TransactionalSource
+from airflow_tx.spec import Payload
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+
+PATHS = Paths("/airflow_tx", "numbers")
+
+
+class Dag:
+    """A DAG `begin >> first >> second`, and what its ledger says."""
+
+    def __init__(self, store: CountingStore, source: TransactionalSource) -> None:
+        self.store = store
+        self.spec = MemorySpec("numbers", "numbers", source, max_pending=4, memory=store, tasks=("first", "second"))
+        with DAG("numbers", schedule=None) as self.dag:
+            begin = BeginTransactionOperator(task_id="begin", transaction=self.spec)
+
+            @task
+            def work(batch: Any) -> Any:
+                return None
+
+            begin >> work.override(task_id="first")(begin.output) >> work.override(task_id="second")(1)
+
+    def begin(self) -> dict[str, Any]:
+        answer: Any = ask(self.spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+        self.payload = {
+            "topology": "numbers", "txid": answer.attempt.txid, "attempt": answer.attempt.attempt, "rows": answer.rows,
+            "position": answer.position, "rows_digest": answer.rows_digest, "replay": answer.replay,
+        }  # fmt: skip
+        return self.payload
+
+    def context(self, task_id: str, *arguments: Any, **states: str) -> Any:
+        found: Any = self.dag.get_task(task_id)
+        done = found.prepare_for_execution()
+        done.op_args = arguments
+        ti = FakeTi(
+            task_id, "r1", xcoms={("begin", "return_value", -1): self.payload}, states={"begin": "success", **states}
+        )
+        return {"ti": ti, "dag": self.dag, "task": done}
+
+    def ack(self, task_id: str) -> Ack | None:
+        path = f"{PATHS.acks(1, self.record().acks)}/{ack_name(task_id, -1)}"
+        node = self.store.get(path)
+        return None if node is None else decode(Ack, path, node.data)
+
+    def record(self) -> TransactionRecord:
+        node = self.store.get(PATHS.transaction(1))
+        assert node is not None
+        return decode(TransactionRecord, "", node.data)
+
+
+@pytest.fixture
+def numbers(store: CountingStore) -> Dag:
+    made = Dag(store, Numbers())
+    made.begin()
+    return made
+
+
+def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> None:
+    context = numbers.context("first", numbers.payload)
+    before_task(context)
+    started = numbers.ack("first")
+    assert started is not None
+    assert not started.done
+    after_task(context, [1, 2])
+    acked = numbers.ack("first")
+    assert acked is not None
+    assert acked.done
+    assert [each["name"] for each in acked.outputs] == ["return_value"]
+
+
+def test_a_task_that_skips_itself_or_others_acks_without_output(numbers: Dag) -> None:
+    context = numbers.context("first")
+    before_task(context)
+    task_ended(context)
+    acked = numbers.ack("first")
+    assert acked is not None
+    assert (acked.done, acked.outputs) == (True, [])
+
+
+def test_a_task_that_has_acked_does_not_ack_again_when_it_has_succeeded(numbers: Dag) -> None:
+    context = numbers.context("first")
+    before_task(context)
+    after_task(context, [1])
+    task_ended(context)
+    acked = numbers.ack("first")
+    assert acked is not None
+    assert len(acked.outputs) == 1
+
+
+def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: Dag) -> None:
+    context = numbers.context("first")
+    before_task(context)
+    context["exception"] = OSError("no disk")
+    task_failed(context)
+    assert (numbers.record().phase, numbers.record().error) == (Phase.FAILED, "task first: OSError: no disk")
+
+
+def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
+    old, new = numbers.context("first"), numbers.context("first")
+    before_task(old)
+    before_task(new)
+    old["exception"] = OSError("killed")
+    task_failed(old)
+    assert numbers.record().phase is Phase.PROCESSING
+
+
+def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
+    numbers: Dag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = numbers.context("first"), numbers.context("first")
+    before_task(new)
+    asked: list[str] = []
+    monkeypatch.setattr(compat, "is_current", lambda task_try: asked.append(task_try))
+    with pytest.raises(AirflowFailException, match=f"try {new['ti'].id} has replaced try {old['ti'].id}"):
+        before_task(old)
+    with pytest.raises(StaleBegin, match="a later begin"):
+        numbers.begin()
+    assert asked[0] == str(old["ti"].id)
+    assert (numbers.record().attempt, len(asked)) == (1, 2)
+
+
+def test_nobody_is_asked_about_the_first_try_of_a_task(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "is_current", lambda task_try: pytest.fail("Airflow was asked"))
+    before_task(numbers.context("first"))
+    assert numbers.ack("first") is not None
+
+
+def test_a_task_of_an_older_attempt_fails_at_once_and_says_what_to_clear(numbers: Dag) -> None:
+    context = numbers.context("first")
+    numbers.begin()
+    with pytest.raises(AirflowFailException, match=r"attempt 1 refused: attempt 2 is the newest. Clear `begin`"):
+        before_task(context)
+
+
+@pytest.mark.parametrize("told", ["nothing", "the old attempt", "the new attempt"])
+def test_a_task_that_works_beside_the_begin_of_its_cleared_run_is_put_back_and_does_not_fail(
+    numbers: Dag, told: str
+) -> None:
+    context = numbers.context("first")
+    if told != "nothing":
+        before_task(context)
+    old = numbers.payload
+    numbers.begin()
+    context["ti"].states["begin"] = "success" if told == "the new attempt" else "running"
+    payloads = {"nothing": None, "the old attempt": old, "the new attempt": numbers.payload}
+    context["ti"].xcoms["begin", "return_value", -1] = payloads[told]
+    with pytest.raises(AirflowRescheduleException):
+        before_task(context) if told == "nothing" else after_task(context, [1])
+    assert numbers.record().attempt == 2
+    assert numbers.ack("first") is None
+
+
+def test_a_task_whose_arguments_were_read_before_begin_ran_again_stops(numbers: Dag) -> None:
+    old = numbers.payload
+    numbers.begin()
+    with pytest.raises(AirflowFailException, match="attempt 1 refused"):
+        before_task(numbers.context("first", [{"batch": old}]))
+    assert numbers.ack("first") is None
+
+
+def test_an_older_try_that_is_still_alive_cannot_ack(numbers: Dag) -> None:
+    old, new = numbers.context("first"), numbers.context("first")
+    before_task(old)
+    before_task(new)
+    with pytest.raises(AirflowFailException, match="has replaced try"):
+        after_task(old, [1])
+
+
+def test_a_task_without_begin_says_so(numbers: Dag) -> None:
+    context = numbers.context("first")
+    context["ti"].xcoms.clear()
+    with pytest.raises(AirflowFailException, match="Run r1 has no transaction yet. Clear task begin"):
+        before_task(context)
+
+
+@pytest.mark.parametrize("by", ["its skip", "its own state"])
+def test_a_task_that_ran_beside_a_begin_that_has_skipped_it_skips_itself(numbers: Dag, by: str) -> None:
+    context = numbers.context("first", begin="success" if by == "its skip" else "skipped")
+    context["ti"].xcoms.clear()
+    if by == "its skip":
+        context["ti"].xcoms["begin", XCOM_SKIPMIXIN_KEY, -1] = {"skipped": ["first", "second"]}
+    with pytest.raises(AirflowSkipException, match="Task begin of run r1 has skipped this task"):
+        before_task(context)
+
+
+def test_a_side_branch_neither_starts_nor_acks(numbers: Dag) -> None:
+    begin: Any = numbers.dag.get_task("begin")
+    begin.transaction = replace(numbers.spec, tasks=("second",))
+    context = numbers.context("first")
+    with Processing.running(context) as processing:
+        processing.ack([])
+    assert numbers.ack("first") is None
+
+
+def test_a_task_of_a_committed_transaction_skips_itself(numbers: Dag, log: Any) -> None:
+    from tests.unit.commit.test_commit import Run
+
+    for name in ("first", "second"):
+        context = numbers.context(name)
+        before_task(context)
+        after_task(context, None)
+    run = Run(numbers.spec, "r1", [], log)
+    run.payload = Payload(**numbers.payload)
+    assert run.commit_now() is None
+    context = numbers.context("first")
+    with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers is already committed"):
+        before_task(context)
+    task_ended(context)
+
+
+def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt(store: CountingStore) -> None:
+    opaque = Dag(store, OpaqueNumbers())
+    opaque.begin()
+    first = opaque.context("first")
+    before_task(first)
+    after_task(first, None)
+    before_task(opaque.context("second", first="success"))
+    opaque.begin()
+    with pytest.raises(AirflowFailException, match="its input from first is of an earlier attempt. Clear first"):
+        before_task(opaque.context("second", first="success"))
+    before_task(opaque.context("second", first="skipped"))
+
+
+def test_the_batch_gives_exactly_its_rows(numbers: Dag) -> None:
+    batch = Batch(Processing.of(numbers.context("first")))
+    assert (batch.txid, str(batch.attempt), batch.rows) == (1, "1.1", [0, 10])
+    assert list(batch.read()) == [{"number": number} for number in range(10)]
+
+
+def test_a_replay_that_found_no_rows_reads_none(numbers: Dag) -> None:
+    numbers.payload["rows"] = None
+    assert list(Batch(Processing.of(numbers.context("first"))).read()) == []

@@ -1,0 +1,143 @@
+"""Which offsets come next and which are gone, from what Kafka says; and what a KafkaSource is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.sources.kafka.positions import Extent, Look, Range, available, chosen, losses, place_of
+from airflow_tx.sources.kafka.source import KafkaSource
+from airflow_tx.sources.sizing import Limit
+from airflow_tx.store.memory import MemoryStore
+
+
+def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]) -> Look:
+    """Of the topic `t`, unless said otherwise: t_0=(first, end)."""
+    found = {name.replace("_", "-"): Extent("id", *each) for name, each in extents.items()}
+    return Look(found, ids={"t": "id"} if ids is None else ids)
+
+
+def places(**offsets: int) -> dict[str, Any]:
+    return {name.replace("_", "-"): place_of("id", offset) for name, offset in offsets.items()}
+
+
+def batch(seen: Look, before: dict[str, Any], starting: str = "earliest", limit: int | None = None) -> Any:
+    found = available(seen, before, starting)
+    shares = Limit(limit).shares({name: each.count for name, each in found.items() if each.count})
+    return {name: (each.start, each.end) for name, each in chosen(found, shares, seen, before, starting).items()}
+
+
+def test_a_topic_begins_with_all_its_partitions_at_once() -> None:
+    assert batch(look(t_0=(5, 9), t_1=(3, 3)), {}) == {"t-0": (5, 9), "t-1": (3, 3)}
+    assert batch(look(t_0=(5, 9), t_1=(3, 3)), {}, "latest") == {"t-0": (9, 9), "t-1": (3, 3)}
+    assert batch(look(t_0=(5, 5), t_1=(3, 3)), {}) == {}
+
+
+def test_later_only_partitions_with_rows_take_part() -> None:
+    assert batch(look(t_0=(0, 9), t_1=(0, 3)), places(t_0=4, t_1=3)) == {"t-0": (4, 9)}
+    assert batch(look(t_0=(0, 4), t_1=(0, 3)), places(t_0=4, t_1=3), "latest") == {}
+
+
+def test_shares_are_fair() -> None:
+    assert batch(look(t_0=(0, 100), t_1=(0, 2)), places(t_0=0, t_1=0), limit=10) == {"t-0": (0, 8), "t-1": (0, 2)}
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_partition_that_is_added_begins_at_its_first_row(starting: str) -> None:
+    assert batch(look(t_0=(0, 4), t_1=(0, 3)), places(t_0=4), starting) == {"t-1": (0, 3)}
+
+
+def test_a_topic_that_is_added_begins_where_topics_begin() -> None:
+    seen = look(ids={"t": "id", "u": "id"}, t_0=(0, 4), u_0=(7, 9))
+    assert batch(seen, places(t_0=4)) == {"u-0": (7, 9)}
+    assert batch(seen, places(t_0=4), "latest") == {"u-0": (9, 9)}
+
+
+def test_losses_say_where_it_goes_on() -> None:
+    seen = look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3))
+    found = losses(seen, places(t_0=4, t_1=5, t_2=3))
+    assert [(loss.partition, loss.place["offset"], loss.goes_on) for loss in found] == [
+        ("t-0", 4, place_of("id", 7)),
+        ("t-1", 5, place_of("id", 3, life=1)),
+    ]
+    anew = Look({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
+    found = losses(anew, places(t_0=4, t_1=5))
+    assert [(loss.partition, loss.goes_on) for loss in found] == [
+        ("t-0", place_of("new", 2, life=1)),
+        ("t-1", place_of("new", 0, life=1)),
+    ]
+    # Accepted, they are none any more.
+    assert losses(anew, {loss.partition: loss.goes_on for loss in found}) == []
+
+
+def test_partitions_that_cannot_be_asked_have_lost_nothing() -> None:
+    assert losses(Look(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
+    assert losses(Look(missing=["t"]), places(t_0=4)) == []
+
+
+def test_a_kafka_without_topic_ids_is_judged_by_offsets() -> None:
+    seen = Look({"t-0": Extent(None, 0, 3)}, ids={"t": None})
+    assert losses(seen, places(t_0=3)) == []
+    assert len(losses(seen, places(t_0=4))) == 1
+
+
+@pytest.mark.parametrize("ids", [("A", "A", "A"), (None, None, None), ("A", "B", "A")])
+def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
+    ids: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = KafkaSource(topic="t")
+    topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
+    read, paths = Reader(MemoryStore()), Paths("/", "t")
+    position: Any = {"t-0": place_of(ids[0], 7)}
+    batches = []
+    # Cut to 5, written again up to 7, and cut and written once more.
+    for topic_id in ids[1:]:
+        for end in (5, 6, 7, 7):
+            seen = Look({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
+            monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
+            for loss in losses(seen, going_on_at(read, paths, topology, position).position):
+                topology.accepted.setdefault(loss.partition, []).append(
+                    {"place": loss.place, "goes_on": loss.goes_on, "what": loss.what}
+                )
+            decided = source.decide(TransactionAttempt(1, 1), going_on_at(read, paths, topology, position).position)
+            if decided is not None:
+                batches.append((decided.rows["t-0"]["from"], decided.rows["t-0"]["to"]))  # type: ignore[index,call-overload]
+                position = decided.position
+    assert batches == [(5, 6), (6, 7)] * 2
+
+
+def test_a_range_counts_its_offsets() -> None:
+    assert Range(3, 7).count == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"topic": ""}, "topic of KafkaSource"),
+        ({"topic": "a,a"}, "each once"),
+        ({"topic": "a b"}, "topic of KafkaSource = 'a b'"),
+        ({"kind": "exact"}, "kind of KafkaSource = 'exact'"),
+        ({"starting": "now"}, "starting of KafkaSource = 'now'"),
+        ({"max_rows_per_batch": 0}, "max_rows_per_batch of KafkaSource = 0"),
+        ({"max_bytes_per_batch": "1 MB"}, "max_bytes_per_batch of KafkaSource"),
+        ({"target_seconds": -1}, "target_seconds of KafkaSource"),
+        ({"timeout": 0}, "timeout of KafkaSource"),
+        ({"options": {"endingOffsets": "latest"}}, "options of KafkaSource = 'endingOffsets'"),
+        ({"options": {"kafka.sasl.jaas.config": "hush"}}, "Logins belong into the connection"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_when_it_is_given(arguments: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refusal:
+        KafkaSource(**{"topic": "orders", **arguments})
+    assert "hush" not in str(refusal.value)
+
+
+def test_a_driver_is_told_which_connection_it_needs() -> None:
+    assert KafkaSource("other", topic="orders").connections() == {"other": "kafka"}

@@ -1,0 +1,93 @@
+"""Keys and values as the texts that Redis and Memcached keep."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue
+from airflow_tx.state.column_types import encode_key
+from airflow_tx.state.columns import Columns
+from airflow_tx.state.redis.rows import RedisRows
+from airflow_tx.state.trident.json_values import from_text, key_text, to_text
+
+TOKEN = Token(1, 7, 2, 5, "n")
+
+
+def _unfolded(value: dt.datetime) -> dt.datetime:
+    # Without a zone of its own a time is not ambiguous.
+    return value.replace(fold=0)
+
+
+_plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+_others = (
+    st.decimals(allow_nan=False, allow_infinity=False)
+    | st.binary()
+    | st.dates()
+    | st.datetimes().map(_unfolded)
+    | st.datetimes(timezones=st.just(dt.timezone.utc)).map(_unfolded)
+)
+_values = st.recursive(
+    _plain | _others,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    max_leaves=8,
+)
+
+
+def _exactly(value: Any) -> str:
+    return repr(value)
+
+
+@given(_values)
+def test_values_come_back_as_they_were(value: Any) -> None:
+    # JSON sorts the fields of an object.
+    assert from_text(to_text(value)) == value
+    assert len(_exactly(from_text(to_text(value)))) == len(_exactly(value))
+
+
+@given(_values, _values, st.sampled_from([None, TOKEN]))
+def test_values_with_their_transaction_come_back_as_they_were(value: Any, prev: Any, token: Token | None) -> None:
+    for stored in (OpaqueValue(7, value, prev, token, 3), TransactionalValue(7, value, token, 3, 2)):
+        back = from_text(to_text(stored))
+        assert (type(back), back) == (type(stored), stored)
+    assert from_text(to_text(TransactionalValue(7, value, token, 3, 2))).updates == 2
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, float("nan"), float("inf"), [object()], OpaqueValue(1, object(), 1)]
+)
+def test_what_has_no_form_is_refused(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        to_text(value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"$numeric":"x"}', b'{"$unknown":1}', b'{"$opaque":[1]}', b"\xff"])
+def test_what_nobody_wrote_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        from_text(data)
+
+
+def test_equal_numbers_of_a_type_are_one_key() -> None:
+    assert key_text((Decimal("1.0"), -0.0)) == key_text((Decimal("1.00"), 0.0))
+    assert len({key_text(key) for key in [(1,), ("1",), (1, 1), ("1,1",), ("a", "b"), ("a,b",), (), (None,)]}) == 8
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")), min_size=1, max_size=3))
+def test_the_quick_form_of_a_key_is_that_of_every_state(key: list[str]) -> None:
+    names = [f"k{number}" for number in range(len(key))]
+    columns = Columns("s", tuple(names), {"n": Sum()}, {})
+    rows = RedisRows(columns, StateKind.OPAQUE, dict.fromkeys(names, "text"))
+    assert rows.fields([*[[part] for part in key], [1]]) == [encode_key(["text"] * len(key), key)]
+    assert tuple(rows.key(rows.fields([*[[part] for part in key], [1]])[0]).values()) == tuple(key)
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_the_quick_form_of_a_number_is_that_of_every_state(key: int) -> None:
+    columns = Columns("s", ("k",), {"n": Sum()}, {})
+    assert RedisRows(columns, StateKind.OPAQUE, {"k": "bigint"}).fields([[key], [1]]) == [encode_key(["bigint"], [key])]

@@ -1,0 +1,128 @@
+"""A waiting run yields only if the run whose turn it is lacks a run slot for the whole grace, and only the best bid."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.triggers.run_slots import SlotWatch
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+PATHS = Paths("/airflow_tx", "numbers")
+GRACE = 30.0
+
+
+class Airflow:
+    """Transaction 1 is of run r1, whose state this tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = "queued"
+        self.running = 8
+
+        async def run_states(dag_id: str, run_ids: list[str]) -> dict[str, str]:
+            return dict.fromkeys(run_ids, self.state)
+
+        async def running_runs(dag_id: str) -> int:
+            return self.running
+
+        monkeypatch.setattr(compat, "run_states", run_states)
+        monkeypatch.setattr(compat, "running_runs_async", running_runs)
+
+
+class Waiting:
+    """One waiting run, whose trigger looks every second."""
+
+    def __init__(self, store: CountingStore, run_id: str, txid: int | None, *, limit: int | None = 8) -> None:
+        told = {
+            "dag_id": "numbers", "run_id": run_id, "txid": txid, "task_try": run_id, "limit": limit, "grace": GRACE,
+        }  # fmt: skip
+        self.now = 0.0
+        self.store = store
+        self.watch = SlotWatch(PATHS, told, clock=lambda: self.now)
+
+    def looks(self, seconds: float) -> Any:
+        """The event within so many seconds, if there is one."""
+
+        async def answer(question: Any) -> Any:
+            return question(self.store)
+
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            event = asyncio.run(self.watch.look(answer))
+            if event is not None:
+                return event
+        return None
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(monkeypatch)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    made = CountingStore()
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=made, tasks=("count",))
+    for run_id in ("r1", "r2", "r3"):
+        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+    return made
+
+
+def test_it_yields_once_the_grace_is_over(store: CountingStore, airflow: Airflow) -> None:
+    waiting = Waiting(store, "r2", 2)
+    assert waiting.looks(GRACE) is None
+    assert waiting.looks(GRACE) == {"yield": 1}
+
+
+def test_nobody_yields_to_a_run_that_runs_or_has_ended(store: CountingStore, airflow: Airflow) -> None:
+    waiting = Waiting(store, "r2", 2)
+    for airflow.state in ("running", "failed", "success"):
+        assert waiting.looks(3 * GRACE) is None
+
+
+def test_nobody_yields_while_a_run_slot_is_free(store: CountingStore, airflow: Airflow) -> None:
+    airflow.running = 7
+    assert Waiting(store, "r2", 2).looks(3 * GRACE) is None
+
+
+def test_a_run_of_a_backfill_does_not_count_the_slots_of_others(store: CountingStore, airflow: Airflow) -> None:
+    airflow.running = 2
+    assert Waiting(store, "r2", 2, limit=None).looks(3 * GRACE) == {"yield": 1}
+
+
+def test_the_grace_begins_anew_when_the_run_has_had_a_slot_in_between(store: CountingStore, airflow: Airflow) -> None:
+    waiting = Waiting(store, "r2", 2)
+    assert waiting.looks(GRACE - 5) is None
+    airflow.state = "running"
+    assert waiting.looks(5) is None
+    airflow.state = "queued"
+    assert waiting.looks(GRACE - 5) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "leader"),
+    [(("r2", 2), ("r3", 3), "r3"), (("r3", 3), ("r4", None), "r4"), (("r4", None), ("r5", None), "r5")],
+)
+def test_the_best_of_two_yields_alone(
+    store: CountingStore, airflow: Airflow, one: Any, other: Any, leader: str
+) -> None:
+    waiters = [Waiting(store, *one), Waiting(store, *other)]
+    events: dict[str, Any] = {}
+    for _ in range(int(2 * GRACE)):
+        for (run_id, _), waiting in zip((one, other), waiters, strict=True):
+            event = waiting.looks(1)
+            if event is not None:
+                events[run_id] = event
+        if events:
+            break
+    assert list(events) == [leader]
+
+
+def test_the_run_whose_turn_it_is_never_yields(store: CountingStore, airflow: Airflow) -> None:
+    assert Waiting(store, "r1", 1).looks(3 * GRACE) is None
