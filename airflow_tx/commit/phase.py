@@ -1,4 +1,4 @@
-"""A commit by several tasks: the first takes the turn, others write, the last one marks. Source: DESIGN §6.
+"""A commit by several tasks: the first takes the turn, others write, the last one marks.
 
 The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has
 succeeded under that one does not run again when only another task is cleared, so its update is written anew at once.

@@ -1,4 +1,4 @@
-"""Whose turn it is to commit, and how to wait for it: a pure decision. Source: DESIGN §6, waiting for the turn."""
+"""Whose turn it is to commit, and how to wait for it: a pure decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's task: it allocates transactions, creates their runs, replays what has failed. Source: DESIGN §6.
+"""The coordinator's task: it allocates transactions, creates their runs, replays what has failed.
 
 Storm's MasterBatchCoordinator as a task that is killed and run again at any line: whatever it has begun is in the
 ledger, and the next look finds it. Two of them do no harm, for the ledger lets one of them do each thing.

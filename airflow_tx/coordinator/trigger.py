@@ -1,4 +1,4 @@
-"""Wakes the coordinator when there is something to do: cheap, for it runs all the time. Source: DESIGN §6."""
+"""Wakes the coordinator when there is something to do: cheap, for it runs all the time."""
 
 from __future__ import annotations
 

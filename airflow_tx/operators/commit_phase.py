@@ -1,4 +1,4 @@
-"""The first and the last task of a commit phase, and what happens around those between. Source: DESIGN §6."""
+"""The first and the last task of a commit phase, and what happens around those between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes: a transaction attempt, and the token of a grant. Source: PROTOCOL, Storm's TransactionAttempt."""
+"""Who writes: a transaction attempt, and the token of a grant. Source: docs/protocol.md, Storm's TransactionAttempt."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class LocalAirflow(AirflowClient):
 
 
 def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int]) -> dict[str, str]:
-    """What all processes need; FACTS of Airflow 3.3 that are not in its documentation are noted where they apply."""
+    """What all processes need; facts about Airflow 3.3 that are not in its documentation are noted where they apply."""
     address = f"http://127.0.0.1:{port}"
     settings = {
         "CORE__DAGS_FOLDER": str(dags_folder),

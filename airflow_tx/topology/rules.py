@@ -1,4 +1,4 @@
-"""What a `Transaction` block must look like; checked when its file is parsed, without I/O. Source: DESIGN §§3, 7."""
+"""What a `Transaction` block must look like; checked when its file is parsed, without I/O."""
 
 from __future__ import annotations
 
