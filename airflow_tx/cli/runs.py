@@ -1,4 +1,4 @@
-"""Starts the runs of open transactions again: same txid, next attempt., docs/protocol.md §5."""
+"""Starts the runs of open transactions again: same txid, next attempt. Source: protocol.md §5."""
 
 from __future__ import annotations
 

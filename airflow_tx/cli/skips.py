@@ -1,4 +1,4 @@
-"""Takes skips into effect that are due, for the command that asked for one. Source: docs/protocol.md §5."""
+"""Takes skips into effect that are due, for the command that asked for one. Source: protocol.md §5."""
 
 from __future__ import annotations
 

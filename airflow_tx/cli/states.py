@@ -1,4 +1,4 @@
-"""`airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: docs/protocol.md §7."""
+"""`airflow tx state rename | forget`: what becomes of a state that the DAG no longer names. Source: protocol.md §7."""
 
 from __future__ import annotations
 

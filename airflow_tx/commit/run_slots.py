@@ -1,4 +1,4 @@
-"""A waiting run gives up its run slot to the run whose turn it is, and is started again. Source: docs/protocol.md §6."""
+"""A waiting run gives up its run slot to the run whose turn it is, and is started again. Source: protocol.md §6."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is the matter with the open transactions of a topology, and for how long: purely, from what was looked at.
 
 Nothing here knows the time: all that is kept are ages, which travel from one process to the next as plain JSON, so a
-wall clock that jumps replays nothing. Source: docs/protocol.md §§5, 6.
+wall clock that jumps replays nothing. Source: protocol.md §§5, 6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the coordinator does next: a pure plan, from the ledger and the states of runs. Source: docs/protocol.md §§5, 6.
+"""What the coordinator does next: a pure plan, from the ledger and the states of runs. Source: protocol.md §§5, 6.
 
 Recovery goes by records, not by runs: an open transaction whose run is neither queued nor running is replayed, whatever
 its run ended as.

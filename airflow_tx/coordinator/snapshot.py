@@ -1,4 +1,4 @@
-"""The ledger of a topology, as its coordinator looks at it. Source: docs/protocol.md §6."""
+"""The ledger of a topology, as its coordinator looks at it. Source: protocol.md §6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator does in its worker: it plans, and does what is planned., docs/protocol.md §6.
+"""What the coordinator does in its worker: it plans, and does what is planned. Source: protocol.md §6.
 
 It may be killed at any line: whatever it has begun is in the ledger, and the next look finds it.
 """

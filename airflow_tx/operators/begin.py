@@ -1,4 +1,4 @@
-"""The first task of a run: it gives the run its transaction. Source: docs/protocol.md §3."""
+"""The first task of a run: it gives the run its transaction. Source: protocol.md §3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the tasks that wait for the turn to commit have in common: deferring, failing, and telling of the commit.
 
-Source: docs/protocol.md §§2, 6.
+Source: protocol.md §§2, 6.
 """
 
 from __future__ import annotations

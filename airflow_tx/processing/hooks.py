@@ -1,7 +1,7 @@
 """What happens around a task that must ack, whatever its operator.
 
 `Transaction` hangs these functions on the tasks, so plain `@task` code takes part in a transaction without knowing.
-Source: docs/protocol.md §§2, 4.
+Source: protocol.md §§2, 4.
 """
 
 from __future__ import annotations

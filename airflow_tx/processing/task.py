@@ -1,4 +1,4 @@
-"""A processing task's part of its transaction: `start`, `ack` and `fail`, and the batch. Source: docs/protocol.md §§2, 4."""
+"""A processing task's part of its transaction: `start`, `ack` and `fail`, and the batch. Source: protocol.md §§2, 4."""
 
 from __future__ import annotations
 

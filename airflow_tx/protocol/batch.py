@@ -1,4 +1,4 @@
-"""What the step `begin` is asked, and what a source answered to it. Source: docs/protocol.md §3."""
+"""What the step `begin` is asked, and what a source answered to it. Source: protocol.md §3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which open transactions start elsewhere than their predecessor ends, so that they must be replayed. Pure.
 
-Storm replays all later transactions when one fails; here only those whose base moved. Source: docs/protocol.md §3
+Storm replays all later transactions when one fails; here only those whose base moved. Source: protocol.md §3
 """
 
 from __future__ import annotations

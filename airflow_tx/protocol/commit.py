@@ -1,4 +1,4 @@
-"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: docs/protocol.md §§2, 4."""
+"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: protocol.md §§2, 4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person lets the rows of a transaction be decided anew: the corrected file. Source: docs/protocol.md §5.
+"""A person lets the rows of a transaction be decided anew: the corrected file. Source: protocol.md §5.
 
 The source decides the same place again, as it is now; where the transaction ends does not change, so whatever follows
 it stays as it is.

@@ -1,7 +1,7 @@
 """Records that no step reads any more: removed with the multi that leaves them, or in portions if they are too many.
 
 A multi that grows with the batch would once be larger than ZooKeeper takes. So what is beyond a portion is only noted
-in the topology record; whoever makes the next step removes it. Source: docs/protocol.md §4.
+in the topology record; whoever makes the next step removes it. Source: protocol.md §4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger: every step of the protocol as a method of one object. Source: docs/protocol.md §2."""
+"""The ledger: every step of the protocol as a method of one object. Source: protocol.md §2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and position of a batch, all its partitions together, in one record. Source: docs/protocol.md §§1, 4.
+"""Rows and position of a batch, all its partitions together, in one record. Source: protocol.md §§1, 4.
 
 Older releases kept one record for each partition of a partitioned source: `coordinator/meta/<txid>` said, for every
 partition there is, which transaction was the last one that it took part in; `source/<partition>/<that txid>` holds what

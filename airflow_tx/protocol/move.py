@@ -1,4 +1,4 @@
-"""A topology gets another name, another DAG, or an end. Source: docs/protocol.md §1.
+"""A topology gets another name, another DAG, or an end. Source: protocol.md §1.
 
 A ledger may hold more records than one multi takes, so the first multi closes it: the topology record becomes a mark
 that names the command, and whoever comes is told so. Whatever dies in between, the command can be repeated.

@@ -1,4 +1,4 @@
-"""What a transactional state is about to take, as a text that a replay is compared by. Pure. Source: docs/protocol.md §7.
+"""What a transactional state is about to take, as a text that a replay is compared by. Pure. Source: protocol.md §7.
 
 Two outputs are equal if they have the same keys and values. Floats of value columns may differ by what adding in
 another order makes of them: the sum of all floats, each with a weight of its key and column, agrees to 1e-9 of the sum

@@ -1,4 +1,4 @@
-"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: docs/protocol.md §§2, 4."""
+"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: protocol.md §§2, 4."""
 
 from __future__ import annotations
 

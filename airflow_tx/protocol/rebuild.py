@@ -1,4 +1,4 @@
-"""Where a lost ledger has to go on, as the fences of its states say. Pure. Source: docs/protocol.md §7."""
+"""Where a lost ledger has to go on, as the fences of its states say. Pure. Source: protocol.md §7."""
 
 from __future__ import annotations
 

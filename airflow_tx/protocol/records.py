@@ -1,4 +1,4 @@
-"""The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
+"""The records of the ledger, frozen, and their JSON with its format version. Source: protocol.md §1.
 
 A reader that meets another format, or a field it does not know, stops with the path: a record is never taken for empty.
 """
@@ -115,7 +115,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class TransactionRecord:
-    """One open transaction. Source: docs/protocol.md §1.
+    """One open transaction. Source: protocol.md §1.
 
     :param request: try of the last begin.
     :param epoch: grows with every grant and every restart; never falls within a txid.

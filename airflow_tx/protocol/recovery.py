@@ -1,4 +1,4 @@
-"""The steps of recovery: who asks for an automatic replay, and when a person has to look. Source: docs/protocol.md §5.
+"""The steps of recovery: who asks for an automatic replay, and when a person has to look. Source: protocol.md §5.
 
 Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, whatever its run ended as.
 """

@@ -1,4 +1,4 @@
-"""Repairs by a person: a state went back, the ledger went back, or everything begins again. Source: docs/protocol.md §§1, 7.
+"""Repairs by a person: a state went back, the ledger went back, or everything begins again. Source: protocol.md §§1, 7.
 
 Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset alone
 takes several: it keeps the topology unusable until its last one, and can be repeated.

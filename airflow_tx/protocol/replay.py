@@ -1,4 +1,4 @@
-"""`begin` for a run that has an open transaction: its next attempt, or the same one again. Source: docs/protocol.md §3."""
+"""`begin` for a run that has an open transaction: its next attempt, or the same one again. Source: protocol.md §3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States by txid of which old ones are dropped. Source: Trident's RotatingTransactionalState
+"""States by txid of which old ones are dropped. Source: Trident's RotatingTransactionalState.
 
 Unlike Trident's, every write checks the version that this object has read, and nothing unreadable is taken for empty.
 """

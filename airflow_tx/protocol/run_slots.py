@@ -1,4 +1,4 @@
-"""The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: docs/protocol.md §6.
+"""The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: protocol.md §6.
 
 Waiters bid in the ledger, for nobody knows them all: one without a txid goes first, the newest of them, then the one
 with the highest txid. Only one gives up at a time.

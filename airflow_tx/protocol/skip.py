@@ -1,4 +1,4 @@
-"""The steps `skip` and `readmit`: a person takes a batch out of the way, and brings it back. Source: docs/protocol.md §5."""
+"""The steps `skip` and `readmit`: a person takes a batch out of the way, and brings it back. Source: protocol.md §5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step gives: a decision to write, or an answer without a write. Source: docs/protocol.md §1."""
+"""What a step gives: a decision to write, or an answer without a write. Source: protocol.md §1."""
 
 from __future__ import annotations
 

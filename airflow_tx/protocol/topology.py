@@ -1,4 +1,4 @@
-"""The step `open`: the ledger of a topology is made, or brought up to date with its DAG. Source: docs/protocol.md §1."""
+"""The step `open`: the ledger of a topology is made, or brought up to date with its DAG. Source: protocol.md §1."""
 
 from __future__ import annotations
 

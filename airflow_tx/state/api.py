@@ -1,6 +1,6 @@
 """What a state is: Trident's State, and the fence that makes it safe against committers thought dead.
 
-Source: trident-state seed (State), docs/protocol.md §7 (fence, roll-back, continuity).
+Source: trident-state seed (State), protocol.md §7 (fence, roll-back, continuity).
 """
 
 from __future__ import annotations

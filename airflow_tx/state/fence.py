@@ -1,4 +1,4 @@
-"""The rules of the fence, as pure decisions that every store asks under its own lock. Source: docs/protocol.md §7."""
+"""The rules of the fence, as pure decisions that every store asks under its own lock. Source: protocol.md §7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sees that a waiting run is in the way of the run whose turn it is, and bids to yield. Source: docs/protocol.md §6."""
+"""Sees that a waiting run is in the way of the run whose turn it is, and bids to yield. Source: protocol.md §6."""
 
 from __future__ import annotations
 

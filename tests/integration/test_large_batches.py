@@ -1,4 +1,4 @@
-"""Batches of many tasks and of many partitions: no multi grows beyond what ZooKeeper takes. Source: docs/protocol.md §4."""
+"""Batches of many tasks and of many partitions: no multi grows beyond what ZooKeeper takes. Source: protocol.md §4."""
 
 from __future__ import annotations
 

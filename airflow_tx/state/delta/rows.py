@@ -1,4 +1,4 @@
-"""The rows of a Delta table that is a state: their columns, and what an update makes of them. Source: docs/protocol.md §7.
+"""The rows of a Delta table that is a state: their columns, and what an update makes of them. Source: protocol.md §7.
 
 Everything here is computed before anything is written, from rows as they are under a fence that is compared when they
 are committed.

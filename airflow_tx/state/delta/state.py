@@ -1,4 +1,4 @@
-"""A state in a Delta Lake table: each change is one commit of the table, under a fence. Source: docs/protocol.md §7."""
+"""A state in a Delta Lake table: each change is one commit of the table, under a fence. Source: protocol.md §7."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A Delta table with a fence in a row of its own: a change is one MERGE, which lands under that fence only.
 
-Source: docs/protocol.md §7.
+Source: protocol.md §7.
 
 Delta has no lock and no statement that reads one row to decide about others. What it has is a version per application
 id (`txnAppId`, `txnVersion`): a write whose version is not larger than the stored one does nothing, and of two writes

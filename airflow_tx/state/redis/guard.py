@@ -1,6 +1,6 @@
 """Redis commands of one's own, exactly once per transaction: the LAST_COMMIT of the book's committer, under a fence.
 
-Source: book chapter 8 (RedisCommiterCommiterBolt), docs/protocol.md §7.
+Source: book chapter 8 (RedisCommiterCommiterBolt), protocol.md §7.
 """
 
 from __future__ import annotations

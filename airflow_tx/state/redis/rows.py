@@ -1,4 +1,4 @@
-"""Rows of an update as keys and values of a Redis hash, and back. Source: docs/protocol.md §7 (numbers are exact)."""
+"""Rows of an update as keys and values of a Redis hash, and back. Source: protocol.md §7 (numbers are exact)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state in Redis: one hash of values, written under a fence by scripts. Source: docs/protocol.md §7."""
+"""A state in Redis: one hash of values, written under a fence by scripts. Source: protocol.md §7."""
 
 from __future__ import annotations
 

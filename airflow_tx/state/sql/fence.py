@@ -1,4 +1,4 @@
-"""What all states in a database share: transactions, and the fence row. Source: docs/protocol.md §7."""
+"""What all states in a database share: transactions, and the fence row. Source: protocol.md §7."""
 
 from __future__ import annotations
 

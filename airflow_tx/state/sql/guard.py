@@ -1,5 +1,5 @@
 """Any SQL of one's own, exactly once per transaction: statements and the last committed txid in one database
-transaction. Source: the LAST_COMMIT table of the book on lambda architectures with Storm; docs/protocol.md §7."""
+transaction. Source: the LAST_COMMIT table of the book on lambda architectures with Storm; protocol.md §7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last committed txid of a guard, and the statements that run with it. Source: docs/protocol.md §7."""
+"""The last committed txid of a guard, and the statements that run with it. Source: protocol.md §7."""
 
 from __future__ import annotations
 

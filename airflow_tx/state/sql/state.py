@@ -1,4 +1,4 @@
-"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB: a guarded upsert. Source: docs/protocol.md §7."""
+"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB: a guarded upsert. Source: protocol.md §7."""
 
 from __future__ import annotations
 

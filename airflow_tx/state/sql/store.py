@@ -1,4 +1,4 @@
-"""The values of one state in one database: roll-back, and the upsert of thousands of keys at once. Source: docs/protocol.md §7.
+"""The values of one state in one database: roll-back, and the upsert of thousands of keys at once. Source: protocol.md §7.
 
 Values of which every aggregator is one that SQL can express take one statement for 10,000 keys; others take two: they
 are read, combined here and written back.

@@ -7,7 +7,7 @@
 
 What they promise is what Trident promises: exactly once among writers that take turns. A writer that was thought dead
 can still overwrite a value, and a key that only a failed attempt touched keeps what that attempt wrote; the fenced
-states of this package (SqlState …) are without these two gaps. Source: trident-state seed, docs/protocol.md §7.
+states of this package (SqlState …) are without these two gaps. Source: trident-state seed, protocol.md §7.
 """
 
 from __future__ import annotations

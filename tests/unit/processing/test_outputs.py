@@ -1,4 +1,4 @@
-"""The committer takes exactly what the tasks acked (docs/protocol.md §9, trace 11)."""
+"""The committer takes exactly what the tasks acked (protocol.md §9, trace 11)."""
 
 from __future__ import annotations
 
