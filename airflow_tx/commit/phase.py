@@ -127,7 +127,6 @@ class PhaseTurn(PhasePart):
     healed: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        """Read only what is digested before the turn: the rows of transactional states."""
         if self._rows is None:
             self._rows = [
                 self._read(each) if each.state.kind is StateKind.TRANSACTIONAL else () for each in self.updates

@@ -1,4 +1,4 @@
-"""The committer: waits for its transaction's turn, updates the states, marks the commit. Source: protocol.md §§2, 4, 7."""
+"""The committer: waits for its turn, updates the states, marks the commit. Source: protocol.md §§2, 4, 7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of a transaction writes, committed or skipped: history, rotation, the turn. Source: protocol.md §§2, 4."""
+"""Writes the end of a transaction, committed or skipped: history, rotation, the turn. Source: protocol.md §§2, 4."""
 
 from __future__ import annotations
 

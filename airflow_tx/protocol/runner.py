@@ -1,4 +1,4 @@
-"""Runs the steps on a store: one multi each, lost races planned anew, lost replies read back. Source: protocol.md §1."""
+"""Runs the steps on a store: a multi each, lost races planned anew, lost replies read back. Source: protocol.md §1."""
 
 from __future__ import annotations
 

@@ -211,7 +211,6 @@ class TransactionalSource(Source):
         """
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """See `Source.decide`."""
         return as_batch(self.initialize_transaction(attempt.txid, position))
 
 

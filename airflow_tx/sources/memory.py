@@ -52,7 +52,6 @@ class MemorySource(PartitionedTransactionalSource):
         self.schema = schema
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, the rows of now among them."""
         arguments = {
             "partitions": {name: list(rows) for name, rows in self.rows.items()},
             "per_batch": self.per_batch,
@@ -66,13 +65,11 @@ class MemorySource(PartitionedTransactionalSource):
         return f"{type(self).__name__}({len(self.rows)} partitions, per_batch={self.per_batch}{kind})"
 
     def partitions(self) -> list[str]:
-        """Their names."""
         return sorted(self.rows)
 
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
     ) -> Batch | None:
-        """Take the next rows: from how many were taken on."""
         taken = 0 if prev_metadata is None else prev_metadata
         rows = self.rows[partition]
         if not isinstance(taken, int):
@@ -85,11 +82,9 @@ class MemorySource(PartitionedTransactionalSource):
         return Batch(rows={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
-        """Why a batch has so many rows, in words."""
         return Limit(why=f"per_batch={self.per_batch} of each partition").told(count, self.backlog(dict(places)))
 
     def backlog(self, position: Json) -> int:
-        """How many rows there are now after `position`."""
         places: Mapping[str, Any] = position if isinstance(position, dict) else {}
         return sum(max(len(rows) - places.get(name, 0), 0) for name, rows in self.rows.items())
 

@@ -89,7 +89,6 @@ class PartitionedTransactionalSource(Source):
         return Batch(rows, after, count, "" if count is None else self.told(count, places), self.unit, begins)
 
     def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
-        """See `Source.decide_again`: that of each partition that takes part."""
         assert isinstance(rows, dict)
         return {name: self.decide_partition_again(attempt, name, each) for name, each in rows.items()}
 
@@ -107,7 +106,6 @@ class PartitionedTransactionalSource(Source):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """See `Source.emit_batch`: the rows of all partitions that take part."""
         if not isinstance(metadata, dict) or not metadata:
             raise SourceError(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition", remedy=_OTHER)
         if spark is None:

@@ -84,11 +84,9 @@ class LocalFiles(Files):
         return Path(self.root, name)
 
     def spark_uri(self, name: str) -> str:
-        """With a scheme: a bare path would mean the cluster's default file system."""
         return "file://" + self.uri(name)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write beside the place and rename."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -103,15 +101,12 @@ class LocalFiles(Files):
                 partial.unlink()
 
     def read(self, name: str) -> bytes:
-        """The content of the file."""
         return self._path(name).read_bytes()
 
     def open(self, name: str) -> BinaryIO:
-        """Open the file."""
         return self._path(name).open("rb")
 
     def list(self, name: str) -> dict[str, int | None]:
-        """One level, without following what vanishes while it is listed."""
         found: dict[str, int | None] = {}
         try:
             entries = list(os.scandir(self._path(name)))
@@ -123,11 +118,9 @@ class LocalFiles(Files):
         return found
 
     def make_folder(self, name: str) -> None:
-        """Make it with its parents."""
         self._path(name).mkdir(parents=True, exist_ok=True)
 
     def remove_tree(self, name: str) -> None:
-        """Remove what can be removed; a file that somebody writes meanwhile is left to the next sweep."""
         shutil.rmtree(self._path(name), ignore_errors=True)
 
 
@@ -142,27 +135,22 @@ class RemoteFiles(Files):
         return f"{self._base}/{name}" if name else self._base
 
     def spark_uri(self, name: str) -> str:
-        """Without the Airflow connection, in Hadoop's scheme."""
         parts = urlsplit(self.uri(name))
         scheme = _SPARK_SCHEMES.get(parts.scheme, parts.scheme)
         return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
 
     def write(self, name: str, content: bytes) -> None:
-        """One put, which object stores do whole or not at all."""
         self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(self._path(name), content)
 
     def read(self, name: str) -> bytes:
-        """The content of the object."""
         return bytes(self._fs.cat_file(self._path(name)))
 
     def open(self, name: str) -> BinaryIO:
-        """Open the object."""
         opened: BinaryIO = self._fs.open(self._path(name), "rb")
         return opened
 
     def list(self, name: str) -> dict[str, int | None]:
-        """One level, asked anew: another process may have written."""
         self._fs.invalidate_cache()
         try:
             entries = self._fs.ls(self._path(name), detail=True)
@@ -175,11 +163,9 @@ class RemoteFiles(Files):
         }
 
     def make_folder(self, name: str) -> None:
-        """Make it where the store has folders."""
         self._fs.makedirs(self._path(name), exist_ok=True)
 
     def remove_tree(self, name: str) -> None:
-        """Remove all objects below."""
         self._fs.invalidate_cache()
         with suppress(FileNotFoundError):
             self._fs.rm(self._path(name), recursive=True)

@@ -1,4 +1,4 @@
-"""The ledger's store on ZooKeeper. Source: protocol.md §1 (one multi per step; refused and unanswered are different)."""
+"""The store on ZooKeeper. Source: protocol.md §1 (a multi per step; refused and unanswered are different)."""
 
 from __future__ import annotations
 

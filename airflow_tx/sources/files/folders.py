@@ -52,14 +52,12 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
     ) -> Batch | None:
-        """Take the next files of one folder."""
         folder = below(self._root(), partition)
         if not self._storage.is_folder(folder):
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
         return self._next(folder, self._in(folder), self._position(prev_metadata))
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
-        """Why a batch has so many files, in words."""
         return f"of each folder {self._limits()}"
 
     def backlog(self, position: Json) -> int:

@@ -42,36 +42,29 @@ class Objects(Storage):
         return _CONN_TYPES.get(self.scheme, "generic")
 
     def root(self) -> str:
-        """See `Storage`."""
         return self.folder
 
     def path(self, folder: str) -> FilePath:
-        """See `Storage`."""
         return self._path(folder)
 
     def is_folder(self, folder: str) -> bool:
-        """Always for the root: a folder that holds nothing is not there, and no mistake."""
         return folder == self.folder or bool(self._fresh(folder).fs.isdir(self._path(folder).path))
 
     def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        """See `Storage`."""
         # A marker that some tools make for an empty folder is an object whose name ends in "/".
         found = self._found(folder, pattern, "file")
         return {name: info for name, info in found.items() if not str(info["name"]).endswith("/")}
 
     def folders(self, folder: str, pattern: str) -> list[str]:
-        """See `Storage`; there is one as long as there is something in it."""
         named = list(self._found(folder, pattern, "directory"))
         return sorted([".", *named]) if set(pattern.split("/")) == {"**"} else named
 
     def size(self, folder: str, name: str, listed: Any) -> int:
-        """See `Storage`."""
         return int(listed["size"])
 
     def fingerprint(
         self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Size and ETag, or, where the storage has none, the time of the last change: nothing is read."""
         info = listed if listed is not None else self._info(folder, name)
         etag = next((str(info[key]) for key in _ETAGS if info.get(key)), None)
         if etag is not None:
@@ -80,7 +73,6 @@ class Objects(Storage):
         return {"size": int(info["size"]), "digest": f"modified:{path.fs.modified(path.path).isoformat()}"}
 
     def for_spark(self, folder: str, name: str) -> str:
-        """See `Storage`."""
         below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
         return f"{self.spark_folder}/{literal(below)}"
 

@@ -117,7 +117,6 @@ class Files(Source):
         return Disk(self.path_glob, self.base)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, as they were given."""
         arguments: dict[str, Any] = {
             "path_glob": self.path_glob,
             "files_per_batch": self.files_per_batch,
@@ -136,7 +135,6 @@ class Files(Source):
         return f"{type(self).__name__}({self.path_glob!r}, {self._limits()}{kind})"
 
     def connections(self) -> Mapping[str, str]:
-        """That of the object storage, if it has one."""
         return {self.conn_id: self._storage.conn_type} if isinstance(self._storage, Objects) and self.conn_id else {}
 
     def _limits(self) -> str:
@@ -225,7 +223,6 @@ class Files(Source):
                 raise self._unreadable(attempt, f"{path}: {error}") from None
 
     def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """See `Source.cause`: Spark's own words for a file that it cannot read say nothing of what to do."""
         told = _SPARK_CANNOT.search(str(error))
         return None if told is None else self._unreadable(attempt, told[0].rstrip("."))
 

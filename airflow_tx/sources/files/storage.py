@@ -102,29 +102,23 @@ class Disk(Storage):
         return os.path.abspath(Path(base).expanduser() / folder)
 
     def path(self, folder: str) -> FilePath:
-        """See `Storage`."""
         return Path(folder)
 
     def is_folder(self, folder: str) -> bool:
-        """See `Storage`."""
         return os.path.isdir(folder)
 
     def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        """See `Storage`."""
         return dict.fromkeys(list_files(Path(folder), pattern))
 
     def folders(self, folder: str, pattern: str) -> list[str]:
-        """See `Storage`."""
         return list_folders(Path(folder), pattern)
 
     def size(self, folder: str, name: str, listed: Any) -> int:
-        """See `Storage`."""
         return os.stat(Path(folder, name)).st_size
 
     def fingerprint(
         self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """See `Storage`."""
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
@@ -132,7 +126,6 @@ class Disk(Storage):
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
 
     def for_spark(self, folder: str, name: str) -> str:
-        """See `Storage`."""
         return spark_path(Path(folder, name))
 
 

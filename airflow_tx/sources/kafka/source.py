@@ -93,7 +93,6 @@ class KafkaSource(KafkaTopics):
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
     ) -> Batch | None:
-        """Take the next offsets of a partition: its share, if the batch is that of several."""
         look, taken = self._deciding or self._alone(partition, prev_metadata)
         if partition in look.away:
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=look.away[partition])
@@ -106,7 +105,6 @@ class KafkaSource(KafkaTopics):
         )
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
-        """Why a batch has so many rows, in words."""
         assert self._deciding is not None
         look, _ = self._deciding
         there = sum(each.count for each in available(look, places, self.starting).values())

@@ -73,7 +73,6 @@ class KafkaTopics(PartitionedTransactionalSource):
         self._offsets: KafkaOffsets | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, as they were given."""
         arguments: dict[str, Any] = {"conn_id": self.conn_id, "topic": ",".join(self.topics), "kind": self.kind.value}
         if self.batch_size is not None:
             arguments |= self.batch_size.arguments()
@@ -85,11 +84,9 @@ class KafkaTopics(PartitionedTransactionalSource):
         return f"{type(self).__name__}({self.conn_id!r}, topic={','.join(self.topics)!r}{kind})"
 
     def connections(self) -> Mapping[str, str]:
-        """The one of Kafka."""
         return {self.conn_id: "kafka"}
 
     def close(self) -> None:
-        """Let go of the brokers; the next use connects again."""
         self._offsets = None
 
     # --- the rows ----------------------------------------------------------------------------------------------------
@@ -116,11 +113,9 @@ class KafkaTopics(PartitionedTransactionalSource):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Those of one partition."""
         return self.emit_batch(attempt, {partition: metadata}, spark)
 
     def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """See `Source.cause`."""
         if where := kafka_spark.misfit_in(error):
             return misfit(repr(self), where, attempt.txid)
         if kafka_spark.lacks_connector(error):

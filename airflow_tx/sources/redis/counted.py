@@ -98,7 +98,6 @@ class _Counted(MessageLog):
             )
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
-        """See `MessageLog.parts`."""
         self.check(client, rows)
         first, end = rows["from"], rows["from"] + rows["quantity"]
         return [{"from": at, "quantity": min(size, end - at)} for at in range(first, end, size)]
@@ -125,11 +124,9 @@ class NumberedMessages(_Counted):
         return f"messages under numbered keys ({self.key}{NEXT_WRITE})"
 
     def named(self, place: int | str) -> str:
-        """One message, for people."""
         return f"message {place} (key {self.key}{place})"
 
     def look(self, client: Any, place: Json) -> Look:
-        """See `MessageLog.look`."""
         cursor = None if place is None else self.cursor(place)
         names = [NEXT_WRITE, NEXT_READ if cursor is None else str(cursor.next - 1)]
         pipeline = client.pipeline(transaction=False)
@@ -149,7 +146,6 @@ class NumberedMessages(_Counted):
         return Look(cursor, max(end - cursor.next, 0), gone)
 
     def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
-        """See `MessageLog.take`."""
         cursor, end = look.place, look.place.next + look.available
         stop = min(cursor.next + count, end)
         if stop == cursor.next:
@@ -163,12 +159,10 @@ class NumberedMessages(_Counted):
         return self.taken(cursor, stop - cursor.next, last)
 
     def passed(self, client: Any, look: Look) -> None:
-        """Set NEXT_READ as the book does: to where the batch before this one ended."""
         if self.move_cursor:
             client.set(self.key + NEXT_READ, look.place.next)
 
     def check(self, client: Any, rows: Any) -> None:
-        """See `_Counted.check`."""
         first, end = rows["from"], rows["from"] + rows["quantity"]
         there, last = self._all_and_last(client, first, end)
         if not there:
@@ -178,7 +172,6 @@ class NumberedMessages(_Counted):
         self.check_last(rows, last)
 
     def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
-        """See `MessageLog.read`."""
         end = part["from"] + part["quantity"]
         for numbers in _pages(part["from"], end):
             messages = client.mget([self._key(number) for number in numbers])
@@ -189,7 +182,6 @@ class NumberedMessages(_Counted):
             yield from zip(numbers, messages, strict=True)
 
     def sizes(self, client: Any, look: Look) -> Sequence[int]:
-        """See `MessageLog.sizes`."""
         pipeline = client.pipeline(transaction=False)
         for number in range(look.place.next, look.place.next + sampled(look)):
             pipeline.strlen(self._key(number))
@@ -251,11 +243,9 @@ class ListedMessages(_Counted):
         return f"the list {self.key}"
 
     def named(self, place: int | str) -> str:
-        """One message, for people."""
         return f"message {place} of the list {self.key}"
 
     def look(self, client: Any, place: Json) -> Look:
-        """See `MessageLog.look`."""
         cursor = Cursor(0) if place is None else self.cursor(place)
         length, before = self._end_and(client, cursor.next - 1)
         if not length and not cursor.next:
@@ -264,7 +254,6 @@ class ListedMessages(_Counted):
         return Look(cursor, max(length - cursor.next, 0), gone)
 
     def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
-        """See `MessageLog.take`."""
         count = min(count, look.available)
         if not count:
             return None
@@ -274,7 +263,6 @@ class ListedMessages(_Counted):
         return self.taken(look.place, count, last)
 
     def check(self, client: Any, rows: Any) -> None:
-        """See `_Counted.check`."""
         end = rows["from"] + rows["quantity"]
         length, last = self._end_and(client, end - 1)
         if length < end:
@@ -283,7 +271,6 @@ class ListedMessages(_Counted):
         self.check_last(rows, last)
 
     def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
-        """See `MessageLog.read`."""
         end = part["from"] + part["quantity"]
         for numbers in _pages(part["from"], end):
             messages = client.lrange(self.key, numbers[0], numbers[-1])
@@ -293,7 +280,6 @@ class ListedMessages(_Counted):
             yield from zip(numbers, messages, strict=True)
 
     def sizes(self, client: Any, look: Look) -> Sequence[int]:
-        """See `MessageLog.sizes`."""
         first = look.place.next
         return [len(message) for message in client.lrange(self.key, first, first + sampled(look) - 1)]
 

@@ -99,11 +99,9 @@ class StreamMessages(MessageLog):
         return f"the stream {self.key}"
 
     def named(self, place: int | str) -> str:
-        """One entry, for people."""
         return f"entry {place} of the stream {self.key}"
 
     def look(self, client: Any, place: Json) -> Look:
-        """See `MessageLog.look`."""
         at = None if place is None else self._place(place)
         said = self._find(client, at.after if at else FIRST, "+", 0)
         if said is None:
@@ -119,7 +117,6 @@ class StreamMessages(MessageLog):
         return Look(replace(at, deleted=said.deleted), self._available(at, said), gone)
 
     def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
-        """See `MessageLog.take`."""
         at: StreamPlace = look.place
         taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
@@ -146,7 +143,6 @@ class StreamMessages(MessageLog):
         return taken, replace(at, after=to, read=None if at.read is None else at.read + taken), None
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
-        """See `MessageLog.parts`."""
         parts, found, to = [], 0, rows["after"]
         while True:
             said = self._find(client, to, rows["to"], size)
@@ -162,7 +158,6 @@ class StreamMessages(MessageLog):
         return parts
 
     def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
-        """See `MessageLog.read`."""
         found, after = 0, part["after"]
         while True:
             entries = client.xrange(self.key, f"({after}", part["to"], count=PAGE)
@@ -178,7 +173,6 @@ class StreamMessages(MessageLog):
             raise self.gone(f"of {part['quantity']} entries {between} of the stream {self.key} {found} are there")
 
     def sizes(self, client: Any, look: Look) -> Sequence[int]:
-        """See `MessageLog.sizes`."""
         entries = client.xrange(self.key, f"({look.place.after}", "+", count=sampled(look) or 1)
         return [sum(len(name) + len(value) for name, value in fields.items()) for _, fields in entries if fields]
 

@@ -78,7 +78,6 @@ class RedisListSource(RedisSource):
         )
 
     def own_arguments(self) -> dict[str, Any]:
-        """See `RedisSource.own_arguments`."""
         found: dict[str, Any] = {}
         if self.lists:
             found["lists"] = list(self.lists)
@@ -91,7 +90,6 @@ class RedisListSource(RedisSource):
         return found
 
     def log(self, database: Database, key: str) -> MessageLog:
-        """See `RedisSource.log`."""
         if self.lists:
             return ListedMessages(database, key)
         return NumberedMessages(database, key, self.move_cursor)

@@ -98,7 +98,6 @@ class RedisSource(PartitionedTransactionalSource):
         """The messages of one partition."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments; of connections only their ids."""
         arguments: dict[str, Any] = {"conn_id": list(self.conn_ids), **self.own_arguments(), "kind": self.kind.value}
         if self.databases:
             arguments["databases"] = list(self.databases)
@@ -113,15 +112,12 @@ class RedisSource(PartitionedTransactionalSource):
         return f"{type(self).__name__}({', '.join([repr(conn_id), *(f'{k}={v!r}' for k, v in shown.items())])})"
 
     def connections(self) -> Mapping[str, str]:
-        """Those that it was given."""
         return dict.fromkeys(self.conn_ids, "redis")
 
     def partitions(self) -> list[str]:
-        """Every connection, database and key, as they were given."""
         return list(self._places)
 
     def close(self) -> None:
-        """Give back connections; the next use opens them again."""
         while self._clients:
             self._clients.popitem()[1].close()
 
@@ -175,11 +171,9 @@ class RedisSource(PartitionedTransactionalSource):
         return taken
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
-        """Why a batch has so many rows, in words."""
         return self._asked.told(count, sum(self._available().values()))
 
     def backlog(self, position: Json) -> int | None:
-        """How many messages there are after `position`, as the servers say; None if one cannot be reached."""
         places = position if isinstance(position, dict) else {}
         try:
             return sum(self._look(name, places.get(name)).available for name in self._places)
@@ -275,7 +269,6 @@ class RedisSource(PartitionedTransactionalSource):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """See `emit_batch`, of one partition."""
         parts = self._parts(partition, metadata)
         return self._rows(parts) if spark is None else self._frame(spark, [parts])
 

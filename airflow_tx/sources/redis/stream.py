@@ -63,9 +63,7 @@ class RedisStreamSource(RedisSource):
         )
 
     def own_arguments(self) -> dict[str, Any]:
-        """See `RedisSource.own_arguments`."""
         return {"streams": list(self.streams)}
 
     def log(self, database: Database, key: str) -> MessageLog:
-        """See `RedisSource.log`."""
         return StreamMessages(database, key)

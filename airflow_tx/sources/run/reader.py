@@ -58,7 +58,6 @@ class ReaderSource(Source):
         self._key = self._whose = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments; the run is none of them, the rows of its batch say which part they are."""
         arguments = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -75,7 +74,6 @@ class ReaderSource(Source):
         return bound
 
     def of_key(self: _Self, key: str) -> _Self:
-        """The source of the part that a key names."""
         bound = copy(self)
         bound._key = key
         return bound

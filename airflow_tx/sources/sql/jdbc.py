@@ -137,17 +137,14 @@ class InUtc(Plain):
 
     @property
     def name(self) -> str:
-        """See `Plain.name`; Spark selects only what it needs of it."""
         times = [sa.cast(self.table.clause.c[name], sa.CHAR).label(text) for name, text in self._texts.items()]
         return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
 
     @property
     def columns(self) -> list[str]:
-        """See `Plain.columns`."""
         return [self._column(column) for column in self.table.columns]
 
     def predicate(self, rows: Range) -> str:
-        """See `Plain.predicate`; of the key itself, as an index has it."""
         return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
 
     def _column(self, name: str) -> str:

@@ -95,11 +95,9 @@ class SqliteSettling(Settling):
     """SQLite has one writer at a time: what it draws and what it commits is in one order."""
 
     def end(self, after: Key | None) -> Key | None:
-        """See `Settling.end`."""
         return self.newest(after, self.past())
 
     def drawn(self) -> int | None:
-        """The last id that AUTOINCREMENT gave; without it, ids of the last rows are given again once these are gone."""
         schema, _, name = self.table.name.rpartition(".")
         if schema:
             return None
@@ -116,7 +114,6 @@ class SqliteSettling(Settling):
         return 0 if newest is None else int(newest[0])
 
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
-        """See `Settling.earlier`; times are texts, in UTC unless they say otherwise."""
         found: sa.ColumnElement[bool] = sa.func.julianday(key) <= sa.func.julianday("now") - seconds / 86_400
         return found
 

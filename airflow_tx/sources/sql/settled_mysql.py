@@ -46,7 +46,6 @@ class MySqlSettling(Settling):
             self.connection.exec_driver_sql("UNLOCK TABLES")
 
     def drawn(self) -> int | None:
-        """The last id that AUTO_INCREMENT gave; that of another column says nothing about this order."""
         if not self._given_by_server():
             return None
         if self.connection.dialect.is_mariadb is False:  # type: ignore[attr-defined]
@@ -94,7 +93,6 @@ class MySqlSettling(Settling):
             )
 
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
-        """See `Settling.earlier`."""
         # The zone of our own session is UTC.
         now = "UTC_TIMESTAMP(6)" if kind == "instant" else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
         asked = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")

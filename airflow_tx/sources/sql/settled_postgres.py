@@ -91,21 +91,18 @@ class PostgresSettling(Settling):
         return end if end is None or self._over(sequence) else None
 
     def drawn(self) -> int | None:
-        """Where the sequence stands; None: there is none, or it was never used, or may not be looked at."""
         if self._sequence is None:
             return None
         found = self.connection.execute(sa.text(_DRAWN), {"id": self._sequence.id}).scalar()
         return None if found is None else int(found)
 
     def identity(self) -> str | None:
-        """The file of the sequence: TRUNCATE ... RESTART IDENTITY and ALTER SEQUENCE ... RESTART make a new one."""
         if self._sequence is None:
             return None
         found = self.connection.execute(sa.text(_FILE), {"id": self._sequence.id}).scalar()
         return None if found is None else str(found)
 
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
-        """See `Settling.earlier`."""
         zone = "" if kind == "instant" else "::timestamp"
         asked = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
         found: sa.ColumnElement[bool] = key <= self.connection.execute(asked, {"seconds": seconds}).scalar_one()

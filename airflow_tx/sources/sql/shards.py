@@ -44,7 +44,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         self._next: _Next | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
         arguments = {"conn_ids": self.conn_ids, "tables": self.tables, **self.arguments()}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -52,15 +51,12 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         return f"{type(self).__name__}({self.conn_ids!r}, tables={self.tables!r}, {self.shown()})"
 
     def connections(self) -> dict[str, str]:
-        """Those of its tables."""
         return dict.fromkeys(self.conn_ids, "postgres")
 
     def partitions(self) -> list[str]:
-        """Every table of every connection."""
         return list(self._places())
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """See `PartitionedTransactionalSource.decide`; before, find out how many rows each partition has."""
         asked = copy.copy(self)
         asked._next = _Next(self, position if isinstance(position, dict) else {})
         return PartitionedTransactionalSource.decide(asked, attempt, position)
@@ -76,7 +72,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         return following.take(partition)
 
     def told(self, count: int, places: Mapping[str, Json]) -> str:
-        """See `PartitionedTransactionalSource.told`."""
         following = self._next
         return self.limit.told(count, None) if following is None else following.told(count)
 
@@ -90,11 +85,9 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         return self.rows_of(self.shard_of(partition), metadata, spark)
 
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
-        """The rows between the same keys, as they are now; see `Shard.again`."""
         return self.shard_of(partition).again(rows)
 
     def backlog(self, position: Json) -> int:
-        """How many rows there are behind `position` in all partitions that can be reached."""
         places, rows = position if isinstance(position, dict) else {}, 0
         for partition in self.partitions():
             try:
@@ -104,7 +97,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         return rows
 
     def losses(self, position: Json) -> list[Loss]:
-        """See `SqlSource.losses`, of all partitions that can be reached."""
         places, losses = position if isinstance(position, dict) else {}, []
         for partition in self.partitions():
             try:

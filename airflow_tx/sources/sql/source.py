@@ -77,7 +77,6 @@ class SqlRows(Source):
         return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
 
     def sized(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
-        """See `Source.sized`; a copy gives back only what it has opened itself."""
         asked = copy.copy(self)
         asked._read = []
         if self.batch_size is not None:
@@ -85,7 +84,6 @@ class SqlRows(Source):
         return asked
 
     def close(self) -> None:
-        """Give back what Spark reads from; it cannot read any more then."""
         while self._read:
             self._read.pop().close()
 
@@ -136,7 +134,6 @@ class SqlSource(SqlRows, TransactionalSource):
         super().__init__(**options)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
         arguments = {"conn_id": self.conn_id, "table": self.table, **self.arguments()}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -144,7 +141,6 @@ class SqlSource(SqlRows, TransactionalSource):
         return f"{type(self).__name__}({self.conn_id!r}, table={self.table!r}, {self.shown()})"
 
     def connections(self) -> dict[str, str]:
-        """The one of its table."""
         return {self.conn_id: "postgres"}
 
     def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
@@ -174,15 +170,12 @@ class SqlSource(SqlRows, TransactionalSource):
         return self.rows_of(self._shard(), metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
-        """The rows between the same keys, as they are now; see `Shard.again`."""
         return self._shard().again(rows)
 
     def backlog(self, position: Json) -> int:
-        """How many rows there are behind `position`, also those that no batch may have yet."""
         return self._shard().backlog(position)
 
     def losses(self, position: Json) -> list[Loss]:
-        """The rows that came too late, and a table that begins anew."""
         found = self._shard().loss(position)
         return [] if found is None else [found]
 

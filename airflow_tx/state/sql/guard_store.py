@@ -58,7 +58,6 @@ class GuardStore(FencedStore):
         self._guard = _guard_table(self._schema)
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
-        """Besides raising the fence: make the table of the guards, while nothing is locked."""
         self._ensure_guard_table(connection)
         super().raise_fence(connection, grant)
 
@@ -116,7 +115,6 @@ class GuardStore(FencedStore):
         self.set_applied(connection)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        """Make the fence row and the txid of a guard of another name its own; it has none."""
         self._ensure_fence_table(connection)
         self._rename_fence(connection, f"guard:{place}")
         if self._has_table(connection, GUARD_TABLE):
@@ -124,7 +122,6 @@ class GuardStore(FencedStore):
             connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
 
     def clear(self, connection: Connection) -> None:
-        """Delete the fence row and the txid."""
         super().clear(connection)
         if self._has_table(connection, GUARD_TABLE):
             connection.execute(self._guard.delete().where(self._guard.c.guard == self._guard_name))

@@ -101,7 +101,6 @@ class MySql(Dialect):
         raise ConfigError(option=f"SqlState connection, {name}", value=value, remedy="Give whole seconds, such as 30.")
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
-        """The database, if none is given; in lower case where the server compares names so."""
         lower, current = connection.execute(sa.text("SELECT @@lower_case_table_names, DATABASE()")).one()
         if schema is None and current is None:
             raise ConfigError(
@@ -114,14 +113,12 @@ class MySql(Dialect):
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """On another connection, since DDL would commit the transaction."""
         with connection.engine.connect() as other:
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other
             other.commit()
 
     def create(self, connection: Connection, table: sa.Table) -> None:
-        """The index is made with the table: one made afterwards would wait for the first writers, or be forgotten."""
         text = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=connection.dialect)).rstrip()
         quote = connection.dialect.identifier_preparer.quote
         keys = "".join(f", INDEX ({', '.join(quote(c.name) for c in index.columns)})" for index in table.indexes)
@@ -130,7 +127,6 @@ class MySql(Dialect):
         connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """As in the catalog; a comment tells apart what has one type there and two here."""
         rows = connection.execute(
             sa.text(
                 "SELECT column_name, column_type, collation_name, column_comment, column_key "
@@ -145,56 +141,46 @@ class MySql(Dialect):
         return kinds, [name for name, *_, key in rows if key == "PRI"]
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
-        """Of a fixed length."""
         if kind == "text":
             return ExactText(KEY_LENGTH)
         return mysql.VARBINARY(KEY_LENGTH) if kind == "bytes" else self.types[kind]
 
     def comment(self, kind: str) -> str | None:
-        """The name of a type that shares its column type with another one."""
         return kind if kind in _COMMENTED else None
 
     def needs_digest(self, kinds: Sequence[str]) -> bool:
-        """An index takes 3072 bytes, and 4 of them for each character that a text may have."""
         sizes = {"text": 4 * KEY_LENGTH, "bytes": KEY_LENGTH, "numeric": 30}
         return sum(sizes.get(kind, 8) for kind in kinds) > _INDEX_BYTES
 
     # --- failures -------------------------------------------------------------------------------------------------
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        """Lock wait timeout, and a deadlock whose victim this session was."""
         return _code(error) in _LOCKED
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """By its number: the driver files nearly everything under OperationalError."""
         return error.connection_invalidated or _code(error) in _UNAVAILABLE
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        """In its own words: NOT (a <=> b)."""
         return sa.not_(a.op("<=>", is_comparison=True)(b))
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """An update that changes nothing; INSERT IGNORE would cut what does not fit."""
         key = next(iter(table.primary_key.columns))
         return mysql.insert(table).values(values).on_duplicate_key_update({key.name: table.c[key.name]})
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
-        """INSERT ... SELECT from one JSON document: thousands of rows in one statement."""
         select: Any = sa.select(*[sa.literal_column(read(kind, i)) for i, kind in enumerate(kinds)], *also.values())
         return mysql.insert(table).from_select(
             [*[column.name for column in columns], *also], select.select_from(source(kinds))
         )
 
     def given(self, insert: Any) -> Any:
-        """VALUES(column)."""
         return insert.inserted
 
     def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
-        """NULL for the chunk of a row that is not `allowed`: the column takes none, so the statement fails."""
         checked = [
             (name, sa.case((allowed, value), else_=sa.null()) if name == "tx_chunk" else value)
             for name, value in assignments
@@ -202,7 +188,6 @@ class MySql(Dialect):
         return insert.on_duplicate_key_update(checked)
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        """One statement, unless it would be too long for the server."""
         return sum(self._execute_part(connection, statement, part) for part in parts(connection, kinds, columns))
 
     def _execute_part(self, connection: Connection, statement: Any, part: tuple[int, str]) -> int:
@@ -216,7 +201,6 @@ class MySql(Dialect):
         return rows
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        """A join with a JSON document, which comes first: each of its rows is looked up in the primary key."""
         rows_source = source(keys.kinds)
         primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
         on = [sa.literal_column(read(kind, i)) == column for i, (kind, column) in primary]

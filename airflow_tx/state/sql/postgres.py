@@ -41,7 +41,6 @@ class Postgres(Dialect):
     }
 
     def engine(self, url: URL) -> Engine:
-        """READ COMMITTED whatever the server's default: the statement after a lock has to see what the holder wrote."""
         connect = (
             {"connect_timeout": 10} if "psycopg" in url.get_driver_name() and "connect_timeout" not in url.query else {}
         )
@@ -61,7 +60,6 @@ class Postgres(Dialect):
             )
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
-        """Where the search path finds the table, or would make it."""
         if schema is not None:
             return schema, name
         found = sa.text(
@@ -73,46 +71,38 @@ class Postgres(Dialect):
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """Under an advisory lock, to the end of the transaction: CREATE TABLE IF NOT EXISTS of two at once can fail."""
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('airflow_tx'))"))
         yield connection
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """As in the catalog."""
         inspector = sa.inspect(connection)
         columns = inspector.get_columns(table.name, schema=table.schema)
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
         return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        """lock_not_available and deadlock_detected."""
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
         return code in ("55P03", "40P01")
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """Texts by their characters, whatever the language of the database."""
         return sa.collate(a, "C") < sa.collate(b, "C") if kind == "text" else a < b
 
     def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        """json has no equality."""
         if isinstance(a.type, sa.JSON):
             return sa.cast(a, sa.Text).is_distinct_from(sa.cast(b, sa.Text))
         return a.is_distinct_from(b)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """INSERT ... ON CONFLICT DO NOTHING; it waits for another first writer to end."""
         return postgresql.insert(table).values(values).on_conflict_do_nothing()
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
-        """INSERT ... SELECT from arrays, one text parameter a column: thousands of rows in one statement."""
         source = self._source(columns)
         select = sa.select(*[source.c[column.name] for column in columns], *also.values())
         return postgresql.insert(table).from_select([*[column.name for column in columns], *also], select)
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        """One statement, unless it would be too long."""
         arrays, rows = self._arrays(kinds, columns), len(columns[0])
         if rows > 1 and sum(map(len, arrays.values())) > STATEMENT:
             halves = ([column[: rows // 2] for column in columns], [column[rows // 2 :] for column in columns])
@@ -120,7 +110,6 @@ class Postgres(Dialect):
         return connection.execute(statement, arrays).rowcount
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        """A join with arrays."""
         table, primary = keys.table, list(keys.table.primary_key.columns)
         source = self._source(primary)
         on = sa.and_(*[table.c[key.name] == source.c[key.name] for key in primary])

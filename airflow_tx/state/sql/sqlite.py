@@ -54,7 +54,6 @@ class Sqlite(Dialect):
     }
 
     def engine(self, url: URL) -> Engine:
-        """An engine whose transactions are real ones: the driver's own begin comes too late and skips DDL."""
         if url.database in (None, "", ":memory:") or "memory" in url.query.values():
             raise ConfigError(
                 option="SqlState url", value="an in-memory database", remedy="Use a file: sqlite:///path/to/file."
@@ -67,12 +66,10 @@ class Sqlite(Dialect):
         return engine
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
-        """In lower case, as SQLite compares names: A to Z only; no schema for the file itself."""
         lower = "".join(char.lower() if char.isascii() else char for char in name)
         return (None if schema is None or schema.lower() == "main" else schema), lower
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """As declared in the table."""
         rows = connection.execute(
             sa.text("SELECT name, type, pk FROM pragma_table_info(:name, :schema)"),
             {"name": table.name, "schema": table.schema or "main"},
@@ -81,7 +78,6 @@ class Sqlite(Dialect):
         return {name: sqlite_type(declared) for name, declared, _ in rows}, key
 
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
-        """An integer sum that overflows would silently become a float."""
         if kind != "bigint":
             return []
         return [
@@ -91,15 +87,12 @@ class Sqlite(Dialect):
         ]
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        """SQLITE_BUSY and SQLITE_LOCKED, as the driver words them."""
         return "is locked" in str(error.orig)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """Decimals are texts."""
         return sa.func.tx_less(a, b) if kind == "numeric" else a < b
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Not if it finds a statement wrong, which the driver files under the same class."""
         text = str(error.orig)
         return super().is_unavailable(error) and not (text.startswith("no such ") or "syntax error" in text)
 
@@ -114,20 +107,17 @@ class Sqlite(Dialect):
         return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """INSERT ... ON CONFLICT DO NOTHING."""
         return sqlite.insert(table).values(values).on_conflict_do_nothing()
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
-        """INSERT ... VALUES, one parameter a column: a prepared statement for all rows."""
         values: dict[str, Any] = {
             column.name: sa.bindparam(f"{PARAM}{i}", type_=column.type) for i, column in enumerate(columns)
         }
         return sqlite.insert(table).values({**values, **also})
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        """One executemany, given to the driver directly: SQLAlchemy's work per row would take longer than SQLite's."""
         compiled = statement.compile(dialect=connection.dialect)
         order = [int(name.removeprefix(PARAM)) for name in compiled.positiontup]
         ready = [self._bound(connection, kinds[i], columns[i]) for i in order]
@@ -141,7 +131,6 @@ class Sqlite(Dialect):
             raise
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        """A join with a list of values; more of them than a statement takes come in several."""
         quote, primary = connection.dialect.identifier_preparer, list(keys.table.primary_key.columns)
         named, rows, width = quote.format_table(keys.table), len(keys.values[0]), len(keys.values)
         on = " AND ".join(f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary))

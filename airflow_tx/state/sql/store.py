@@ -1,4 +1,4 @@
-"""The values of one state in one database: roll-back, and the upsert of thousands of keys at once. Source: protocol.md §7.
+"""A state's values in a database: roll-back, and the upsert of thousands of keys at once. Source: protocol.md §7.
 
 Values of which every aggregator is one that SQL can express take one statement for 10,000 keys; others take two: they
 are read, combined here and written back.
@@ -172,7 +172,6 @@ class SqlStore(FencedStore):
         return None if found is None else dict(found[1])
 
     def clear(self, connection: Connection) -> None:
-        """Delete the fence row and all values."""
         super().clear(connection)
         found = self._found(connection)
         if found is not None:
@@ -187,7 +186,6 @@ class SqlStore(FencedStore):
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
-        """Besides raising the fence: look for the table anew, since it may have been dropped."""
         self._facts.pop(KEY_TYPES, None)
         super().raise_fence(connection, grant)
 
@@ -195,7 +193,6 @@ class SqlStore(FencedStore):
         return KEY_TYPES in self._facts or self._has_table(connection, self._name)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Of an opaque state: every key that an outranked token of this txid wrote gets its value before that."""
         found = self._found(connection)
         if found is None or self.kind is not StateKind.OPAQUE:
             return

@@ -1,4 +1,4 @@
-"""A cache of stored values that is never older than the store. Source: trident-state seed (CachedMap), protocol.md §7."""
+"""A cache of values that is never older than the store. Source: trident-state seed (CachedMap), protocol.md §7."""
 
 from __future__ import annotations
 

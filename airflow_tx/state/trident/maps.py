@@ -197,7 +197,6 @@ class TransactionalMap(_Map[TransactionalValue[T], T]):
     _count: dict[Key, int]
 
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
-        """The updates of `txid` follow; those that are stored already will be skipped."""
         super().begin_commit(txid, **grant)
         self._count = {}
 

@@ -46,7 +46,6 @@ class LocalMariaDB(SqlServer):
         }
 
     def url(self, database: str = DATABASE) -> str:
-        """The SQLAlchemy URL of a database, with the password."""
         from sqlalchemy.engine import URL
 
         url = URL.create("mysql+pymysql", USER, PASSWORD, "127.0.0.1", self.port, database)

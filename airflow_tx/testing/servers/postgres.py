@@ -35,7 +35,6 @@ class LocalPostgres(SqlServer):
         self._fsync = fsync
 
     def url(self, database: str = "postgres") -> str:
-        """The SQLAlchemy URL of a database, with the password."""
         from sqlalchemy.engine import URL
 
         url = URL.create("postgresql+psycopg2", USER, PASSWORD, "127.0.0.1", self.port, database)

@@ -48,13 +48,11 @@ class LocalRedis(LocalServer):
         self.client().save()
 
     def kill(self) -> None:
-        """End the server as a crash would."""
         super().kill()
         if self._persistence == "none":
             (self.data_dir / "dump.rdb").unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Kill and start; what is there afterwards is up to the persistence."""
         self.kill()
         self.start()
 
