@@ -1,4 +1,4 @@
-"""How many requests a transaction sends to ZooKeeper: constant, whatever the txid., rule 10."""
+"""How many requests a transaction sends to ZooKeeper: constant, whatever the txid."""
 
 from __future__ import annotations
 
