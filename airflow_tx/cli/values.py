@@ -15,7 +15,7 @@ from airflow_tx.cli.context import command, paths_of, store_of
 from airflow_tx.errors import ConfigError, UnknownTransaction
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.state.api import FencedState, FenceRow, QueryableState
+from airflow_tx.state.api import Fence, FencedState, QueryableState
 from airflow_tx.state.column_types import CONVERT, from_plain
 
 _AS_JSON = ("bigint", "double", "boolean")
@@ -62,7 +62,7 @@ def _dag_id(args: Namespace) -> str:
     return record.dag_id
 
 
-def _last(name: str, fence: FenceRow | None) -> str:
+def _last(name: str, fence: Fence | None) -> str:
     if fence is None:
         return f"State {name}: no transaction noted"
     return f"State {name}: {'' if fence.applied else 'in the middle of '}transaction {fence.token.txid}"

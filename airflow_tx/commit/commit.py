@@ -260,7 +260,7 @@ class Commit:
             return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
         for state, fence in fences.items():
             if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
-                last = grant.last.get(state, "nothing")
+                last = grant.last_txids.get(state, "nothing")
                 return LedgerBehind(
                     state=state, topology=grant.topology, found=fence.token.txid, expected=last, txid=grant.txid
                 )

@@ -153,7 +153,7 @@ class PhaseTurn(PhasePart):
         return {
             "token": grant.token.to_json(),
             "incarnation": grant.incarnation,
-            "last": dict(grant.last),
+            "last": dict(grant.last_txids),
             "healed": list(self.healed),
         }
 

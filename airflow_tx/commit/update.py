@@ -25,7 +25,8 @@ class Update:
     """The output of a task, added to a state.
 
     :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
-    :param writers: "worker", "spark", or "auto"; a number of rows: as "auto", and large from there on.
+    :param writers: "worker", "spark", or "auto".
+    :param spark_from_rows: from how many rows on "auto" means Spark; None: what the package takes for large.
     :param spark: by which Spark; None: by the one that the task of `input` uses.
     :param new_values: the output of the committer that its new values become; None: nobody asks for them.
     :param allow_empty: a task that gives nothing has no rows; without it, it has forgotten to give them.
@@ -33,7 +34,8 @@ class Update:
 
     input: Any
     state: FencedState
-    writers: str | int = "auto"
+    writers: str = "auto"
+    spark_from_rows: int | None = None
     spark: str | None = None
     new_values: str | None = None
     allow_empty: bool = False
@@ -48,7 +50,8 @@ def persistent_aggregate(
     input: Any,
     *,
     state: Any,
-    writers: str | int = "auto",
+    writers: str = "auto",
+    spark_from_rows: int | None = None,
     spark: str | None = None,
     new_values: str | None = None,
     allow_empty: bool = False,
@@ -60,20 +63,23 @@ def persistent_aggregate(
         state with a reducer, rows: several a key, in their order.
     :param state: such as `SqlState`.
     :param writers: who writes: "worker", the process of the commit task; "spark", executors of Spark, each its own
-        keys; "auto", Spark from 500,000 rows or 256 MiB on, if the output is staged by one task, the state takes
-        parallel writers (SQLite does not) and there is a Spark. A number: as "auto", from that many rows on.
+        keys; "auto", Spark if the output is large and staged by one task, the state takes parallel writers (SQLite
+        does not) and there is a Spark.
+    :param spark_from_rows: from how many rows on the output is large; None: from 500,000 rows or 256 MiB on.
     :param spark: a connection of type spark or spark_connect, a master such as "local[4]" or "spark://host:7077", or
         "sc://host:port"; by default the connection of the task that emitted the output.
     :param new_values: a name: the keys of the batch, with the values that they have after the commit, become an output
         of the committer, ``commit.output["name"]`` (Trident's newValuesStream).
     :param allow_empty: take a task that returns None, or emits nothing, for one that has no rows. Otherwise its commit
         is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
-    :raises ConfigError: `writers`, `spark` or `new_values` cannot be used.
+    :raises ConfigError: `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
     """
-    known = writers in ("auto", "worker", "spark") if isinstance(writers, str) else writers > 0
-    if not known:
-        remedy = 'Use "auto", "worker", "spark", or the number of rows from which on Spark writes.'
+    if writers not in ("auto", "worker", "spark"):
+        remedy = 'Use "auto", "worker", "spark"; from how many rows on Spark writes, spark_from_rows= says.'
         raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
+    if spark_from_rows is not None and (spark_from_rows < 1 or writers != "auto"):
+        remedy = 'Use a number of rows from 1, with writers="auto".'
+        raise ConfigError(option="persistent_aggregate(spark_from_rows=)", value=spark_from_rows, remedy=remedy)
     if spark is not None and ";" in spark:
         remedy = "Parameters may be secret, and a DAG file is not: make a connection of type spark_connect of it."
         raise ConfigError(option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy)
@@ -82,7 +88,7 @@ def persistent_aggregate(
         if not isinstance(state, QueryableState) or not hasattr(state.columns, "composites"):
             remedy = f"{type(state).__name__} cannot be asked for the values of keys, so it has none to give."
             raise ConfigError(option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy)
-    return Update(input, state, writers, spark, new_values, allow_empty)
+    return Update(input, state, writers, spark_from_rows, spark, new_values, allow_empty)
 
 
 def partition_persist(

@@ -185,8 +185,8 @@ def spark_of(update: Update, rows: Rows) -> str | None:
 
 
 def _is_large(update: Update, rows: StagedRows) -> bool:
-    if isinstance(update.writers, int):
-        return len(rows) >= update.writers
+    if update.spark_from_rows is not None:
+        return len(rows) >= update.spark_from_rows
     return len(rows) >= LARGE_ROWS or rows.size >= LARGE_BYTES
 
 

@@ -99,7 +99,7 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: Place | Non
                 cloudpickle.register_pickle_by_value(sys.modules[name])
                 stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
         # A write compares the token; what the batch was is known to the fence already.
-        told = (state, replace(grant, last={}, batch="null"), schema.serialize().to_pybytes(), place)
+        told = (state, replace(grant, last_txids={}, batch="null"), schema.serialize().to_pybytes(), place)
         sealed: bytes = cloudpickle.dumps(told)
         return sealed
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         StoredReducer,
         Sum,
     )
-    from airflow_tx.state.api import FencedState, FenceRow, Grant, QueryableState, State, StateKind
+    from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, State, StateKind
     from airflow_tx.state.delta.state import DeltaState
     from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
     from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         QueryFunction,
         StateFactory,
         StateUpdater,
-        fixed_map,
+        StaticState,
         new_values_stream,
         state_query,
     )
@@ -64,7 +64,7 @@ _HOME = {
     "CombinerValueUpdater": "trident.updaters",
     "CompositeAggregator": "aggregators",
     "Count": "aggregators",
-    "FenceRow": "api",
+    "Fence": "api",
     "FencedState": "api",
     "First": "aggregators",
     "Grant": "api",
@@ -96,7 +96,7 @@ _HOME = {
     "TransactionalMap": "trident.maps",
     "TransactionalValue": "trident.values",
     "ValueUpdater": "trident.updaters",
-    "fixed_map": "query",
+    "StaticState": "query",
     "new_values_stream": "query",
     "state_query": "query",
 }
@@ -113,7 +113,7 @@ __all__ = [
     "CompositeAggregator",
     "Count",
     "DeltaState",
-    "FenceRow",
+    "Fence",
     "FencedState",
     "First",
     "Grant",
@@ -146,12 +146,12 @@ __all__ = [
     "StateFactory",
     "StateKind",
     "StateUpdater",
+    "StaticState",
     "StoredReducer",
     "Sum",
     "TransactionalMap",
     "TransactionalValue",
     "ValueUpdater",
-    "fixed_map",
     "new_values_stream",
     "state_query",
 ]

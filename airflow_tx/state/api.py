@@ -33,7 +33,7 @@ class Grant:
     :param topology: name of the topology, for messages.
     :param incarnation: uuid of this life of the ledger.
     :param token: outranks every earlier grant.
-    :param last: per state name, the last txid that became final in it; a state without entry is new to this ledger.
+    :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
     :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
     :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
         the fence so that a lost ledger can be rebuilt from the state.
@@ -42,7 +42,7 @@ class Grant:
     topology: str
     incarnation: str
     token: Token
-    last: Mapping[str, int]
+    last_txids: Mapping[str, int]
     batch: str = "null"
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
 
@@ -64,7 +64,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class FenceRow:
+class Fence:
     """What a store remembers of the last grant that raised its fence.
 
     :param incarnation: the life of the ledger that gave it.
@@ -123,7 +123,7 @@ class FencedState(Protocol):
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         """`raise_fence` and `write` in one store transaction, for a topology with this one state."""
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import FenceRow, Grant
+from airflow_tx.state.api import Fence, Grant
 
 
-def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = False) -> FenceRow:
+def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = False) -> Fence:
     """The fence after `grant` has raised it: identity, rank and continuity checked, in this order.
 
     :param stored: the fence as read under an exclusive lock.
@@ -20,11 +20,11 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = F
     :raises FenceOutranked: a later grant has raised it.
     :raises StateError: this very grant has raised it for a state of another name.
     """
-    last = grant.last.get(state)
+    last = grant.last_txids.get(state)
     if stored is None:
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
-        return FenceRow(grant.incarnation, grant.token, False, grant.batch, state, there)
+        return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
     if stored.incarnation != grant.incarnation:
         raise FenceForeign(
             state=state,
@@ -42,10 +42,10 @@ def raised(stored: FenceRow | None, grant: Grant, *, state: str, there: bool = F
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
         return replace(stored, wrote=there)
-    return FenceRow(grant.incarnation, grant.token, False, grant.batch, state, there)
+    return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
 
 
-def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
+def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
     """Refuse a write unless the fence holds exactly this grant; read the fence under a shared lock.
 
     :raises FenceOutranked: it holds another one.
@@ -55,17 +55,17 @@ def check_write(stored: FenceRow | None, grant: Grant, *, state: str) -> None:
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
 
 
-def accepted(stored: FenceRow, grant: Grant, *, state: str) -> bool:
+def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
     """Whether a repair has accepted what the state holds since this fence was raised."""
-    return grant.last.get(state) is None and stored.token.generation < grant.token.generation
+    return grant.last_txids.get(state) is None and stored.token.generation < grant.token.generation
 
 
-def applied(stored: FenceRow) -> FenceRow:
+def applied(stored: Fence) -> Fence:
     """The fence once all updates of its grant are in the store."""
     return replace(stored, applied=True)
 
 
-def _check_rank(stored: FenceRow, grant: Grant, *, state: str) -> None:
+def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
     found, mine = stored.token, grant.token
     if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
         return  # the checks that follow word this better: the ledger is behind, or the writer is
@@ -78,7 +78,7 @@ def _is_another(found: Token, mine: Token) -> bool:
     return found.txid == mine.txid and found.birth != mine.birth
 
 
-def _check_birth(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
+def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
     """Attempts, epochs and generations of two transactions with one txid say nothing about each other."""
     found, known = stored.token, grant.births.get(state)
     if found.birth == known:
@@ -91,7 +91,7 @@ def _check_birth(stored: FenceRow, grant: Grant, last: int | None, *, state: str
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
 
 
-def _check_one_update(stored: FenceRow, *, state: str) -> None:
+def _check_one_update(stored: Fence, *, state: str) -> None:
     """The second update would start from what was there before the first, as if it replaced it."""
     if stored.state not in ("", state):
         raise StateError(
@@ -101,7 +101,7 @@ def _check_one_update(stored: FenceRow, *, state: str) -> None:
         )
 
 
-def _check_continuity(stored: FenceRow, grant: Grant, last: int | None, *, state: str) -> None:
+def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
     found = stored.token.txid
     # What is final lies before what is granted: a fence that matched a later `last` would go down.
     if found == grant.txid or (found == last and found < grant.txid):

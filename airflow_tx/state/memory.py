@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, StateKind
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Row
 from airflow_tx.state.definition import checked_columns, fenced_kind, shown
@@ -26,7 +26,7 @@ from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 Stored = OpaqueValue[Row] | TransactionalValue[Row]
 V = TypeVar("V")
-Snapshot = tuple[FenceRow | None, frozenset[tuple[Row, Stored]]]
+Snapshot = tuple[Fence | None, frozenset[tuple[Row, Stored]]]
 
 # One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
 _LOCK = threading.RLock()
@@ -65,7 +65,7 @@ class MemoryDatabase:
     :param rows: per key the tuple of its values, with their writer.
     """
 
-    fence: FenceRow | None = None
+    fence: Fence | None = None
     rows: dict[Row, Stored] = field(default_factory=dict)
 
     def snapshot(self) -> Snapshot:
@@ -149,7 +149,7 @@ class MemoryState:
             self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
         return len(checked)
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
         return self.database.fence
 
@@ -222,7 +222,7 @@ class MemoryState:
 
     def _put(
         self,
-        raised: FenceRow | None,
+        raised: Fence | None,
         rows: dict[Row, Stored],
         grant: Grant,
         checked: list[Row],

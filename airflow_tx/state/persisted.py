@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import FencedState, FenceRow, Grant, State, StateKind, may_hold
+from airflow_tx.state.api import Fence, FencedState, Grant, State, StateKind, may_hold
 from airflow_tx.state.query import StateUpdater, update
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class PersistedState:
         """Whether it may have something of a transaction; a state that has no method `holds` may."""
         return may_hold(self.state, txid)
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """None."""
         return None
 

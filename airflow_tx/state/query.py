@@ -90,7 +90,7 @@ def state_query(
     not, and values of a transaction that is being committed may still change.
 
     :param rows: read as they are needed: `batch_size` of them are in memory.
-    :param state: any state of this package, a map, or one of your own; one that nobody updates (`fixed_map`, or a
+    :param state: any state of this package, a map, or one of your own; one that nobody updates (`StaticState`, or a
         table that was filled by hand) is a static state.
     :param query: None: `MapGet()`.
     :param batch_size: how many rows are asked about at once.
@@ -206,29 +206,24 @@ class MapGet:
             ) from None
 
 
-class FixedMap:
-    """Values by key that nobody updates: a static state. Made by `fixed_map`."""
+class StaticState:
+    """Holds values by key that nobody updates (Trident's newStaticState).
+
+        names = StaticState({"AA": "American", "UA": "United"})
+        state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
+
+    :param values: value by key; a tuple is a key of several columns.
+    """
 
     def __init__(self, values: Mapping[Any, Any]) -> None:
         self._found = {as_key(key): value for key, value in values.items()}
 
     def __repr__(self) -> str:
-        return f"fixed_map({len(self._found)} keys)"
+        return f"StaticState({len(self._found)} keys)"
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
         """The value of each key; None: there is none."""
         return [self._found.get(as_key(key)) for key in keys]
-
-
-def fixed_map(values: Mapping[Any, Any]) -> FixedMap:
-    """A static state of what is known beforehand (Trident's newStaticState).
-
-        names = fixed_map({"AA": "American", "UA": "United"})
-        state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
-
-    :param values: value by key; a tuple is a key of several columns.
-    """
-    return FixedMap(values)
 
 
 def asked(

@@ -15,7 +15,7 @@ from airflow_tx.errors import FenceOutranked, OutputChanged, StateBehind, StateE
 from airflow_tx.failpoints import FailpointError
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import Aggregator, Count, First, Last, Max, Min, Sum
-from airflow_tx.state.api import FenceRow
+from airflow_tx.state.api import Fence
 from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
@@ -193,7 +193,7 @@ def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_r
     Path(go_on).touch()
     assert raised() is None
     assert landed == [False]
-    assert state.fence() == FenceRow(new.incarnation, new.token, True, new.batch)
+    assert state.fence() == Fence(new.incarnation, new.token, True, new.batch)
     with pytest.raises(FenceOutranked):
         late.write(old, rows({"b": 1}))
     assert totals(state) == {"a": 1}
@@ -210,7 +210,7 @@ def test_two_grants_that_raise_at_once_end_in_order(spark: SparkSession, path: s
     assert failures[1] is None
     assert failures[0] is None or isinstance(failures[0], FenceOutranked)
     assert totals(opened(spark, path)) == {"a": 1}
-    assert opened(spark, path).fence() == FenceRow(new.incarnation, new.token, True, new.batch)
+    assert opened(spark, path).fence() == Fence(new.incarnation, new.token, True, new.batch)
 
 
 @pytest.mark.long

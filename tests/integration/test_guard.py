@@ -20,7 +20,7 @@ from airflow_tx.errors import (
     StateError,
     StateOutcomeUnknown,
 )
-from airflow_tx.state.api import FencedState, FenceRow, Grant
+from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.state.sql.guard import SqlGuard, Statements
 from airflow_tx.state.sql.guard_store import GuardStore
 from airflow_tx.testing.suites.state_suite import Grants
@@ -72,7 +72,7 @@ def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
             state.raise_fence(grant)
             assert state.write(grant, ROWS) == 2
             assert state.last_txid() == txid
-            assert state.fence() == FenceRow(grant.incarnation, grant.token, True, grant.batch)
+            assert state.fence() == Fence(grant.incarnation, grant.token, True, grant.batch)
         grants.final(grant, state)
     assert _there(url, table) == [(1, "man", 2), (1, "dog", 1), (2, "man", 2), (2, "dog", 1)]
     assert query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
@@ -93,7 +93,7 @@ def test_a_paused_older_writer_that_wakes_up_after_the_next_transaction_writes_n
             with pytest.raises((FenceOutranked, LedgerBehind)):
                 use(zombie, old, late)
     assert _there(url, table) == [(1, "man", 2), (2, "dog", 1)]
-    assert (state.last_txid(), state.fence()) == (2, FenceRow(grants.incarnation, following.token, True))
+    assert (state.last_txid(), state.fence()) == (2, Fence(grants.incarnation, following.token, True))
 
 
 @every_use

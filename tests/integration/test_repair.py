@@ -41,7 +41,7 @@ from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
-from airflow_tx.state.api import FenceRow, StateKind, may_hold
+from airflow_tx.state.api import Fence, StateKind, may_hold
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -670,7 +670,7 @@ def test_states_that_do_not_fit_together_are_refused(
 
 @pytest.mark.parametrize("batch", ["null", "", "[]", '{"rows":1}'])
 def test_a_fence_without_a_batch_is_never_taken_for_the_beginning(batch: str) -> None:
-    fence = FenceRow("i", Token(1, 3, 1, 1, "n"), True, batch)
+    fence = Fence("i", Token(1, 3, 1, 1, "n"), True, batch)
     with pytest.raises(UnreadableRecord, match=r"the fence of state 'a\.totals'"):
         Held.of("a.totals", undoable=True, fence=fence)
 

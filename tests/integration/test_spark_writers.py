@@ -229,9 +229,9 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
 ) -> None:
     url = secret_url(postgres)
     state = state_of(url)
-    committed(numbers, "r1", table(), state, writers=KEYS, spark=server.url)
+    committed(numbers, "r1", table(), state, spark_from_rows=KEYS, spark=server.url)
     dies = failpoints.arm("spark.after_chunk", "kill", chunk=3)
-    committed(numbers, "r2", table(), state, writers=KEYS, spark=server.url)
+    committed(numbers, "r2", table(), state, spark_from_rows=KEYS, spark=server.url)
     assert dies.reached
     assert content(url) == expected
     assert Watch(SECRET, server.folder).files() == []
@@ -375,7 +375,7 @@ def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) ->
         run.commit(update(state, writers="spark", spark="local[1]"))
     again = numbers.begin("r1")
     again.emit(table())
-    assert again.commit(update(state, writers=1, spark="local[1]")) is None
+    assert again.commit(update(state, spark_from_rows=1, spark="local[1]")) is None
     assert sum(row["n"] for row in state.read()) == sum(range(KEYS))
 
 

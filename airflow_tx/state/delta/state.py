@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, StateKind
 from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 from airflow_tx.state.delta.rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
 from airflow_tx.state.query import asked
@@ -148,7 +148,7 @@ class DeltaState:
         """`raise_fence` and `write` of all rows in one commit of the table."""
         return self._change(grant, rows, raising=True, chunk=0, complete=True)
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._table.look().row
 
@@ -354,7 +354,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError, OSError
 
 
-def _may_have(found: FenceRow, grant: Grant) -> bool:
+def _may_have(found: Fence, grant: Grant) -> bool:
     """Rows of this transaction may be there: it held the fence, or a repair has begun to count anew."""
     return found.token.txid == grant.txid or found.token.generation != grant.token.generation
 

@@ -21,7 +21,7 @@ from typing import Any
 from airflow_tx.errors import StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import FenceRow
+from airflow_tx.state.api import Fence
 from airflow_tx.state.arrow import from_arrow, to_arrow
 from airflow_tx.state.delta.rows import DDL, FENCE, VALUE, Change, DeltaRows
 
@@ -63,7 +63,7 @@ class Held:
     """
 
     exists: bool
-    row: FenceRow | None = None
+    row: Fence | None = None
     number: int = 0
     definition: Mapping[str, Any] | None = None
     operation: str = ""
@@ -118,7 +118,7 @@ class DeltaTable:
             self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
             return self.rows(types, "tx_key IN (SELECT tx_key FROM tx_keys)")
 
-    def merge(self, held: Held, row: FenceRow, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]) -> bool:
+    def merge(self, held: Held, row: Fence, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]) -> bool:
         """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
 
         :return: False: something has; nothing of this is there.
@@ -243,7 +243,7 @@ class DeltaTable:
         if kept.get("forgotten"):
             return Held(True, None, kept["number"])
         token = Token.from_json(kept["token"])
-        row = FenceRow(kept["incarnation"], token, kept["applied"], kept["batch"], kept["state"])
+        row = Fence(kept["incarnation"], token, kept["applied"], kept["batch"], kept["state"])
         return Held(True, row, kept["number"], kept["definition"], kept["operation"])
 
     def _failure(self, error: Exception) -> StateError:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.errors import FenceOutranked, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
-from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, StateKind
 from airflow_tx.state.base import Addressed
 from airflow_tx.state.redis.connection import RedisServer, opened
 from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
@@ -29,7 +29,7 @@ class Held:
     :param schema: the text that describes the columns, if there is one.
     """
 
-    row: FenceRow | None
+    row: Fence | None
     identity: str
     schema: bytes | None
 
@@ -38,7 +38,7 @@ class Held:
         return self.row is not None and self.row.token.txid == txid
 
 
-def identity(row: FenceRow | Grant) -> str:
+def identity(row: Fence | Grant) -> str:
     """A grant as the scripts compare it."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
@@ -69,19 +69,19 @@ class RedisFence:
         row = self._row(fields) if fields else None
         return Held(row, "" if row is None else identity(row), schema)
 
-    def raised(self, held: Held, grant: Grant) -> FenceRow:
+    def raised(self, held: Held, grant: Grant) -> Fence:
         """The fence after `grant` has raised it.
 
         :raises StateError: see `fence.raised`; and StateBehind if the server lost a part of what was committed.
         """
-        found, last = held.row, grant.last.get(self._state)
+        found, last = held.row, grant.last_txids.get(self._state)
         row = fence.raised(found, grant, state=self._state)
         if found is not None and found.token.txid == last != grant.txid and not found.applied:
             # Redis writes to its disk later than it answers: the raise may be there, and the values lost.
             raise self._behind(grant, f"{last}, without all of its updates")
         return row
 
-    def raise_calls(self, held: Held, row: FenceRow, grant: Grant) -> list[Call]:
+    def raise_calls(self, held: Held, row: Fence, grant: Grant) -> list[Call]:
         """What raises it."""
         token = row.token
         # What a repair has accepted need not be whole.
@@ -133,10 +133,10 @@ class RedisFence:
         )
 
     def _behind(self, grant: Grant, found: str) -> StateBehind:
-        expected = grant.last.get(self._state, "nothing")
+        expected = grant.last_txids.get(self._state, "nothing")
         return StateBehind(state=self._state, topology=grant.topology, expected=expected, found=found)
 
-    def _row(self, fields: Mapping[str, str]) -> FenceRow:
+    def _row(self, fields: Mapping[str, str]) -> Fence:
         if fields.get("format") != str(FORMAT):
             raise StateError(
                 state=self._state,
@@ -145,7 +145,7 @@ class RedisFence:
             )
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
         token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
-        return FenceRow(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
+        return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
 
 
 class FencedInRedis(Addressed[RedisFence]):
@@ -154,7 +154,7 @@ class FencedInRedis(Addressed[RedisFence]):
     prefix: str
     kind: StateKind
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
         return self._fence.look().row
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.errors import StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
-from airflow_tx.state.api import FenceRow, Grant
+from airflow_tx.state.api import Fence, Grant
 from airflow_tx.state.sql.dialects import dialect_of
 from airflow_tx.state.sql.schema import (
     BIRTH,
@@ -93,7 +93,7 @@ class FencedStore:
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
-    def read_fence(self, connection: Connection, *, lock: str | None = None) -> FenceRow | None:
+    def read_fence(self, connection: Connection, *, lock: str | None = None) -> Fence | None:
         """The fence row, locked until the transaction ends.
 
         :param lock: "update", "share" or None.
@@ -170,7 +170,7 @@ class FencedStore:
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
-    def _read(self, connection: Connection, lock: str | None) -> tuple[FenceRow, str | None] | None:
+    def _read(self, connection: Connection, lock: str | None) -> tuple[Fence, str | None] | None:
         if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
         query = sa.select(*self._fence_columns(connection)).where(self._fence.c.state == self._identity)
@@ -187,7 +187,7 @@ class FencedStore:
         own = (row["nonce"], row.get(BIRTH) or "")
         token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
         of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
-        return FenceRow(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
+        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
 
     def _check_definition(self, stored: str | None) -> None:
         """A value that one aggregator made means nothing to another: a sum is no maximum."""
@@ -204,7 +204,7 @@ class FencedStore:
     def _update_fence(self, connection: Connection, values: Mapping[str, Any]) -> None:
         connection.execute(self._fence.update().where(self._fence.c.state == self._identity).values(**values))
 
-    def _fence_values(self, row: FenceRow) -> dict[str, Any]:
+    def _fence_values(self, row: Fence) -> dict[str, Any]:
         of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
         of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True), WROTE: row.wrote}
         of_the_grant = {"incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}

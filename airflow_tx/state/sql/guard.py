@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, StateKind
 from airflow_tx.state.base import Addressed
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class SqlGuard(Addressed["GuardStore"]):
         """Whether the statements of a transaction ran, or some of them."""
         return self.last_txid() == txid
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import FenceRow, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, StateKind
 from airflow_tx.state.base import Addressed
 from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 
@@ -133,7 +133,7 @@ class SqlState(Addressed["SqlStore"]):
         with self._store.transaction(reading=True) as connection:
             return self._store.holds(connection, txid)
 
-    def fence(self) -> FenceRow | None:
+    def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)

@@ -26,7 +26,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import Aggregator, Avg, Sum
-from airflow_tx.state.api import FenceRow, Grant, QueryableState
+from airflow_tx.state.api import Fence, Grant, QueryableState
 from airflow_tx.testing.suites.state_values import (
     EXAMPLES,
     Grants,
@@ -89,7 +89,7 @@ class StateSuite(ValueSuite):
     def test_the_fence_holds_the_grant_that_raised_it(self, make_state: MakeState, grants: Grants, kind: str) -> None:
         grant = grants(1)
         make_state(kind).raise_fence(grant)
-        assert make_state(kind).fence() == FenceRow(grant.incarnation, grant.token, False, grant.batch)
+        assert make_state(kind).fence() == Fence(grant.incarnation, grant.token, False, grant.batch)
 
     @both_kinds
     def test_the_fence_says_when_all_updates_of_its_grant_are_in(
@@ -138,7 +138,7 @@ class StateSuite(ValueSuite):
             with pytest.raises(FenceOutranked):
                 use(zombie, old, late)
         assert totals(state) == before
-        assert state.fence() == FenceRow(new.incarnation, new.token, True, new.batch)
+        assert state.fence() == Fence(new.incarnation, new.token, True, new.batch)
 
     @both_kinds
     @every_use
@@ -406,7 +406,7 @@ class StateSuite(ValueSuite):
     ) -> None:
         state, grant = make_state(kind), grants(1)
         assert state.raise_and_write(grant, []) == 0
-        assert state.fence() == FenceRow(grant.incarnation, grant.token, True, grant.batch)
+        assert state.fence() == Fence(grant.incarnation, grant.token, True, grant.batch)
         grants.final(grant, state)
         grants.commit(2, state, {"a": 1})
         assert totals(state) == {"a": 1}

@@ -18,7 +18,7 @@ with DAG("big_counts", schedule=None, max_active_runs=16):
         CommitOperator(
             task_id="commit",
             updates=[
-                persistent_aggregate(counts.output["each"], state=each, writers=1),
+                persistent_aggregate(counts.output["each"], state=each, spark_from_rows=1),
                 persistent_aggregate(counts.output["counts"], state=parity, writers="spark", spark="local[1]"),
             ],
         )

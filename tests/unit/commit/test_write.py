@@ -54,7 +54,7 @@ def update(state: Any = POSTGRES, conn_id: str | None = "spark_default", **how: 
 def test_large_output_is_for_spark_and_small_output_for_the_worker(area: StagingArea) -> None:
     assert spark_of(update(), staged(area, 10)) == "spark_default"
     assert spark_of(update(), staged(area, 9)) is None
-    assert spark_of(update(writers=9), staged(area, 9)) == "spark_default"
+    assert spark_of(update(spark_from_rows=9), staged(area, 9)) == "spark_default"
 
 
 def test_the_choice_can_be_overridden(area: StagingArea) -> None:
@@ -87,10 +87,17 @@ def test_spark_that_cannot_write_is_refused(
     assert spark_of(update(state, conn_id, writers="spark"), []) is None
 
 
-@pytest.mark.parametrize("writers", ["executors", 0, -1])
-def test_unknown_writers_are_refused_when_the_dag_is_parsed(writers: Any) -> None:
+def test_unknown_writers_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ConfigError, match='Use "auto", "worker", "spark"'):
-        update(writers=writers)
+        update(writers="executors")
+
+
+@pytest.mark.parametrize(
+    "how", [{"spark_from_rows": 0}, {"spark_from_rows": -1}, {"spark_from_rows": 9, "writers": "worker"}]
+)
+def test_a_number_of_rows_that_means_nothing_is_refused_when_the_dag_is_parsed(how: Any) -> None:
+    with pytest.raises(ConfigError, match='Use a number of rows from 1, with writers="auto"'):
+        update(**how)
 
 
 def test_an_address_with_parameters_is_refused_and_not_shown() -> None:
@@ -138,7 +145,7 @@ def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_
 def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_rows(area: StagingArea) -> None:
     state = MemoryState("users", keys=[], values={"balance": Balance(), "n": Count()})
     rows = staged(area, 9, state)
-    assert spark_of(update(state, writers=1), rows) is None
+    assert spark_of(update(state, spark_from_rows=1), rows) is None
     grant = Grants()(1)
     state.raise_fence(grant)
     with pytest.raises(StateError, match="step"):  # the rows have none

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state import FenceRow, Grant
+from airflow_tx.state import Fence, Grant
 from airflow_tx.state.fence import applied, check_write, raised
 
 
-def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> FenceRow:
-    return FenceRow("here", Token(generation, txid, attempt, epoch, nonce, birth), False, "old")
+def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> Fence:
+    return Fence("here", Token(generation, txid, attempt, epoch, nonce, birth), False, "old")
 
 
 def _grant(
@@ -50,8 +50,8 @@ def _grant(
         (_row(1, 2), _grant(2, 2, last=1, birth="c", known="")),  # the same, seen by a rebuilt ledger
     ],
 )
-def test_a_grant_that_follows_raises_the_fence(stored: FenceRow | None, grant: Grant) -> None:
-    assert raised(stored, grant, state="s") == FenceRow("here", grant.token, False, "new")
+def test_a_grant_that_follows_raises_the_fence(stored: Fence | None, grant: Grant) -> None:
+    assert raised(stored, grant, state="s") == Fence("here", grant.token, False, "new")
 
 
 def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> None:
@@ -72,7 +72,7 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(1, 3), _grant(1, 2, last=1), LedgerBehind),
         (_row(1, 1), _grant(1, 2), LedgerBehind),
         (_row(1, 2), _grant(1, 1, last=2), LedgerBehind),
-        (FenceRow("elsewhere", Token(1, 1, 1, 1, "n")), _grant(9, 9, last=1), FenceForeign),
+        (Fence("elsewhere", Token(1, 1, 1, 1, "n")), _grant(9, 9, last=1), FenceForeign),
         (_row(1, 2, birth="b"), _grant(1, 2, last=1, birth="c"), LedgerBehind),
         (_row(1, 2, 3, 9, birth="b"), _grant(1, 2, 4, 1, last=1, birth="c", known="a"), LedgerBehind),
         (_row(1, 2, 4, 9, birth="b"), _grant(1, 2, 3, last=1, birth="c", known="a"), LedgerBehind),
@@ -84,15 +84,15 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(2, 2, birth="b"), _grant(1, 2, last=1, birth="c"), FenceOutranked),
     ],
 )
-def test_anything_else_is_refused(stored: FenceRow | None, grant: Grant, error: type[StateError]) -> None:
+def test_anything_else_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
     with pytest.raises(error, match="'s'"):
         raised(stored, grant, state="s")
 
 
 @pytest.mark.parametrize(
-    "stored", [None, _row(1, 1, 2), _row(1, 2), _row(1, 1, nonce="m"), FenceRow("elsewhere", _row(1, 1).token)]
+    "stored", [None, _row(1, 1, 2), _row(1, 2), _row(1, 1, nonce="m"), Fence("elsewhere", _row(1, 1).token)]
 )
-def test_a_write_needs_exactly_its_grant_in_the_fence(stored: FenceRow | None) -> None:
+def test_a_write_needs_exactly_its_grant_in_the_fence(stored: Fence | None) -> None:
     check_write(_row(1, 1), _grant(1, 1), state="s")
     with pytest.raises(FenceOutranked):
         check_write(stored, _grant(1, 1), state="s")
@@ -103,7 +103,7 @@ ranks = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.in
 
 @given(st.lists(st.tuples(ranks, st.sampled_from("nm"), st.none() | st.integers(1, 3)), max_size=12))
 def test_the_fence_never_goes_down(calls: list[tuple[tuple[int, int, int, int], str, int | None]]) -> None:
-    stored: FenceRow | None = None
+    stored: Fence | None = None
     for rank, nonce, last in calls:
         try:
             after = raised(stored, _grant(*rank, nonce, last=last), state="s")

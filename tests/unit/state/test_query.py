@@ -18,8 +18,8 @@ from airflow_tx.state import (
     MemoryState,
     OpaqueMap,
     Replace,
+    StaticState,
     Sum,
-    fixed_map,
     new_values_stream,
     state_query,
 )
@@ -102,7 +102,7 @@ def test_a_state_without_keys_adds_its_values_to_every_row() -> None:
 
 
 def test_a_static_state_is_a_map_filled_by_hand() -> None:
-    names = fixed_map({"AA": "American", ("UA",): "United"})
+    names = StaticState({"AA": "American", ("UA",): "United"})
     query, rows = MapGet(keys=["carrier"], values=["name"]), [{"carrier": each} for each in ("UA", "AA", "??", None)]
     assert [row["name"] for row in state_query(rows, state=names, query=query)] == ["United", "American", None, None]
     assert "2 keys" in repr(names)
@@ -169,8 +169,8 @@ def test_what_cannot_be_asked_is_one_clear_line(words: Counted) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             list(state_query([{"word": "man"}], state=words, query=query))
-    with pytest.raises(ConfigError, match=r"A FixedMap has no names: MapGet\(keys="):
-        list(state_query([{"word": "man"}], state=fixed_map({})))
+    with pytest.raises(ConfigError, match=r"A StaticState has no names: MapGet\(keys="):
+        list(state_query([{"word": "man"}], state=StaticState({})))
     with pytest.raises(ConfigError, match=r"Give a list: \['word'\]"):
         MapGet(keys="word")
     with pytest.raises(ConfigError, match="Use a number of rows from 1"):
