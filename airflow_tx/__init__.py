@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_tx.operators.commit import CommitOperator
     from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
     from airflow_tx.operators.spark_submit import SparkBatchOperator
-    from airflow_tx.processing.task import current_batch
+    from airflow_tx.processing.batch import current_batch
     from airflow_tx.sources.api import Source, TransactionalSource
     from airflow_tx.sources.files.folders import PartitionedFileSource
     from airflow_tx.sources.files.source import FileSource
@@ -55,7 +55,7 @@ _PUBLIC = {
     "TxError": "airflow_tx.errors",
     "commit_phase": "airflow_tx.topology.phase",
     "coordinator_dag": "airflow_tx.coordinator.dag",
-    "current_batch": "airflow_tx.processing.task",
+    "current_batch": "airflow_tx.processing.batch",
     "partition_persist": "airflow_tx.commit.update",
     "persistent_aggregate": "airflow_tx.commit.update",
 }

@@ -14,7 +14,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
 from airflow_tx.operators.turn import InTurnOperator, commit_failed, final_errors, told_of_commit, wait_for_turn
-from airflow_tx.processing.hooks import check_arguments
+from airflow_tx.processing.task import check_arguments
 from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
 if TYPE_CHECKING:

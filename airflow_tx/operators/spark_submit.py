@@ -187,7 +187,7 @@ def describe(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
     :param inputs: references by name.
     :raises StagingError: one of these outputs is not there whole.
     """
-    from airflow_tx.processing.inputs import inputs_of
+    from airflow_tx.processing.batch import inputs_of
 
     return Descriptor(
         topology=processing.topology,

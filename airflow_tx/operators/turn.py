@@ -24,7 +24,7 @@ from airflow_tx.errors import (
     StateError,
     StateUnavailable,
 )
-from airflow_tx.processing.hooks import failure_reason
+from airflow_tx.processing.task import failure_reason
 from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What `begin` asks: the ledger for a transaction, and, if the ledger wants to know, the source and Airflow."""
+"""Begins transactions: asks the ledger for one, and, for the ledger, the source and Airflow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
-from airflow_tx.processing.lag import emit_lag
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposed
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.sources.lag import Lag, LagUnknown, lags
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
+LAG_METRIC = "airflow_tx.lag"
+LAG_PATIENCE = 5.0
+"""Seconds that a task waits for the answer of its source at most."""
 
 
 def ask(
@@ -187,3 +190,23 @@ def _asked(source: Source, what: str) -> Iterator[None]:
         ) from error
     finally:
         source.close()
+
+
+# --- the lag ------------------------------------------------------------------------------------------------------
+
+
+def emit_lag(spec: TransactionSpec, ledger: Ledger, log: Any) -> None:
+    """Ask the source, and send the gauge, if Airflow sends metrics. It never fails: a task does not end for one."""
+    if spec.source.by_run or not compat.sends_metrics():
+        return
+    try:
+        sources = {spec.topology: (spec.source, ledger.standing())}
+        found: Lag | LagUnknown = lags(sources, seconds=LAG_PATIENCE)[spec.topology]
+    except TxError as error:
+        found = LagUnknown(topology=spec.topology, reason=str(error))
+    if isinstance(found, Lag):
+        compat.send_gauge(
+            LAG_METRIC, found.count, tags={"topology": spec.topology, "unit": found.unit}, named="topology"
+        )
+    else:
+        log.info("%s", found)

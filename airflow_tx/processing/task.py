@@ -1,20 +1,23 @@
-"""A processing task's part of its transaction: `start`, `ack` and `fail`, and the batch. Source: protocol.md §§2, 4."""
+"""A processing task's part of its transaction: `start`, `ack` and `fail`. Source: protocol.md §§2, 4.
+
+`Transaction` hangs the functions at the end on the tasks, so plain `@task` code takes part without knowing.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import Payload, TransactionSpec, begins, put_back, spec_of
 
 if TYPE_CHECKING:
@@ -28,61 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEY = "airflow_tx_processing"
-
-
-class Batch:
-    """The batch of the running task's transaction, for Python code."""
-
-    def __init__(self, processing: Processing) -> None:
-        self._processing = processing
-
-    @property
-    def txid(self) -> int:
-        """The transaction: the same however often the batch is replayed."""
-        return self._processing.attempt.txid
-
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """Which attempt of the transaction this is."""
-        return self._processing.attempt
-
-    @property
-    def rows(self) -> Any:
-        """The metadata of the batch: plain JSON that says exactly which rows it has."""
-        return self._processing.rows
-
-    def read(self) -> Iterator[Mapping[str, Any]]:
-        """Exactly this transaction's rows, as dicts; none if the batch is empty.
-
-        :raises SourceError: if the source cannot give exactly these.
-        """
-        if self.rows is None:  # a replay that found no rows
-            return iter(())
-        source = self._processing.source.named(self._processing.topology)
-        rows = source.emit_batch(self.attempt, self.rows)
-        return iter(cast("Iterable[Mapping[str, Any]]", rows))
-
-    def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows of a task's output, or of the new values of a committer, as dicts.
-
-            @task
-            def report(ref):  # report(commit.output["totals"])
-                for row in current_batch().read_output(ref): ...
-
-        :param ref: ``task.output["name"]``, as an argument of the task.
-        :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
-        """
-        from airflow_tx.processing.inputs import rows_of_output
-
-        return rows_of_output(self._processing.spec, ref, self.attempt)
-
-
-def current_batch() -> Batch:
-    """The batch of the task that is running.
-
-    :raises AirflowFailException: `begin` of its run has not given it a transaction.
-    """
-    return Batch(Processing.of(get_current_context()))
 
 
 class Processing:
@@ -103,7 +51,7 @@ class Processing:
 
     @classmethod
     def of(cls, context: Context) -> Processing:
-        """That of the running task, whether or not it has started."""
+        """Return that of the running task, whether or not it has started."""
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
@@ -134,22 +82,18 @@ class Processing:
 
     @property
     def topology(self) -> str:
-        """Name of the topology."""
         return self.spec.topology
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """Which attempt of which transaction."""
         return self.payload.transaction
 
     @property
     def rows(self) -> Any:
-        """The metadata of its batch."""
         return self.payload.rows
 
     @property
     def source(self) -> Source:
-        """Where the rows come from."""
         return self.spec.source
 
     @cached_property
@@ -159,10 +103,7 @@ class Processing:
         return area if self.task.task_id in self.spec.inside else area.kept
 
     def start(self) -> None:
-        """Tell the ledger that this try works; a second call does nothing.
-
-        :raises AirflowSkipException, AirflowRescheduleException, AirflowFailException: see `running`.
-        """
+        """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
         if not self.anchored or self.started:
             return
         from airflow_tx.protocol.step import AlreadyCommitted
@@ -233,7 +174,122 @@ class Processing:
             raise AirflowFailException(str(error)) from None
 
     def _is_replaced(self) -> bool:
-        """Whether `begin` of its own run has told of another attempt, or is about to."""
-        told = compat.pull(self._ti, self.spec.begin)
-        same = isinstance(told, dict) and Payload.from_json(told) == self.payload
+        """Whether `begin` of its own run has given it another attempt, or is about to."""
+        value = compat.pull(self._ti, self.spec.begin)
+        same = isinstance(value, dict) and Payload.from_json(value) == self.payload
         return not same or begins(self._ti, self.spec)
+
+
+# --- around a task of any operator ------------------------------------------------------------------------------
+
+
+def before_task(context: Context) -> None:
+    """Run before a task that must ack."""
+    processing = Processing.of(context)
+    check_arguments(context["task"], processing)
+    if processing.source.kind is not SourceKind.TRANSACTIONAL:
+        _check_upstream(context, processing)
+    processing.start()
+
+
+def after_task(context: Context, result: Any = None) -> None:
+    """Run after the task, before its result becomes an XCom."""
+    from airflow_tx.processing.outputs import returned
+
+    task: Any = context["task"]
+    processing = Processing.of(context)
+    if not processing.acked:
+        processing.ack(returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else [])
+
+
+def task_failed(context: Context) -> None:
+    """Run when the task has failed and is not tried again."""
+    try:
+        Processing.of(context).fail(failure_reason(context))
+    except Refused as error:
+        log.info("%s", error)
+
+
+def task_ended(context: Context) -> None:
+    """Run when the task has skipped itself, or has skipped others: nothing is missing, there is no output."""
+    processing = Processing.of(context)
+    if not processing.started:
+        return  # its transaction is committed
+    try:
+        processing.ack()
+    except AirflowFailException as error:
+        log.info("%s", error)
+
+
+def hook_up(task: Any) -> None:
+    """Make a task of any operator start, ack and fail its part of the transaction."""
+    compat.add_hooks(
+        task,
+        before=before_task,
+        after=after_task,
+        succeeded=task_ended,
+        failed=task_failed,
+        skipped=task_ended,
+        final=(FailedBatch,),
+    )
+
+
+def failure_reason(context: Context) -> str:
+    """Name the task and its error, for the ledger."""
+    task, error = f"task {context['ti'].task_id}", context.get("exception")
+    return f"{task}: {type(error).__name__}: {error}" if error else task
+
+
+def check_arguments(task: Any, processing: Processing) -> None:
+    """Refuse arguments of another attempt: they were read before `begin` ran again.
+
+    :raises AirflowFailException: naming both attempts.
+    """
+    for field in task.template_fields:
+        for found in _batches(getattr(task, field, None)):
+            if found != processing.attempt:
+                newest = processing.attempt.attempt
+                error = StaleAttempt(step="start", txid=found.txid, attempt=found.attempt, newest=newest)
+                raise AirflowFailException(str(error))
+
+
+def _check_upstream(context: Context, processing: Processing) -> None:
+    """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
+
+    :raises AirflowFailException: naming those tasks.
+    """
+    from airflow_tx.protocol.paths import ack_element
+    from airflow_tx.protocol.reader import Reader
+    from airflow_tx.protocol.records import TransactionRecord
+
+    spec, task = processing.spec, context["task"]
+    before = sorted(task.upstream_task_ids.intersection(spec.tasks))
+    if not before:
+        return
+    with spec.store() as store:
+        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(processing.attempt.txid))
+        if record is None:
+            return  # it is final, as its start will find
+        found = store.children(spec.paths.acks(processing.attempt.txid, record.acks))
+    if found is None:
+        return
+    acked = {ack_element(name) for name in found.names}
+    states = compat.instance_states(context["ti"], before, spec.mapped)
+    stale = sorted({of for (of, index), state in states.items() if state == "success" and (of, index) not in acked})
+    if stale:
+        names = ", ".join(stale)
+        raise AirflowFailException(
+            f"start of task {processing.task} in transaction {processing.attempt} refused: its input from {names} "
+            f"is of an earlier attempt. Clear {names}, or the whole run."
+        )
+
+
+def _batches(value: Any) -> Iterator[TransactionAttempt]:
+    if isinstance(value, dict):
+        if {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
+            yield TransactionAttempt(value["txid"], value["attempt"])
+            return
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _batches(item)

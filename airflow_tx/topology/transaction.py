@@ -14,7 +14,7 @@ from airflow_tx.config import Settings
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit_phase import hook_up_inside
 from airflow_tx.operators.turn import commit_failed
-from airflow_tx.processing.hooks import hook_up
+from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import find_phase

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_tx.commit import write
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.processing.inputs import rows_of_output
+from airflow_tx.processing.batch import rows_of_output
 from airflow_tx.staging import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum
 from airflow_tx.testing.servers.postgres import LocalPostgres

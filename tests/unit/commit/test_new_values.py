@@ -19,7 +19,7 @@ from airflow_tx.commit.update import partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError, Outranked, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.operators.commit import CommitOperator, tell_new_values
-from airflow_tx.processing.inputs import inputs_of, rows_of_output
+from airflow_tx.processing.batch import inputs_of, rows_of_output
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.rebuild import Held

@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from airflow_tx import compat
 from airflow_tx.errors import StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask
-from airflow_tx.processing.hooks import after_task, before_task, task_ended, task_failed
-from airflow_tx.processing.task import Batch, Processing
+from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
@@ -242,11 +242,11 @@ def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt
 
 
 def test_the_batch_gives_exactly_its_rows(numbers: Dag) -> None:
-    batch = Batch(Processing.of(numbers.context("first")))
+    batch = CurrentBatch(Processing.of(numbers.context("first")))
     assert (batch.txid, str(batch.attempt), batch.rows) == (1, "1.1", [0, 10])
     assert list(batch.read()) == [{"number": number} for number in range(10)]
 
 
 def test_a_replay_that_found_no_rows_reads_none(numbers: Dag) -> None:
     numbers.payload["rows"] = None
-    assert list(Batch(Processing.of(numbers.context("first"))).read()) == []
+    assert list(CurrentBatch(Processing.of(numbers.context("first"))).read()) == []

@@ -1,0 +1,138 @@
+"""The batch of the running task, for Python code, and the output of earlier tasks that a task reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk import get_current_context
+
+from airflow_tx.errors import StagingError
+from airflow_tx.processing.task import Processing
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.spec import TransactionSpec
+    from airflow_tx.staging import StagingArea
+    from airflow_tx.staging.descriptor import Input
+
+
+class CurrentBatch:
+    """The batch of the running task's transaction, for Python code."""
+
+    def __init__(self, processing: Processing) -> None:
+        self._processing = processing
+
+    @property
+    def txid(self) -> int:
+        """The number of the transaction, the same however often the batch is replayed."""
+        return self._processing.attempt.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Which attempt of the transaction this is."""
+        return self._processing.attempt
+
+    @property
+    def rows(self) -> Any:
+        """The metadata of the batch: plain JSON that says exactly which rows it has."""
+        return self._processing.rows
+
+    def read(self) -> Iterator[Mapping[str, Any]]:
+        """Exactly this transaction's rows, as dicts; none if the batch is empty.
+
+        :raises SourceError: if the source cannot give exactly these.
+        """
+        if self.rows is None:  # a replay that found no rows
+            return iter(())
+        source = self._processing.source.named(self._processing.topology)
+        rows = source.emit_batch(self.attempt, self.rows)
+        return iter(cast("Iterable[Mapping[str, Any]]", rows))
+
+    def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rows of a task's output, or of the new values of a committer, as dicts.
+
+            @task
+            def report(ref):  # report(commit.output["totals"])
+                for row in current_batch().read_output(ref): ...
+
+        :param ref: ``task.output["name"]``, as an argument of the task.
+        :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
+        """
+        return rows_of_output(self._processing.spec, ref, self.attempt)
+
+
+def current_batch() -> CurrentBatch:
+    """Return the batch of the task that is running.
+
+    :raises AirflowFailException: `begin` of its run has not given it a transaction.
+    """
+    return CurrentBatch(Processing.of(get_current_context()))
+
+
+def locate_output(
+    spec: TransactionSpec, ref: Any, attempt: TransactionAttempt
+) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
+    """Find where a named output lies, the reference to what counts, and of which attempt it must be.
+
+    A committer may have written again since it told of its new values: then the newest ones count, of any attempt.
+
+    :param attempt: the one that the reader works on.
+    :raises StagingError: it is no reference, or the new values are not kept any more.
+    """
+    from airflow_tx.processing.outputs import is_ref
+    from airflow_tx.spark.new_values import are_new_values, newest_of
+
+    area = spec.staging()
+    if not is_ref(ref):
+        problem = f"it is no reference ({str(ref)[:120]})"
+        raise _refused(attempt, "?", "?", problem, 'Pass the output of a task: task.output["name"].')
+    if not are_new_values(ref):
+        return area, ref, attempt
+    found = newest_of(area.kept, ref)
+    if found is None:
+        remedy = "Ask the state itself; [tx] keep_new_values says for how many transactions they are kept."
+        raise _refused(attempt, ref["name"], ref["task_id"], "they are not kept any more", remedy)
+    return area.kept, found.to_json(), None
+
+
+def rows_of_output(spec: TransactionSpec, ref: Any, attempt: TransactionAttempt) -> Iterator[dict[str, Any]]:
+    """Read the rows of an output, or of new values, as dicts; it is checked before the first one.
+
+    :raises StagingError: exactly this output is not there whole.
+    """
+    from airflow_tx.staging import read_batches
+    from airflow_tx.state.arrow import from_arrow, types_of
+
+    area, found, of = locate_output(spec, ref, attempt)
+    batches = read_batches(area, found, attempt=of)
+    return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
+
+
+def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], attempt: TransactionAttempt) -> dict[str, Input]:
+    """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
+
+    :param inputs: references; of a mapped task, those of all its instances.
+    :raises StagingError: exactly these outputs are not there whole.
+    """
+    return {name: _input(spec, value, attempt) for name, value in inputs.items()}
+
+
+def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> Input:
+    from airflow_tx.staging.descriptor import Input
+    from airflow_tx.staging.manifest import open_output
+
+    single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
+    files, columns = list[str](), tuple[str, ...]()
+    for ref in [value] if single else value:
+        area, found, of = locate_output(spec, ref, attempt)
+        where, output = open_output(area, found, attempt=of)
+        columns = columns or output.columns
+        files += [where.files.spark_uri(f"{found['path']}/{file.name}") for file in output.files]
+    return Input(tuple(files), columns)
+
+
+def _refused(attempt: TransactionAttempt, output: str, task: str, problem: str, remedy: str) -> StagingError:
+    return StagingError(
+        output=output, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+    )
