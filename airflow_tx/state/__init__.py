@@ -2,162 +2,64 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_tx.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.state.aggregators import (
-        Aggregator,
-        Avg,
-        CollectSet,
-        CombinerAggregator,
-        CompositeAggregator,
-        Count,
-        First,
-        Last,
-        Max,
-        Min,
-        ReducerAggregator,
-        StoredReducer,
-        Sum,
-    )
-    from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, State, StateKind
-    from airflow_tx.state.delta.state import DeltaState
-    from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
-    from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
-    from airflow_tx.state.query import (
-        MapGet,
-        QueryFunction,
-        StateFactory,
-        StateUpdater,
-        StaticState,
-        new_values_stream,
-        state_query,
-    )
-    from airflow_tx.state.redis.guard import RedisGuard
-    from airflow_tx.state.redis.map import RedisMap
-    from airflow_tx.state.redis.state import RedisState
-    from airflow_tx.state.sketches import ApproxCountDistinct
-    from airflow_tx.state.sql.guard import SqlGuard
-    from airflow_tx.state.sql.state import SqlState
-    from airflow_tx.state.trident.cached import CachedMap
-    from airflow_tx.state.trident.maps import BackingMap, MapState, NonTransactionalMap, OpaqueMap, TransactionalMap
-    from airflow_tx.state.trident.snapshot import Snapshottable, SnapshottableMap
-    from airflow_tx.state.trident.updaters import CombinerValueUpdater, ReducerValueUpdater, Replace, ValueUpdater
-    from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+    from airflow_tx.state.aggregators import Aggregator as Aggregator
+    from airflow_tx.state.aggregators import Avg as Avg
+    from airflow_tx.state.aggregators import CollectSet as CollectSet
+    from airflow_tx.state.aggregators import CombinerAggregator as CombinerAggregator
+    from airflow_tx.state.aggregators import CompositeAggregator as CompositeAggregator
+    from airflow_tx.state.aggregators import Count as Count
+    from airflow_tx.state.aggregators import First as First
+    from airflow_tx.state.aggregators import Last as Last
+    from airflow_tx.state.aggregators import Max as Max
+    from airflow_tx.state.aggregators import Min as Min
+    from airflow_tx.state.aggregators import ReducerAggregator as ReducerAggregator
+    from airflow_tx.state.aggregators import StoredReducer as StoredReducer
+    from airflow_tx.state.aggregators import Sum as Sum
+    from airflow_tx.state.api import Fence as Fence
+    from airflow_tx.state.api import FencedState as FencedState
+    from airflow_tx.state.api import Grant as Grant
+    from airflow_tx.state.api import QueryableState as QueryableState
+    from airflow_tx.state.api import State as State
+    from airflow_tx.state.api import StateKind as StateKind
+    from airflow_tx.state.delta.state import DeltaState as DeltaState
+    from airflow_tx.state.memcached.map import MemcachedMap as MemcachedMap
+    from airflow_tx.state.memcached.map import MemcachedState as MemcachedState
+    from airflow_tx.state.memory import MemoryDatabase as MemoryDatabase
+    from airflow_tx.state.memory import MemoryMap as MemoryMap
+    from airflow_tx.state.memory import MemoryState as MemoryState
+    from airflow_tx.state.query import MapGet as MapGet
+    from airflow_tx.state.query import QueryFunction as QueryFunction
+    from airflow_tx.state.query import StateFactory as StateFactory
+    from airflow_tx.state.query import StateUpdater as StateUpdater
+    from airflow_tx.state.query import StaticState as StaticState
+    from airflow_tx.state.query import new_values_stream as new_values_stream
+    from airflow_tx.state.query import state_query as state_query
+    from airflow_tx.state.redis.guard import RedisGuard as RedisGuard
+    from airflow_tx.state.redis.map import RedisMap as RedisMap
+    from airflow_tx.state.redis.state import RedisState as RedisState
+    from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
+    from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
+    from airflow_tx.state.sql.state import SqlState as SqlState
+    from airflow_tx.state.trident.cached import CachedMap as CachedMap
+    from airflow_tx.state.trident.maps import BackingMap as BackingMap
+    from airflow_tx.state.trident.maps import MapState as MapState
+    from airflow_tx.state.trident.maps import NonTransactionalMap as NonTransactionalMap
+    from airflow_tx.state.trident.maps import OpaqueMap as OpaqueMap
+    from airflow_tx.state.trident.maps import TransactionalMap as TransactionalMap
+    from airflow_tx.state.trident.snapshot import Snapshottable as Snapshottable
+    from airflow_tx.state.trident.snapshot import SnapshottableMap as SnapshottableMap
+    from airflow_tx.state.trident.updaters import CombinerValueUpdater as CombinerValueUpdater
+    from airflow_tx.state.trident.updaters import ReducerValueUpdater as ReducerValueUpdater
+    from airflow_tx.state.trident.updaters import Replace as Replace
+    from airflow_tx.state.trident.updaters import ValueUpdater as ValueUpdater
+    from airflow_tx.state.trident.values import OpaqueValue as OpaqueValue
+    from airflow_tx.state.trident.values import TransactionalValue as TransactionalValue
 
-_HOME = {
-    "DeltaState": "delta.state",
-    "MemcachedMap": "memcached.map",
-    "MemcachedState": "memcached.map",
-    "RedisMap": "redis.map",
-    "RedisGuard": "redis.guard",
-    "RedisState": "redis.state",
-    "SqlGuard": "sql.guard",
-    "Aggregator": "aggregators",
-    "ApproxCountDistinct": "sketches",
-    "Avg": "aggregators",
-    "BackingMap": "trident.maps",
-    "CachedMap": "trident.cached",
-    "CollectSet": "aggregators",
-    "CombinerAggregator": "aggregators",
-    "CombinerValueUpdater": "trident.updaters",
-    "CompositeAggregator": "aggregators",
-    "Count": "aggregators",
-    "Fence": "api",
-    "FencedState": "api",
-    "First": "aggregators",
-    "Grant": "api",
-    "Last": "aggregators",
-    "MapGet": "query",
-    "MapState": "trident.maps",
-    "Max": "aggregators",
-    "MemoryDatabase": "memory",
-    "MemoryMap": "memory",
-    "MemoryState": "memory",
-    "Min": "aggregators",
-    "NonTransactionalMap": "trident.maps",
-    "OpaqueMap": "trident.maps",
-    "OpaqueValue": "trident.values",
-    "QueryFunction": "query",
-    "QueryableState": "api",
-    "ReducerAggregator": "aggregators",
-    "ReducerValueUpdater": "trident.updaters",
-    "Replace": "trident.updaters",
-    "Snapshottable": "trident.snapshot",
-    "SnapshottableMap": "trident.snapshot",
-    "SqlState": "sql.state",
-    "State": "api",
-    "StateFactory": "query",
-    "StateKind": "api",
-    "StateUpdater": "query",
-    "StoredReducer": "aggregators",
-    "Sum": "aggregators",
-    "TransactionalMap": "trident.maps",
-    "TransactionalValue": "trident.values",
-    "ValueUpdater": "trident.updaters",
-    "StaticState": "query",
-    "new_values_stream": "query",
-    "state_query": "query",
-}
-
-__all__ = [
-    "Aggregator",
-    "ApproxCountDistinct",
-    "Avg",
-    "BackingMap",
-    "CachedMap",
-    "CollectSet",
-    "CombinerAggregator",
-    "CombinerValueUpdater",
-    "CompositeAggregator",
-    "Count",
-    "DeltaState",
-    "Fence",
-    "FencedState",
-    "First",
-    "Grant",
-    "Last",
-    "MapGet",
-    "MapState",
-    "Max",
-    "MemcachedMap",
-    "MemcachedState",
-    "MemoryDatabase",
-    "MemoryMap",
-    "MemoryState",
-    "Min",
-    "NonTransactionalMap",
-    "OpaqueMap",
-    "OpaqueValue",
-    "QueryFunction",
-    "QueryableState",
-    "RedisGuard",
-    "RedisMap",
-    "RedisState",
-    "ReducerAggregator",
-    "ReducerValueUpdater",
-    "Replace",
-    "Snapshottable",
-    "SnapshottableMap",
-    "SqlGuard",
-    "SqlState",
-    "State",
-    "StateFactory",
-    "StateKind",
-    "StateUpdater",
-    "StaticState",
-    "StoredReducer",
-    "Sum",
-    "TransactionalMap",
-    "TransactionalValue",
-    "ValueUpdater",
-    "new_values_stream",
-    "state_query",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_tx.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.testing.airflow import LocalAirflow
-    from airflow_tx.testing.servers.kafka import LocalKafka
-    from airflow_tx.testing.servers.mariadb import LocalMariaDB
-    from airflow_tx.testing.servers.memcached import LocalMemcached
-    from airflow_tx.testing.servers.postgres import LocalPostgres
-    from airflow_tx.testing.servers.redis import LocalRedis
-    from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-    from airflow_tx.testing.suites.map_suite import MapSuite
-    from airflow_tx.testing.suites.source_suite import SourceSuite
-    from airflow_tx.testing.suites.state_suite import StateSuite
-    from airflow_tx.testing.suites.store_suite import StoreSuite
+    from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow
+    from airflow_tx.testing.servers.kafka import LocalKafka as LocalKafka
+    from airflow_tx.testing.servers.mariadb import LocalMariaDB as LocalMariaDB
+    from airflow_tx.testing.servers.memcached import LocalMemcached as LocalMemcached
+    from airflow_tx.testing.servers.postgres import LocalPostgres as LocalPostgres
+    from airflow_tx.testing.servers.redis import LocalRedis as LocalRedis
+    from airflow_tx.testing.servers.spark_connect import LocalSparkConnect as LocalSparkConnect
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper as LocalZooKeeper
+    from airflow_tx.testing.suites.map_suite import MapSuite as MapSuite
+    from airflow_tx.testing.suites.source_suite import SourceSuite as SourceSuite
+    from airflow_tx.testing.suites.state_suite import StateSuite as StateSuite
+    from airflow_tx.testing.suites.store_suite import StoreSuite as StoreSuite
 
-# Lazy, because every pytest run in an environment with this package imports the plugin in this folder.
-_PUBLIC = {
-    "LocalAirflow": "airflow_tx.testing.airflow",
-    "LocalKafka": "airflow_tx.testing.servers.kafka",
-    "LocalMariaDB": "airflow_tx.testing.servers.mariadb",
-    "LocalMemcached": "airflow_tx.testing.servers.memcached",
-    "LocalPostgres": "airflow_tx.testing.servers.postgres",
-    "LocalRedis": "airflow_tx.testing.servers.redis",
-    "LocalSparkConnect": "airflow_tx.testing.servers.spark_connect",
-    "LocalZooKeeper": "airflow_tx.testing.servers.zookeeper",
-    "MapSuite": "airflow_tx.testing.suites.map_suite",
-    "SourceSuite": "airflow_tx.testing.suites.source_suite",
-    "StateSuite": "airflow_tx.testing.suites.state_suite",
-    "StoreSuite": "airflow_tx.testing.suites.store_suite",
-}
-
-__all__ = [
-    "LocalAirflow",
-    "LocalKafka",
-    "LocalMariaDB",
-    "LocalMemcached",
-    "LocalPostgres",
-    "LocalRedis",
-    "LocalSparkConnect",
-    "LocalZooKeeper",
-    "MapSuite",
-    "SourceSuite",
-    "StateSuite",
-    "StoreSuite",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __all__: list[str]
+else:
+    # Every pytest run in an environment with this package imports the plugin in this folder.
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,0 +1,31 @@
+"""Public names that a package imports when they are first used: a DAG file then loads only what it names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Lazy: TypeAlias = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
+
+
+def lazy_names(package: str, file: str) -> Lazy:
+    """Make `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
+
+    :param file: the package's own, in which an `if TYPE_CHECKING` imports each public name from its home.
+    """
+    home: dict[str, str] = {}
+    for block in ast.parse(Path(file).read_bytes()).body:
+        if isinstance(block, ast.If):
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom):
+                    home.update({each.name: str(line.module) for each in line.names})
+
+    def load(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(home[name]), name)
+
+    return sorted(home), load, lambda: sorted({*vars(import_module(package)), *home})
