@@ -27,6 +27,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
 from airflow_tx.sources.lag import Lag, LagUnknown
+from airflow_tx.state.api import FencedState
 
 
 @command
@@ -96,7 +97,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.protocol.rebuild import LEDGER_LOST, Held, rebuilt
-    from airflow_tx.state.api import StateKind, may_hold
+    from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
@@ -105,7 +106,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
             name,
             undoable=states[name].kind is StateKind.OPAQUE,
             fence=fence,
-            holds=partial(may_hold, states[name]),
+            holds=states[name].holds,
         )
         for name, fence in found.items()
         if fence is not None
@@ -131,11 +132,11 @@ def _reset(args: Namespace, store: Store) -> None:
     _done(_repairs(args, store).reset(request, audit_of(args), clear=clear))
 
 
-def _check_clearable(name: str, state: Any, refused: Callable[..., RepairRefused]) -> None:
+def _check_clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> None:
     """Find out before the ledger is emptied: what it held is lost then."""
     from airflow_tx.protocol.repairs import reason_of
 
-    if not hasattr(state, "clear"):
+    if not state.can_clear:
         raise refused(
             problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
             remedy="Empty it by hand, take it out of the DAG, and repeat.",

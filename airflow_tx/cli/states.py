@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
 
 from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import RenameRefused
@@ -55,7 +54,7 @@ def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
     raise RenameRefused(topology=args.topology, old=args.old, problem=problem, remedy=remedy)
 
 
-def _move(args: Namespace, record: TopologyRecord, state: Any) -> None:
+def _move(args: Namespace, record: TopologyRecord, state: FencedState) -> None:
     """Let the fence come along, and find out whether it is that of the same state.
 
     :raises RenameRefused: it is not; :raises StateError: the values are not there.
@@ -64,7 +63,7 @@ def _move(args: Namespace, record: TopologyRecord, state: Any) -> None:
 
     if isinstance(state, PersistedState):
         return  # it has no fence
-    if state.fence() is None and hasattr(state, "take_over"):
+    if state.fence() is None:
         state.take_over(args.old)
     fence, last = state.fence(), record.states[args.old]
     if fence is None or fence.incarnation != record.incarnation or fence.token.txid not in (last, last + 1):

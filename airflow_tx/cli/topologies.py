@@ -67,7 +67,7 @@ def delete(args: Namespace) -> None:
         confirm(args, f"{told}.")
         mover.close_for_deletion()
         for state in states.values():
-            state.release()  # type: ignore[attr-defined]
+            state.release()
         mover.delete()
         _forget_output(args, paths)
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
@@ -159,7 +159,7 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     fences = {name: state.fence() for name, state in states.items()}
     own = {name: fence for name, fence in fences.items() if fence and fence.incarnation == record.incarnation}
     gone = sorted(set(record.states) - set(states))
-    stuck = sorted(name for name in own if not hasattr(states[name], "release"))
+    stuck = sorted(name for name in own if not states[name].can_release)
     halves = sorted(name for name, fence in own.items() if not fence.applied)
     problem = remedy = ""
     if gone:

@@ -33,7 +33,7 @@ from airflow_tx.protocol.records import History, TopologyRecord, dumps
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.spec import Payload, TransactionSpec
-from airflow_tx.state.api import FencedState, Grant, StateKind, may_hold
+from airflow_tx.state.api import FencedState, Grant, StateKind
 
 
 class Completion(Enum):
@@ -63,7 +63,7 @@ def take_other_output(
     for state in states.values():
         state.raise_fence(grant)
     for name, found in changed.items():
-        if may_hold(states[name], grant.txid):
+        if states[name].holds(grant.txid):
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
     ledger.take_output(grant.token, {name: outputs[name] for name in changed})
 

@@ -13,7 +13,7 @@ from airflow_tx.protocol.records import Counter, TransactionRecord
 from airflow_tx.protocol.skip import refuse_stuck
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.state.api import FencedState, Grant, StateKind, may_hold
+from airflow_tx.state.api import FencedState, Grant, StateKind
 
 
 def skip_and_pass_on(
@@ -70,23 +70,11 @@ def wanted(ledger: Ledger) -> int | None:
 
 def undoable(states: Mapping[str, FencedState], *txids: int) -> dict[str, bool]:
     """By name, whether a state takes back what was written to it of these transactions, or has nothing of them."""
-    return {name: _undoes(state) or not any(may_hold(state, txid) for txid in txids) for name, state in states.items()}
+    return {name: _undoes(state) or not any(state.holds(txid) for txid in txids) for name, state in states.items()}
 
 
 def _undoes(state: FencedState) -> bool:
-    return state.kind is StateKind.OPAQUE and bool(getattr(state, "can_roll_back", True))
-
-
-def _pass_over(state: FencedState, grant: Grant) -> None:
-    """Nothing, completely: the state's fence says that this transaction is over.
-
-    A state that runs code of its user says so in a way of its own: the code is not to run for a skipped batch.
-    """
-    own = getattr(state, "pass_over", None)
-    if own is not None:
-        own(grant)
-    else:
-        state.write(grant, ())
+    return state.kind is StateKind.OPAQUE and state.can_roll_back
 
 
 def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any) -> Committed | NotYet:
@@ -107,9 +95,9 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         state.raise_fence(grant)
     # A committer may have written since the first look; now none can any more.
     empty = {name: state for name, state in states.items() if found[name] and not _undoes(state)}
-    refuse_stuck(txid, [name for name, state in empty.items() if may_hold(state, txid)], noted=True)
+    refuse_stuck(txid, [name for name, state in empty.items() if state.holds(txid)], noted=True)
     for state in states.values():
-        _pass_over(state, grant)
+        state.pass_over(grant)
     done = ledger.commit_skip(grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
     return done

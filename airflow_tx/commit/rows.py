@@ -15,6 +15,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import Acks, acked, fingerprint, is_ref
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.grouping import combined, combined_at_once
 from airflow_tx.state.reducers import has_reducers, reducers_of
@@ -89,11 +90,11 @@ def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: Trans
     return rows if has_reducers(update.state) else combined(rows, update.state)
 
 
-def wanted_columns(state: Any, present: tuple[str, ...]) -> list[str]:
+def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
     """The columns that a state takes; of a composite its parts, or the one column that they come as. A reducer takes
     whole rows.
     """
-    columns = getattr(state, "columns", None)
+    columns = state.columns
     if columns is None:
         return list(present)
     found, reducers = list(columns.keys), reducers_of(columns)

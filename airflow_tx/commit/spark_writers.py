@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
 from airflow_tx.commit.write import StagedRows, shown
 from airflow_tx.errors import StateError, TxError
@@ -23,49 +21,6 @@ if TYPE_CHECKING:
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
 _OWN_CONNECTION = "airflow_tx_writers"
-
-
-def portable(state: Any) -> FencedState | None:
-    """A copy of a state that executors can use, where there is no Airflow: with its address and password.
-
-    :return: None: the state takes no parallel writers, or none that are elsewhere.
-    """
-    if hasattr(state, "for_executors"):
-        made: FencedState | None = state.for_executors()
-        return made
-    from airflow_tx.state.redis.state import RedisState
-    from airflow_tx.state.sql.state import SqlState
-
-    if not isinstance(state, (SqlState, RedisState)):
-        return None
-    url = _url_of_sql(state) if isinstance(state, SqlState) else _url_of_redis(state)
-    if url is None:
-        return None
-    copied = copy.copy(state)
-    copied.__dict__.update(_url=url, _opened=None)
-    return copied
-
-
-def _url_of_sql(state: Any) -> str | None:
-    from airflow_tx.connections.sql import parsed_url, url_of_connection
-
-    own = state.__getstate__()["_url"]
-    url = parsed_url(own) if own is not None else url_of_connection(state.conn_id)
-    return None if url.get_backend_name() == "sqlite" else str(url.render_as_string(hide_password=False))
-
-
-def _url_of_redis(state: Any) -> str:
-    from airflow_tx.connections.redis import parameters_of_connection
-
-    own: str | None = state.__getstate__()["_url"]
-    if own is not None:
-        return own
-    known = parameters_of_connection(state.conn_id, what=type(state).__name__)
-    found = {name: value for name, value in known.items() if value is not None}
-    host, port, user, password = (found.pop(name, "") for name in ("host", "port", "username", "password"))
-    scheme = "rediss" if found.pop("ssl", False) else "redis"
-    who = f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
-    return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
 
 
 def write_by_spark(
@@ -87,7 +42,7 @@ def write_by_spark(
     """
     from airflow_tx.spark.writers import WriteJob, parts, seal, total
 
-    copied = portable(state)
+    copied = state.for_executors()
     assert copied is not None
     name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
     job = WriteJob(name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state))

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import FencedState, QueryableState
-
-if TYPE_CHECKING:
-    from airflow_tx.state.columns import Columns
-
-
-@runtime_checkable
-class KeyedState(FencedState, Protocol):
-    """A fenced state with key and value columns."""
-
-    columns: Columns
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +75,7 @@ def persistent_aggregate(
         raise ConfigError(option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy)
     if new_values is not None:
         _check_name(new_values, "persistent_aggregate")
-        if not isinstance(state, QueryableState) or not hasattr(state.columns, "composites"):
+        if not isinstance(state, QueryableState):
             remedy = f"{type(state).__name__} cannot be asked for the values of keys, so it has none to give."
             raise ConfigError(option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy)
     return Update(input, state, writers, spark_from_rows, spark, new_values, allow_empty)

@@ -102,7 +102,7 @@ def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt:
 def output_digest(rows: Rows, update: Update) -> str:
     """Keys and deltas as a text, whatever their order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
-    columns = getattr(update.state, "columns", None)
+    columns = update.state.columns
     if columns is None or has_reducers(update.state):
         return output_text(rows, (), ())
     names = () if columns.composites else (*columns.keys, *columns.values)
@@ -162,9 +162,7 @@ def spark_of(update: Update, rows: Rows) -> str | None:
         return None
     if not forced and not (isinstance(rows, StagedRows) and _is_large(update, rows)):
         return None
-    from airflow_tx.commit.spark_writers import portable
-
-    columns = getattr(update.state, "columns", None)
+    columns = update.state.columns
     if not forced and columns is not None and not columns.keys:
         return None  # one key: this process need not hold its rows, an executor would
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
@@ -175,7 +173,7 @@ def spark_of(update: Update, rows: Rows) -> str | None:
         return None
     elif not spark:
         problem = 'there is no Spark: the output is of no Spark task; say which one by spark="spark_default"'
-    elif portable(update.state) is None:
+    elif update.state.for_executors() is None:
         problem = f"state {update.state.name!r} takes one writer at a time, as SQLite does"
     if problem and forced:
         raise ConfigError(
@@ -191,7 +189,7 @@ def _is_large(update: Update, rows: StagedRows) -> bool:
 
 
 def _in_portions(update: Update, rows: Rows) -> bool:
-    return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(getattr(update.state, "columns", None))
+    return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(update.state.columns)
 
 
 def _partitions(state: Any, rows: StagedRows) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
@@ -52,6 +53,19 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
         "password": connection.password or None,
         **found,
     }
+
+
+def url_of_connection(conn_id: str, *, what: str) -> str:
+    """An Airflow connection as a URL with its password, for a process without Airflow.
+
+    :param what: who was given its id, for the message.
+    :raises ConfigError: the connection is missing, or of another type.
+    """
+    found = {name: value for name, value in parameters_of_connection(conn_id, what=what).items() if value is not None}
+    host, port, user, password = (found.pop(name, "") for name in ("host", "port", "username", "password"))
+    scheme = "rediss" if found.pop("ssl", False) else "redis"
+    who = f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
+    return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
 
 
 def parameters_of_url(url: str) -> dict[str, Any]:

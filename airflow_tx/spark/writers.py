@@ -90,7 +90,7 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: Place | Non
 
     # It has no types of its own.
     cloudpickle: Any = pyspark_cloudpickle
-    columns = getattr(state, "columns", None)
+    columns = state.columns
     parts = [state, *(columns.aggregators.values() if columns else ())]
     modules = {type(part).__module__ for part in parts}
     with ExitStack() as stack:

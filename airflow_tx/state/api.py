@@ -5,10 +5,11 @@ Source: trident-state seed (State), protocol.md §7 (fence, roll-back, continuit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.records import dumps
@@ -93,22 +94,30 @@ class State(Protocol):
         """The updates of `txid` are complete."""
 
 
-@runtime_checkable
-class FencedState(Protocol):
-    """A state that a committer writes under a grant.
+class FencedState(ABC):
+    """A store of values that a committer writes under a grant, with all that may be wanted of it.
 
-    `name` identifies the state in the topology record: the same for the same table, another for another.
+    A state has `name`, `kind`, `raise_fence`, `write` and `fence`; whatever else it leaves out, it cannot.
+    `name` identifies it in the topology record: the same for the same table, another for another.
     """
 
     name: str
     kind: StateKind
+    # None: it takes rows as they are.
+    columns: Columns | None = None
+    # Whether an opaque state takes back every key that a replaced attempt wrote.
+    can_roll_back: bool = True
+    can_clear: bool = False
+    can_release: bool = False
 
+    @abstractmethod
     def raise_fence(self, grant: Grant) -> None:
         """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
 
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
         """
 
+    @abstractmethod
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the values.
 
@@ -117,44 +126,76 @@ class FencedState(Protocol):
         :param complete: sets `applied`. False for one of several writers; the last call of the grant says True
             (its rows may be none).
         :return: how many keys were written.
-        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
+        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
         """
 
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` in one store transaction, for a topology with this one state."""
-
+    @abstractmethod
     def fence(self) -> Fence | None:
         """What the fence holds now; None if no grant has ever raised it."""
 
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        """`raise_fence` and `write`, for a topology with this one state; in one store transaction, where it can be."""
+        self.raise_fence(grant)
+        return self.write(grant, rows)
 
-def may_hold(state: Any, txid: int) -> bool:
-    """Whether a state may have something of a transaction: by its method `holds(txid)`; one without it may.
+    def pass_over(self, grant: Grant) -> None:
+        """Note that a skipped transaction is over, under its raised fence: nothing is written.
 
-    It proves something only under a fence that no earlier grant can pass any more.
-    """
-    ask = getattr(state, "holds", None)
-    return ask is None or bool(ask(txid))
+        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
+        """
+        self.write(grant, ())
+
+    def holds(self, txid: int) -> bool:
+        """Whether it may have something of the last transaction in it; keys that were undone count, too.
+
+        It proves something only under a fence that no earlier grant can pass any more.
+        """
+        return True
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+
+        :param limit: at most so many keys; which ones, is the store's affair.
+        """
+        return []
+
+    def take_over(self, old: str) -> None:
+        """Take the fence of a state that has this name now, unless it came along with the values.
+
+        :param old: the name that it had.
+        :raises StateError: its values are not here.
+        """
+
+    def clear(self) -> None:
+        """Delete the fence and all values, if `can_clear`. Dangerous: it cannot be undone, and until the ledger is
+        repaired (airflow tx repair) the next commit is refused because the state went back."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Delete the fence and keep the values, if `can_release`: another topology may go on with them."""
+        raise NotImplementedError
+
+    def for_executors(self) -> FencedState | None:
+        """A copy that executors of Spark can use, where there is no Airflow: with its address and password.
+
+        :return: None: the state takes one writer at a time, or none elsewhere.
+        """
+        return None
 
 
-@runtime_checkable
-class QueryableState(Protocol):
-    """A state with key and value columns that can be asked for many keys at once."""
+class QueryableState(FencedState):
+    """A fenced state with key and value columns that can be asked for many keys at once."""
 
-    name: str
     columns: Columns
 
+    @abstractmethod
     def key_types(self) -> Mapping[str, str] | None:
         """The type of each key column; None before the first update."""
 
+    @abstractmethod
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         """The value columns of each key, in the order of the keys; None: there is no such key.
 
         :param keys: one value a key column; of one column, the value alone will do.
         :raises StateError: a key is not one of this state.
-        """
-
-    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key.
-
-        :param limit: at most so many keys.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +31,9 @@ class Addressed(ABC, Generic[Opened]):
     def _at_url(self: _Self, url: str) -> _Self:
         self._url = url
         return self
+
+    def _copy_at(self: _Self, url: str) -> _Self:
+        return copy.copy(self)._at_url(url)
 
     @abstractmethod
     def _open(self) -> Opened: ...

@@ -7,19 +7,20 @@ from itertools import groupby
 from typing import Any
 
 from airflow_tx.errors import StateError
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import reducers_of
 
 Row = Mapping[str, Any]
 
 
-def combined(rows: Iterable[Row], state: Any) -> Iterator[dict[str, Any]]:
+def combined(rows: Iterable[Row], state: FencedState) -> Iterator[dict[str, Any]]:
     """One row a key: deltas are combined by the aggregators of the state; a reducer gets the list of the rows, in
     their order. A state without columns gets the rows as they are.
 
     :raises StateError: a row without key, or with deltas that cannot be combined. Nothing else is checked here, the
         state itself does it.
     """
-    if getattr(state, "columns", None) is None:  # it takes rows as they are
+    if state.columns is None:  # it takes rows as they are
         yield from (dict(row) for row in rows)
         return
     group = _Group(state)

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Row
 from airflow_tx.state.definition import checked_columns, fenced_kind, shown
@@ -77,7 +77,7 @@ class MemoryDatabase:
         self.fence, self.rows = snapshot[0], dict(snapshot[1])
 
 
-class MemoryState:
+class MemoryState(QueryableState):
     """A FencedState over a `MemoryDatabase`.
 
     :param name: what the topology record knows the state by.
@@ -88,6 +88,8 @@ class MemoryState:
     :param max_value_bytes: a longer value is refused; None: any length.
     :param database: two states over one database are two writers of one store; None makes a new one.
     """
+
+    can_clear = True
 
     def __init__(
         self,
@@ -118,23 +120,12 @@ class MemoryState:
         }
 
     def raise_fence(self, grant: Grant) -> None:
-        """Check continuity, raise the fence, undo what outranked tokens of this txid wrote: all or nothing.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: and nothing has changed.
-        """
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)
             rows = self._rolled_back(grant)
             self.database.fence, self.database.rows = raised, rows
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """Check the fence, then add `rows` to the stored values: all or nothing.
-
-        :param chunk: the writer's partition; the same chunk may be sent twice.
-        :param complete: False for one of several writers; the last call of the grant says True (its rows may be none).
-        :return: how many keys were written.
-        :raises FenceOutranked, StateError: and nothing has changed.
-        """
         checked = self._checked(rows)
         with _LOCK:
             fence.check_write(self.database.fence, grant, state=self.name)
@@ -142,7 +133,6 @@ class MemoryState:
         return len(checked)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows: all or nothing."""
         checked = self._checked(rows)
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)
@@ -150,14 +140,9 @@ class MemoryState:
         return len(checked)
 
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
         return self.database.fence
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
-
-        :param limit: at most so many keys: the first ones.
-        """
         names = (*self.columns.keys, *self.columns.values)
         with _LOCK:
             rows = [
@@ -168,10 +153,6 @@ class MemoryState:
         return sorted(rows, key=lambda row: [str(row[key]) for key in self.columns.keys])[:limit]
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key, as `read` shows them; None: there is no such key.
-
-        :raises StateError: a key has a value of another type than its column.
-        """
         result = list[dict[str, Any] | None]([None] * len(keys))
         with _LOCK:
             for number, key in asked(self.columns, keys, self.key_types()):
@@ -182,17 +163,14 @@ class MemoryState:
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """The type of each key column; None before the first update."""
         with _LOCK:
             return {**self._found_types(), **self.columns.types} if self.database.rows else None
 
     def holds(self, txid: int) -> bool:
-        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
         with _LOCK:
             return any(stored.txid == txid for stored in self.database.rows.values())
 
     def clear(self) -> None:
-        """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
         with _LOCK:
             self.database.restore((None, frozenset()))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import Fence, FencedState, Grant, State, StateKind, may_hold
+from airflow_tx.state.api import Fence, FencedState, Grant, State, StateKind
 from airflow_tx.state.query import StateUpdater, update
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Updated:
     new_values: list[dict[str, Any]]
 
 
-class PersistedState:
+class PersistedState(FencedState):
     """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
 
     There is no fence: whether a replay counts twice, and what a committer thought dead can do, is the state's own
@@ -48,10 +48,12 @@ class PersistedState:
                 )
         self.state = state
         self.updater = updater
+        # A class of the user's own need not be one of ours. What it says of itself is asked for here, and only here.
         self.name = str(getattr(state, "name", type(state).__name__))
         self.kind = StateKind(kind or getattr(state, "kind", StateKind.NON_TRANSACTIONAL))
         # Without a fence there is nothing to undo by, unless its user says otherwise.
         self.can_roll_back = bool(getattr(state, "can_roll_back", False))
+        self._holds: Callable[[int], bool] = getattr(state, "holds", super().holds)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.state).__name__}, {type(self.updater).__name__})"
@@ -83,10 +85,6 @@ class PersistedState:
         given = list(rows)
         return Updated(len(given), update(self.state, grant.txid, given, self.updater))
 
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Like `write`."""
-        return self.write(grant, rows)
-
     def pass_over(self, grant: Grant) -> None:
         """Let a state that can roll back undo a skipped transaction: it begins again and has no rows.
 
@@ -105,11 +103,9 @@ class PersistedState:
             ) from error
 
     def holds(self, txid: int) -> bool:
-        """Whether it may have something of a transaction; a state that has no method `holds` may."""
-        return may_hold(self.state, txid)
+        return bool(self._holds(txid))
 
     def fence(self) -> Fence | None:
-        """None."""
         return None
 
 
@@ -121,7 +117,7 @@ def as_fenced(state: Any, updater: Any, kind: StateKind | str | None) -> FencedS
     """
     if updater is not None:
         return PersistedState(state, updater, kind)
-    if not isinstance(state, FencedState) or hasattr(state, "columns"):
+    if not isinstance(state, FencedState) or state.columns is not None:
         remedy = "Give updater=, or a state that takes rows as they are, such as SqlGuard; else persistent_aggregate."
         raise ConfigError(option="partition_persist(state=)", value=type(state).__name__, remedy=remedy)
     return state

@@ -161,7 +161,7 @@ class MapGet:
         names, fields = self._names(state)
         keys = [self._key(state, names, row) for row in rows]
         distinct = list(dict.fromkeys(keys))
-        plain = len(fields) == 1 and getattr(state, "columns", None) is None
+        plain = len(fields) == 1 and not isinstance(state, QueryableState)
         found = dict(zip(distinct, state.multi_get(distinct), strict=True))
         if plain:
             return [{fields[0]: found[key]} for key in keys]
@@ -173,8 +173,7 @@ class MapGet:
 
     def _names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The fields of the key and those of the values."""
-        columns: Columns | None = getattr(state, "columns", None)
-        if columns is None:
+        if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
                 raise ConfigError(
                     option="MapGet(keys=, values=)",
@@ -182,6 +181,7 @@ class MapGet:
                     remedy=f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location']).",
                 )
             return self._keys, self._values
+        columns = state.columns
         every = (*columns.values, *columns.composites)
         if unknown := [name for name in self._values or () if name not in every]:
             raise ConfigError(

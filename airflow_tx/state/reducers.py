@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from airflow_tx.state.aggregators import StoredReducer
 
 if TYPE_CHECKING:
+    from airflow_tx.state.api import FencedState
     from airflow_tx.state.columns import Columns
 
 
@@ -77,9 +78,9 @@ def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
     return hasattr(aggregator, "reduce") and not hasattr(aggregator, "combine")
 
 
-def has_reducers(state: Any) -> bool:
+def has_reducers(state: FencedState) -> bool:
     """Whether one of the value columns of a state is a reducer: then it takes rows, several a key."""
-    return bool(reducers_of(getattr(state, "columns", None)))
+    return bool(reducers_of(state.columns))
 
 
 def reducers_of(columns: Columns | None) -> tuple[str, ...]:

@@ -264,7 +264,7 @@ def _kinds(block: Block) -> None:
         kind = update.state.kind
         if block.at_least_once:
             continue
-        if source is SourceKind.OPAQUE and not getattr(update.state, "can_roll_back", True):
+        if source is SourceKind.OPAQUE and not update.state.can_roll_back:
             raise refuse(
                 block.spec,
                 f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_tx.state import Aggregator, Sum
-from airflow_tx.testing.suites.state_suite import MakeState, ReadableState
+from airflow_tx.state import Aggregator, FencedState, Sum
+from airflow_tx.testing.suites.state_suite import MakeState
 
 
-def opening(state: Callable[..., ReadableState]) -> MakeState:
+def opening(state: Callable[..., FencedState]) -> MakeState:
     """What the suite opens states with.
 
     :param state: takes the name, and as in the constructors of states keys, values, kind and types.
@@ -21,7 +21,7 @@ def opening(state: Callable[..., ReadableState]) -> MakeState:
         keys: Sequence[str] = ("key",),
         values: Mapping[str, Aggregator] | None = None,
         types: Mapping[str, str] | None = None,
-    ) -> ReadableState:
+    ) -> FencedState:
         return state(name, keys=keys, values=values or {"n": Sum()}, kind=kind, types=types)
 
     return make

@@ -148,7 +148,7 @@ class Pipeline:
 
     def totals(self) -> list[Any]:
         """Per state, the sum of the rows it holds."""
-        return [sum(row["n"] for row in state.read()) for state in self.states]  # type: ignore[attr-defined]
+        return [sum(row["n"] for row in state.read()) for state in self.states]
 
 
 def grant_of(topology: str, attempt: TransactionAttempt, granted: Granted, rows: Any, position: Any) -> Grant:

@@ -105,7 +105,7 @@ def test_a_lost_state_is_accepted_only_when_a_person_confirms(
 ) -> None:
     root = zookeeper_root
     pipeline.run("r1")
-    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    pipeline.states[0].clear()
     with pytest.raises(StateBehind, match=r"airflow tx repair flights --state-lost tx_state\.one"):
         pipeline.run("r2")
     repair = ("tx", "repair", "flights", "--state-lost", "tx_state.one")

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
-from airflow_tx.state.api import Fence, StateKind, may_hold
+from airflow_tx.state.api import Fence, StateKind
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -128,7 +127,7 @@ def held_by(pipeline: Pipeline) -> list[Held]:
             state.name,
             undoable=state.kind is StateKind.OPAQUE,
             fence=fence,
-            holds=partial(may_hold, state),
+            holds=state.holds,
         )
         for state, fence in fences
         if fence is not None
@@ -166,7 +165,7 @@ def test_a_state_that_was_emptied_is_refused_and_repaired(
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     pipeline.run("r1")
-    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    pipeline.states[0].clear()
     with pytest.raises(StateBehind, match="its fence says nothing") as refusal:
         pipeline.run("r2")
     repair_named_by(refusal.value, pipeline)
@@ -268,7 +267,7 @@ def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
     pipeline.run("r1")
     begun = pipeline.begin("r2")
     old = pipeline.acquire(begun, pipeline.process(begun))
-    pipeline.states[0].clear()  # type: ignore[attr-defined]
+    pipeline.states[0].clear()
     Repairs(pipeline.ledger).state_lost(pipeline.states[0].name, AUDIT)
     with pytest.raises(StateBehind):
         pipeline.write(old, begun.rows)
@@ -687,7 +686,7 @@ def test_a_reset_begins_again_from_nothing(store: ZooKeeperStore, zookeeper_root
 
     def clear() -> None:
         for state in pipeline.states:
-            state.clear()  # type: ignore[attr-defined]
+            state.clear()
 
     Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=clear)
     view = topology_view(store, pipeline.paths)
@@ -703,7 +702,7 @@ def test_a_task_of_the_life_before_a_reset_acks_nothing_though_its_records_have_
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     begun, zombie, own = pipeline.begin("r1"), pipeline.ledger, TaskTry("task0", -1, "try 1")
     zombie.start(begun.attempt, own)
-    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)
     again = pipeline.begin("r1")
     assert again.attempt == begun.attempt
     pipeline.ledger.start(again.attempt, TaskTry("task0", -1, "try 2"))
@@ -726,7 +725,7 @@ def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
     for step in (lambda: pipeline.begin("r2"), lambda: topology_view(store, pipeline.paths)):
         with pytest.raises(UnreadableRecord, match="being reset: airflow tx repair flights --reset"):
             step()
-    fixes.reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    fixes.reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)
     assert pipeline.run("r1") == 1
 
 
@@ -736,7 +735,7 @@ def test_a_reset_of_a_ledger_that_is_gone_makes_one(
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
     lost.run("r1")
     pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
-    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    Repairs(pipeline.ledger).reset(pipeline.request, AUDIT, clear=pipeline.states[0].clear)
     assert pipeline.run("r1") == 1
     assert pipeline.totals() == [1]
 
@@ -753,7 +752,7 @@ def test_every_repair_is_noted_with_who_when_and_why(
     fixes = Repairs(pipeline.ledger)
     fixes.state_lost("a.totals", Audit("ada", "the disk died"))
     fixes.ledger_lost(held_by(pipeline), pipeline.request, Audit("bob", ""))
-    fixes.reset(pipeline.request, Audit("eve", "start over"), clear=pipeline.states[0].clear)  # type: ignore[attr-defined]
+    fixes.reset(pipeline.request, Audit("eve", "start over"), clear=pipeline.states[0].clear)
     noted = repairs(store, pipeline.paths)
     assert [(each.number, each.what, each.who, each.why, each.generation) for each in noted] == [
         (1, "state-lost", "ada", "the disk died", 2),

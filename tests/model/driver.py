@@ -192,7 +192,7 @@ class Topology:
         """What the states hold, all keys together."""
         found: dict[str, int] = {}
         for state in self.states:
-            for row in state.read():  # type: ignore[attr-defined]
+            for row in state.read():
                 found[row["key"]] = found.get(row["key"], 0) + row["n"]
         return found
 

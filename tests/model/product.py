@@ -22,6 +22,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.sources.api import Batch, Source, SourceKind
 from airflow_tx.spec import PhaseSpec, TransactionSpec
 from airflow_tx.state import Sum
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.memory import MemoryDatabase, MemoryState
 from tests.model.machine import Env
 from tests.model.shapes import TASK, Shape
@@ -36,10 +37,11 @@ def memory_state(index: int, kind: str) -> MemoryState:
     return MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, kind=kind, database=MemoryDatabase())
 
 
-class ModelState:
+class ModelState(FencedState):
     """A state as a process has it: each call is one store transaction, made by the world on a real `MemoryState`."""
 
     shown = "state"
+    can_clear = True
 
     def __init__(self, env: Env, index: int, kind: str) -> None:
         real = memory_state(index, kind)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.errors import FenceOutranked, LedgerBehind
-from airflow_tx.state import Grant, MemoryState, SqlState, Sum
+from airflow_tx.state import FencedState, Grant, MemoryState, SqlState, Sum
 from airflow_tx.state.aggregators import add
-from airflow_tx.testing.suites.state_suite import Grants, ReadableState, rows, totals
+from airflow_tx.testing.suites.state_suite import Grants, rows, totals
 
 KEYS = ("a", "b", "c")
 Updates = dict[str, int | None]
@@ -44,7 +44,7 @@ attempts = st.builds(
 transactions = st.lists(st.lists(attempts, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-def _perform(state: ReadableState, grant: Grant, attempt: Attempt, *, last: bool) -> None:
+def _perform(state: FencedState, grant: Grant, attempt: Attempt, *, last: bool) -> None:
     written = 2 if last else attempt.written
     if attempt.at_once and written == 2:
         both = {**attempt.parts[0], **attempt.parts[1]}
@@ -56,7 +56,7 @@ def _perform(state: ReadableState, grant: Grant, attempt: Attempt, *, last: bool
             state.write(grant, rows(attempt.parts[chunk]), chunk=chunk, complete=chunk == 1)
 
 
-def _wake(state: ReadableState, late: Grant) -> None:
+def _wake(state: FencedState, late: Grant) -> None:
     before, fence = totals(state), state.fence()
     for use in (state.write, state.raise_and_write):
         with pytest.raises((FenceOutranked, LedgerBehind)):
@@ -64,7 +64,7 @@ def _wake(state: ReadableState, late: Grant) -> None:
     assert (totals(state), state.fence()) == (before, fence)
 
 
-def _check(state: ReadableState, program: list[list[Attempt]]) -> None:
+def _check(state: FencedState, program: list[list[Attempt]]) -> None:
     grants, expected, given_out = Grants(), Updates(), list[Grant]()
     for txid, replays in enumerate(program, 1):
         for number, attempt in enumerate(replays, 1):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
 from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 from airflow_tx.state.delta.rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
 from airflow_tx.state.query import asked
@@ -32,7 +32,7 @@ REMEDY = (
 )
 
 
-class DeltaState:
+class DeltaState(QueryableState):
     """A Delta Lake table that transactions write, each exactly once: values per key, or appended rows.
 
     The rows of the state have `tx_row = 'value'`, which is the partition column; the one row with `tx_row = 'fence'` is
@@ -82,6 +82,8 @@ class DeltaState:
     :param conf: settings of a session that the state starts.
     """
 
+    can_clear = True
+
     def __init__(
         self,
         path: str,
@@ -127,44 +129,24 @@ class DeltaState:
         return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else serialized(self.columns))}
 
     def raise_fence(self, grant: Grant) -> None:
-        """In one commit of the table: check continuity, raise the fence, undo what outranked tokens of it wrote.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
-        """
         self._change(grant, None, raising=True, chunk=0, complete=False)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """In one commit of the table: check that the fence holds exactly this grant, then add `rows` to the values.
-
-        :param rows: one per key: the key columns and the deltas of the value columns; in append mode any number.
-        :param chunk: the writer's partition; the same chunk may be sent twice: what it wrote is replaced.
-        :param complete: False for one of several writers; the last call of the grant says True (its rows may be none).
-        :return: how many keys were written, or rows appended.
-        :raises FenceOutranked, ChunkConflict, OutputChanged, StateError, StateUnavailable: and nothing has changed.
-        """
         return self._change(grant, rows, raising=False, chunk=chunk, complete=complete)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows in one commit of the table."""
         return self._change(grant, rows, raising=True, chunk=0, complete=True)
 
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
         return self._table.look().row
 
     def holds(self, txid: int) -> bool:
-        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
         held = self._table.look()
         if held.definition is None:
             return False
         return bool(self._table.rows(self._rows(held).types, f"tx_txid = {int(txid)}", limit=1))
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key, or the appended rows with their `tx_txid`; during a commit also those of
-        a transaction that is not yet marked.
-
-        :param limit: at most so many: any, for a table has no order.
-        """
         held = self._table.look()
         if held.definition is None:
             return []
@@ -172,12 +154,6 @@ class DeltaState:
         return [rows.read(row) for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)]
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key, as `read` shows them; None: there is no such key. One query for all keys,
-        after a look at the columns.
-
-        :param keys: one value a key column; of one column, the value alone will do.
-        :raises StateError: a key has a value of another type than its column, or the state appends rows.
-        """
         if self.mode == "append":
             remedy = "Read the table, or let another state keep values per key."
             raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
@@ -194,7 +170,6 @@ class DeltaState:
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """The type of each key column, in append mode of each column; None before the first update."""
         held = self._table.look()
         if held.definition is None:
             return None
@@ -213,8 +188,6 @@ class DeltaState:
         return found
 
     def clear(self) -> None:
-        """Forget the fence and all values. Dangerous: until the ledger is repaired (airflow tx repair) the next commit
-        is refused because the state went back. Older versions of the table can still be read until VACUUM."""
         self._table.clear()
 
     # --- a change -------------------------------------------------------------------------------------------------

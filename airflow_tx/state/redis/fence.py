@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.errors import FenceOutranked, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, Grant, StateKind
+from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
 from airflow_tx.state.base import Addressed
 from airflow_tx.state.redis.connection import RedisServer, opened
 from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
@@ -148,21 +148,16 @@ class RedisFence:
         return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
 
 
-class FencedInRedis(Addressed[RedisFence]):
+class FencedInRedis(Addressed[RedisFence], FencedState):
     """A state in Redis, behind its fence."""
 
     prefix: str
-    kind: StateKind
+    can_clear = True
 
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
         return self._fence.look().row
 
     def take_over(self, old: str) -> None:
-        """Take the keys of a state that has this name now.
-
-        :param old: the name that it had.
-        """
         place = old.removeprefix(f"{self.conn_id}.")
         with self._server.client() as client:
             moved = [(f"{{{place}}}:{name}", own) for name, own in zip(KEYS, self._fence.keys, strict=True)]

@@ -80,21 +80,9 @@ class RedisGuard(FencedInRedis):
         }
 
     def raise_fence(self, grant: Grant) -> None:
-        """Check continuity and raise the fence.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
-        """
         self._raise(grant, [])
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """Check that the fence holds exactly this grant, and run the commands unless this transaction has run them.
-
-        :param rows: what the commands are made from.
-        :param chunk: not used; `complete` must be True: there is one writer.
-        :return: how many rows there were.
-        :raises FenceOutranked, StateUnavailable: and nothing has changed.
-        :raises StateError: a command failed; it says which, and what happens to those before it.
-        """
         if not complete:
             raise StateError(
                 state=self.name,
@@ -108,7 +96,6 @@ class RedisGuard(FencedInRedis):
         return len(given)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows; up to 5,000 commands in one transaction of the server."""
         given = list(map(dict, rows))
         first, *more = self._calls(grant, given)
         replies = self._raise(grant, [first], last=not more)
@@ -117,15 +104,10 @@ class RedisGuard(FencedInRedis):
         return len(given)
 
     def pass_over(self, grant: Grant) -> None:
-        """The transaction is skipped: the fence says so, no command runs, and its txid is not noted.
-
-        :raises FenceOutranked, StateUnavailable: and nothing has changed.
-        """
         fence.check_write(self._fence.look().row, grant, state=self.name)
         self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
 
     def holds(self, txid: int) -> bool:
-        """Whether a command of a transaction has run."""
         with self._server.client() as client:
             last, done = client.hmget(self._fence.key["fence"], ["LAST_COMMIT", "done"])
         return last is not None and int(last) == txid and int(done) > 0

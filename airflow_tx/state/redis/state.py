@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from airflow_tx.connections.redis import url_of_connection
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.api import Grant, QueryableState, StateKind
 from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 from airflow_tx.state.query import asked
 from airflow_tx.state.redis.connection import checked_prefix
@@ -46,7 +47,7 @@ class _Update:
         return sum(len(portion.fields) for portion in self.portions)
 
 
-class RedisState(FencedInRedis):
+class RedisState(FencedInRedis, QueryableState):
     """Values per key in Redis that transactions add to, each exactly once.
 
     Values are in the hash `{<prefix>}:values`: field `["AA","JFK"]`, value `[42,-7]`, the columns of each in the order
@@ -145,16 +146,6 @@ class RedisState(FencedInRedis):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """Check that the fence holds exactly this grant, then add `rows` to the values; see above for many keys.
-
-        :param rows: one per key: the key columns and the deltas of the value columns.
-        :param chunk: the writer's partition; the same chunk may be sent twice.
-        :param complete: False for one of several writers at once; the last call of the grant says True
-            (its rows may be none).
-        :return: how many keys were written.
-        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed, unless the
-            update has more than 5,000 keys; then a part of it may be there until the next raise takes it back.
-        """
         held = self._fence.look()
         fence.check_write(held.row, grant, state=self.name)
         update = self._update(held, grant, rows, chunk)
@@ -165,7 +156,6 @@ class RedisState(FencedInRedis):
         return update.size
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows; up to 5,000 keys in one transaction of the server."""
         rows = rows if isinstance(rows, Sequence) else list(rows)
         for _ in range(RACES):
             held = self._fence.look()
@@ -187,17 +177,12 @@ class RedisState(FencedInRedis):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def holds(self, txid: int) -> bool:
-        """Whether it has something of a transaction that is the last one in it."""
         if not self._fence.look().is_of(txid):
             return False
         with self._server.client() as client:
             return bool(client.exists(self._fence.key["touched"], self._fence.key["undo"]))
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
-
-        :param limit: at most so many keys: any, for Redis keeps them in no order.
-        """
         rows = self._stored_rows(self._fence.look())
         if rows is None:
             return []
@@ -210,12 +195,6 @@ class RedisState(FencedInRedis):
         return sorted((rows.row(field, value) for field, value in found.items()), key=rows.order)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key, as `read` shows them; None: there is no such key. One HMGET for 10,000 keys,
-        after a look at the columns.
-
-        :param keys: one value a key column; of one column, the value alone will do.
-        :raises StateError: a key has a value of another type than its column.
-        """
         result = list[dict[str, Any] | None]([None] * len(keys))
         rows = self._stored_rows(self._fence.look())
         whole = asked(self.columns, keys, None if rows is None else rows.key_types)
@@ -230,14 +209,15 @@ class RedisState(FencedInRedis):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """The type of each key column; None before the first update."""
         rows = self._stored_rows(self._fence.look())
         return None if rows is None else dict(rows.key_types)
 
     def clear(self) -> None:
-        """Forget the fence and all values. Dangerous: whatever the ledger committed to this state is lost."""
         with self._server.client() as client:
             client.unlink(*self._fence.keys)
+
+    def for_executors(self) -> RedisState:
+        return self._copy_at(self._url or url_of_connection(self.conn_id, what="RedisState"))
 
     # --- an update ------------------------------------------------------------------------------------------------
 

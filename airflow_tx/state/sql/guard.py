@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import Fence, Grant, StateKind
+from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
 from airflow_tx.state.base import Addressed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Statement: TypeAlias = str | tuple[str, Parameters]
 Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | Sequence[Statement]
 
 
-class SqlGuard(Addressed["GuardStore"]):
+class SqlGuard(Addressed["GuardStore"], FencedState):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
     A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
@@ -40,6 +40,7 @@ class SqlGuard(Addressed["GuardStore"]):
     """
 
     kind = StateKind.TRANSACTIONAL
+    can_clear = can_release = True
 
     def __init__(self, conn_id: str, *, name: str, statements: Statements) -> None:
         if not name or len(name) > 200:
@@ -77,22 +78,10 @@ class SqlGuard(Addressed["GuardStore"]):
         }
 
     def raise_fence(self, grant: Grant) -> None:
-        """In one database transaction: check continuity and raise the fence.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
-        """
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """In one database transaction: check that the fence holds exactly this grant, and run the statements unless
-        this transaction has run them.
-
-        :param rows: what the statements are made from.
-        :param chunk: not used; `complete` must be True: there is one writer.
-        :return: how many rows there were.
-        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
-        """
         given = list(map(dict, rows))
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=True)
@@ -100,7 +89,6 @@ class SqlGuard(Addressed["GuardStore"]):
         return len(given)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows in one database transaction."""
         given = list(map(dict, rows))
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
@@ -108,20 +96,14 @@ class SqlGuard(Addressed["GuardStore"]):
         return len(given)
 
     def pass_over(self, grant: Grant) -> None:
-        """The transaction is skipped: the fence says so, no statement runs, and its txid is not noted.
-
-        :raises FenceOutranked, StateUnavailable: and nothing has changed.
-        """
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=True)
             self._store.set_applied(connection)
 
     def holds(self, txid: int) -> bool:
-        """Whether the statements of a transaction ran, or some of them."""
         return self.last_txid() == txid
 
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)
 
@@ -132,11 +114,6 @@ class SqlGuard(Addressed["GuardStore"]):
             return None if noted is None else abs(noted)
 
     def take_over(self, old: str) -> None:
-        """Take the fence of a state that has this name now.
-
-        :param old: the name that it had.
-        :raises StateError: its values are not here.
-        """
         with self._store.transaction() as connection:
             self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
 

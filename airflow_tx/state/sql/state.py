@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, StateKind
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
 from airflow_tx.state.base import Addressed
 from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.store import SqlStore
 
 
-class SqlState(Addressed["SqlStore"]):
+class SqlState(Addressed["SqlStore"], QueryableState):
     """A table of values per key that transactions add to, each exactly once.
 
     The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
@@ -46,6 +46,8 @@ class SqlState(Addressed["SqlStore"]):
     :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
     :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
     """
+
+    can_clear = can_release = True
 
     def __init__(
         self,
@@ -96,23 +98,10 @@ class SqlState(Addressed["SqlStore"]):
         }
 
     def raise_fence(self, grant: Grant) -> None:
-        """In one database transaction: check continuity, raise the fence, undo what outranked tokens of it wrote.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
-        """
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """In one database transaction: check that the fence holds exactly this grant, then add `rows` to the values.
-
-        :param rows: one per key: the key columns and the deltas of the value columns.
-        :param chunk: the writer's partition; the same chunk may be sent twice.
-        :param complete: False for one of several writers at once; the last call of the grant says True
-            (its rows may be none).
-        :return: how many keys were written.
-        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
-        """
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=complete)
             written = self._store.put(connection, grant, rows, chunk)
@@ -121,7 +110,6 @@ class SqlState(Addressed["SqlStore"]):
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write` of all rows in one database transaction."""
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             written = self._store.put(connection, grant, rows, 0)
@@ -129,57 +117,43 @@ class SqlState(Addressed["SqlStore"]):
             return written
 
     def holds(self, txid: int) -> bool:
-        """Whether it has something of a transaction that is the last one in it; keys that were undone count, too."""
         with self._store.transaction(reading=True) as connection:
             return self._store.holds(connection, txid)
 
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
-
-        :param limit: at most so many keys: the first ones.
-        """
         with self._store.transaction(reading=True) as connection:
             return self._store.read(connection, limit)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key, as `read` shows them; None: there is no such key. One statement for 10,000
-        keys.
-
-        :param keys: one value a key column; of one column, the value alone will do.
-        :raises StateError: a key has a value of another type than its column.
-        """
         with self._store.transaction(reading=True) as connection:
             return self._store.multi_get(connection, keys)
 
     def key_types(self) -> dict[str, str] | None:
-        """The type of each key column; None before the first update."""
         with self._store.transaction(reading=True) as connection:
             return self._store.key_types(connection)
 
     def take_over(self, old: str) -> None:
-        """Take the fence of a state that has this name now.
-
-        :param old: the name that it had.
-        :raises StateError: its values are not here.
-        """
         with self._store.transaction() as connection:
             self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
 
     def clear(self) -> None:
-        """Delete the fence and all values. Dangerous: it cannot be undone, and until the ledger is repaired
-        (airflow tx repair) the next commit is refused because the state went back."""
         with self._store.transaction() as connection:
             self._store.clear(connection)
 
     def release(self) -> None:
-        """Delete the fence, and keep the values: another topology may go on with them."""
         with self._store.transaction() as connection:
             self._store.release(connection)
+
+    def for_executors(self) -> SqlState | None:
+        from airflow_tx.connections.sql import parsed_url, url_of_connection
+
+        url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
+        # SQLite has one writer.
+        return None if url.get_backend_name() == "sqlite" else self._copy_at(url.render_as_string(hide_password=False))
 
     def _open(self) -> SqlStore:
         from airflow_tx.connections.sql import located

@@ -35,13 +35,6 @@ EXAMPLES: dict[str, list[Any]] = {
 }
 
 
-class ReadableState(FencedState, Protocol):
-    """A fenced state that can be asked for its values."""
-
-    def read(self) -> list[dict[str, Any]]:
-        """The current values, one dict a key."""
-
-
 class MakeState(Protocol):
     """Opens a state; without more arguments one with the key column `key` and the value column `n` (a sum of integers).
 
@@ -56,7 +49,7 @@ class MakeState(Protocol):
         keys: Sequence[str] = ("key",),
         values: Mapping[str, Aggregator] | None = None,
         types: Mapping[str, str] | None = None,
-    ) -> ReadableState:
+    ) -> FencedState:
         """Open it."""
 
 
@@ -90,11 +83,11 @@ class Grants:
         self.births.clear()
         self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
 
-    def commit(self, txid: int, state: ReadableState, updates: Mapping[str, int | None]) -> None:
+    def commit(self, txid: int, state: FencedState, updates: Mapping[str, int | None]) -> None:
         """One whole transaction on one state."""
         self.commit_rows(txid, state, [{"key": key, "n": delta} for key, delta in updates.items()])
 
-    def commit_rows(self, txid: int, state: ReadableState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
+    def commit_rows(self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
         """One whole transaction on one state."""
         grant = self(txid, attempt)
         state.raise_and_write(grant, rows)
@@ -223,7 +216,7 @@ class ValueSuite:
         """The ledger's side."""
         return Grants()
 
-    def _open(self, make_state: MakeState, kind: str, case: Case) -> ReadableState:
+    def _open(self, make_state: MakeState, kind: str, case: Case) -> FencedState:
         needed = {case.aggregator.name, getattr(case.aggregator, "type", "")}
         if not needed.isdisjoint(self.cannot):
             pytest.skip(f"the store does not take {sorted(needed & self.cannot)}")
@@ -379,7 +372,7 @@ class ValueSuite:
         self._check(state, {"full": stored, "z": stored})
         state.write(grant, [{"key": "a", "v": delta}])
 
-    def _check(self, state: ReadableState, expected: dict[str, Any]) -> None:
+    def _check(self, state: FencedState, expected: dict[str, Any]) -> None:
         found = {row["key"]: row["v"] for row in state.read()}
         assert found == expected
         assert {key: type(value) for key, value in found.items()} == {k: type(v) for k, v in expected.items()}
