@@ -98,8 +98,9 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
     if columns is None:
         return list(present)
     found, reducers = list(columns.keys), reducers_of(columns)
-    for name, aggregator in columns.aggregators.items():
-        parts = list(aggregator.parts(name)) if name in columns.composites else [name]
+    for name in columns.aggregators:
+        composite = columns.composites.get(name)
+        parts = list(composite.parts(name)) if composite else [name]
         if name not in reducers:
             found += [name] if name in present and not set(parts) & set(present) else parts
     return [*found, *(name for name in present if name not in found)] if reducers else found
