@@ -70,8 +70,9 @@ def run(dag: Any) -> None:
     """One transaction, task by task."""
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import commit_in_turn
+    from airflow_tx.processing.batch import CurrentBatch
     from airflow_tx.processing.outputs import returned
-    from airflow_tx.processing.task import Batch, Processing
+    from airflow_tx.processing.task import Processing
     from airflow_tx.spec import spec_of
     from airflow_tx.staging import TaskTry
     from benchmarks import topology
@@ -81,7 +82,7 @@ def run(dag: Any) -> None:
     payload = topology.begin(spec, "run1")
     processing = Processing(spec, payload, TaskTry("count", -1, topology.TaskInstance("count", "").id), anchored=True)
     processing.start()
-    rows = [{"key": row["key"], "n": 1} for row in Batch(processing).read()]
+    rows = [{"key": row["key"], "n": 1} for row in CurrentBatch(processing).read()]
     processing.ack(returned(rows, multiple=False))
     ti = topology.TaskInstance("commit", "run1", xcom=rows)
     with spec.store() as store:

@@ -212,12 +212,11 @@ def task_failed(context: Context) -> None:
 
 def task_ended(context: Context) -> None:
     """Run when the task has skipped itself, or has skipped others: nothing is missing, there is no output."""
-    processing = Processing.of(context)
-    if not processing.started:
-        return  # its transaction is committed
     try:
-        processing.ack()
-    except AirflowFailException as error:
+        processing = Processing.of(context)
+        if processing.started:  # else its transaction is committed
+            processing.ack()
+    except (AirflowFailException, AirflowSkipException) as error:
         log.info("%s", error)
 
 
