@@ -84,9 +84,9 @@ def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) 
 
     at: dict[str, float] = {}
     log = Log()
-    look = turn.look
+    look = turn.read_line
 
-    def noted_look(*arguments: Any) -> Any:
+    def noted_read(*arguments: Any) -> Any:
         at["woken"] = time.time()
         return look(*arguments)
 
@@ -103,18 +103,18 @@ def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) 
             time.sleep(max(0.0, at["granted"] + COMMIT - time.time()))
             at["marking"] = time.time()
 
-        def _clean_up(self) -> None:
+        def _pass_on(self, ended: Any) -> None:
+            super()._pass_on(ended)
             at["marked"] = time.time()
-            super()._clean_up()
 
     ti = topology.TaskInstance("commit", f"run{payload.txid}", xcom=topology.output(payload))
-    turn.look = noted_look
+    turn.read_line = noted_read
     try:
         with spec.store() as store:
             commit = Timed(spec, payload, [topology.update(TASK, state)], spec.ledger(store), ti, log)
             line = turn.commit_in_turn(commit, store, patience=60)
     finally:
-        turn.look = look
+        turn.read_line = look
     assert line is None, f"transaction {payload.txid} would have been deferred: {line}"
     return Passed(payload.txid, log.waited, **at)
 

@@ -15,7 +15,7 @@ from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
 from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
-    from airflow_tx.cli.runs import Restarts, Told
+    from airflow_tx.cli.runs import Outcome, Restarts
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
 
@@ -30,7 +30,7 @@ def skip(args: Namespace) -> None:
     check_why(args, f"skip {args.topology} {args.txid}")
     with store_of(args) as store:
         restarts = _restarts(store, args)
-        skips = Skips(restarts.ledger, restarts, lambda: _of_dag(args, restarts.dag_id)[1])
+        skips = Skips(restarts.ledger, restarts, lambda: _of_dag(args, restarts.runs.dag_id)[1])
         path = paths_of(args).transaction(args.txid)
         record = Reader(store).peek_if_any(TransactionRecord, path)
         if record is not None:  # else the ledger says what became of it
@@ -42,7 +42,7 @@ def skip(args: Namespace) -> None:
 @action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
-    from airflow_tx.cli.runs import Told
+    from airflow_tx.cli.runs import Outcome
 
     check_why(args, f"readmit {args.topology} {args.txid}")
     with store_of(args) as store:
@@ -57,9 +57,9 @@ def readmit(args: Namespace) -> None:
             )
         restarts.ledger.readmit(args.txid, audit_of(args))
         assert skipped is not None, "else it is refused"
-        how = restarts.start(skipped.run_id, skipped.key, past_limit=False)
+        how = restarts.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
-        _show([Told(args.txid, skipped.run_id, done)], args)
+        _show([Outcome(args.txid, skipped.run_id, done)], args)
 
 
 @action
@@ -76,12 +76,14 @@ def replay(args: Namespace) -> None:
     with store_of(args) as store:
         restarts = _restarts(store, args)
         if args.failed:
-            told = restarts.failed()
+            outcomes = restarts.failed()
         elif args.changed_rows:
-            told = restarts.changed(args.txids, _undoable(args, restarts.dag_id), audit_of(args), force=args.force)
+            outcomes = restarts.changed(
+                args.txids, _undoable(args, restarts.runs.dag_id), audit_of(args), force=args.force
+            )
         else:
-            told = restarts.named(args.txids, force=args.force)
-        _show(told, args)
+            outcomes = restarts.named(args.txids, force=args.force)
+        _show(outcomes, args)
 
 
 def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
@@ -139,11 +141,11 @@ def _shown(rows: object) -> str:
     return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
 
 
-def _show(told: Iterable[Told], args: Namespace) -> None:
+def _show(outcomes: Iterable[Outcome], args: Namespace) -> None:
     """Print what was done, also if what comes after it fails."""
     rows: list[render.Row] = []
     try:
-        for each in told:
+        for each in outcomes:
             rows.append({"txid": each.txid, "run_id": each.run_id, "done": each.done})
     except BaseException:
         if rows:

@@ -7,21 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx import compat
+from airflow_tx.commit.run_slots import Comeback, comeback, start_yielded
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import topology_view
 
-_QUEUED = "queued"
-
 
 @dataclass(frozen=True)
-class Told:
-    """What a command did to one run.
+class Outcome:
+    """What a command has done to one run.
 
     :param txid: None: the run has no transaction yet.
     :param done: in words.
@@ -32,19 +31,22 @@ class Told:
     done: str
 
 
-class Restarts:
-    """Starts runs of one topology again."""
+@dataclass(frozen=True)
+class CommandRuns:
+    """The runs of a DAG, reached through Airflow's database."""
 
-    def __init__(self, ledger: Ledger, dag_id: str) -> None:
-        self.ledger = ledger
-        self.dag_id = dag_id
+    dag_id: str
 
-    def start(self, run_id: str, key: str, *, past_limit: bool) -> str:
-        """Clear a run, or make it anew if there is none; in words, which of these.
+    def state(self, run_id: str) -> str | None:
+        return compat.runs_of(self.dag_id, [run_id]).get(run_id)
 
-        :param key: the identity that the run had.
+    def restart(self, run_id: str) -> None:
+        compat.clear_run(self.dag_id, run_id, past_limit=False)
+
+    def start(self, run_id: str, key: str, *, past_limit: bool = False) -> str:
+        """Clear a run, or create it; says in words which of these.
+
         :param past_limit: let it start although the DAG has as many running runs as it may.
-        :raises RunNotStarted: Airflow does not know the DAG any more.
         """
         if compat.clear_run(self.dag_id, run_id, past_limit=past_limit):
             return "its run was cleared"
@@ -53,7 +55,15 @@ class Restarts:
             compat.clear_run(self.dag_id, run_id, past_limit=True)
         return "its run did not exist, and was made anew"
 
-    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[Told]:
+
+class Restarts:
+    """Starts runs of one topology again."""
+
+    def __init__(self, ledger: Ledger, dag_id: str) -> None:
+        self.ledger = ledger
+        self.runs = CommandRuns(dag_id)
+
+    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[Outcome]:
         """Replay these transactions.
 
         :param force: also those whose run is queued or running.
@@ -63,72 +73,61 @@ class Restarts:
             yield self._replay(txid, record, live, withdraw=True)
         self.ledger.unblock()
 
-    def changed(self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool) -> Iterator[Told]:
+    def changed(
+        self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool
+    ) -> Iterator[Outcome]:
         """Replay these transactions with the rows as they are now.
 
-        :param states: see `changing.note_changed`.
+        :param states: by name, whether each can undo what it has of these.
         :raises ChangeRefused: the rows of one cannot be decided anew; those before it are noted.
         :raises AlreadyFinal, UnknownTransaction: see `named`.
         """
         for txid, record, live in self._named(txids, force=force):
             if live is None:
                 self.ledger.note_changed(txid, states, audit)
-            told = self._replay(txid, record, live, withdraw=True)
-            yield told if live else replace(told, done=f"its rows are decided anew: {told.done}")
+            outcome = self._replay(txid, record, live, withdraw=True)
+            yield outcome if live else replace(outcome, done=f"its rows are decided anew: {outcome.done}")
         self.ledger.unblock()
 
     def _named(self, txids: Sequence[int], *, force: bool) -> Iterator[tuple[int, TransactionRecord, str | None]]:
-        """With each the state of its run, if that forbids to start it again."""
+        """Give each open transaction with the state of its run, if that forbids to start it again."""
         opened = {txid: self._open(txid) for txid in sorted(set(txids))}
         states = self._states(record.run_id for record in opened.values())
         for txid, record in opened.items():
             live = None if force else states.get(record.run_id)
             yield txid, record, live if live in LIVE_RUN_STATES else None
 
-    def failed(self) -> Iterator[Told]:
+    def failed(self) -> Iterator[Outcome]:
         """Replay what has failed, or has lost its run; and start runs again that had given up their run slots."""
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
         opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
         states = self._states(each.run_id for each in opened)
         for each in opened:
-            told = self._replay_if_failed(each, states.get(each.run_id), its_turn=each.txid == view.current)
-            if told is not None:
-                yield told
-        yield from self._start_yielded(view.record)
+            outcome = self._replay_if_failed(each, states.get(each.run_id), its_turn=each.txid == view.current)
+            if outcome is not None:
+                yield outcome
+        yield from self._start_without_transaction(view.record)
         self.ledger.unblock()
 
-    def free(self, waiting: Sequence[str]) -> Iterator[Told]:
-        """Start runs that had yielded, once the turn has passed on: if the run whose turn it is has its run slot.
+    def yielded(self, waiting: Sequence[str]) -> Iterator[Outcome]:
+        """Start runs that had yielded, once the turn has passed on.
 
         :param waiting: their run_ids.
         """
-        read = Reader(self.ledger.store)
-        current = read.peek(Counter, self.ledger.paths.current).txid
-        holder = read.peek_if_any(TransactionRecord, self.ledger.paths.transaction(current))
-        if holder is not None and self._states([holder.run_id]).get(holder.run_id) == _QUEUED:
-            return
-        record = read.peek(TopologyRecord, self.ledger.paths.record)
-        free = {run_id: record.yielded[run_id] for run_id in waiting if run_id in record.yielded}
-        states = self._states(free)
-        for run_id, entry in free.items():
-            if entry["blocking"] >= current or states.get(run_id) != "failed":
-                continue
-            if self._is_over(entry):
-                self.ledger.came_back(run_id)
-            else:
-                yield self._start_waiter(run_id, entry)
+        for run_id, entry in start_yielded(self.ledger, self.runs, waiting):
+            yield _came_back(run_id, entry)
 
-    def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> Told | None:
+    def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> Outcome | None:
         if state in LIVE_RUN_STATES:
             if view.status != Phase.FAILED.value:
                 return None
-            return Told(view.txid, view.run_id, f"left alone: its run is {state}")
+            return Outcome(view.txid, view.run_id, f"left alone: its run is {state}")
         if view.skip is not None and not view.stale and not its_turn:
-            return Told(view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid")
+            return Outcome(view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid")
         # One that is to be skipped now: its `begin` sees to that.
         return self._replay(view.txid, self._open(view.txid), None, withdraw=False)
 
-    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Told:
+    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Outcome:
         done = []
         if withdraw and record.skip is not None:
             self.ledger.withdraw_skip(txid)
@@ -136,28 +135,27 @@ class Restarts:
         if live is not None:
             done.append(f"its run was left alone: it is {live} (--force starts it again all the same)")
         else:
-            done.append(self.start(record.run_id, record.key, past_limit=True))
+            done.append(self.runs.start(record.run_id, record.key, past_limit=True))
             self.ledger.came_back(record.run_id)
-        return Told(txid, record.run_id, ", ".join(done))
+        return Outcome(txid, record.run_id, ", ".join(done))
 
-    def _start_yielded(self, record: TopologyRecord) -> Iterator[Told]:
-        """Those without a transaction; one that has not ended yet is left to who passes the turn on."""
+    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[Outcome]:
+        """Start those that yielded before they had a transaction; others are replayed as transactions."""
+        states = self._states(record.yielded)
         for run_id, entry in record.yielded.items():
-            if self._is_over(entry):
-                self.ledger.came_back(run_id)
-        without = {run_id: entry for run_id, entry in record.yielded.items() if entry["txid"] is None}
-        states = self._states(without)
-        for run_id, entry in without.items():
-            if run_id not in states:
-                self.ledger.came_back(run_id)
-                yield Told(None, run_id, "forgotten: it had yielded, and was deleted")
-            elif states[run_id] == "failed":
-                yield self._start_waiter(run_id, entry)
-
-    def _start_waiter(self, run_id: str, entry: dict[str, Any]) -> Told:
-        compat.clear_run(self.dag_id, run_id, past_limit=False)
-        self.ledger.came_back(run_id)
-        return Told(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")
+            is_over = self._is_over(entry)
+            if entry["txid"] is not None and not is_over:
+                continue
+            found = comeback(states.get(run_id), is_over=is_over, is_free=True)
+            if found is Comeback.WAIT:
+                continue  # one that has not ended yet is started when the turn passes on
+            if found is Comeback.START:
+                self.runs.restart(run_id)
+            self.ledger.came_back(run_id)
+            if found is Comeback.START:
+                yield _came_back(run_id, entry)
+            elif not is_over and run_id not in states:
+                yield Outcome(None, run_id, "forgotten: it had yielded, and was deleted")
 
     def _is_over(self, entry: dict[str, Any]) -> bool:
         """Whether the transaction of a run that had yielded has ended otherwise."""
@@ -173,4 +171,8 @@ class Restarts:
         return record
 
     def _states(self, run_ids: Any) -> dict[str, str]:
-        return compat.runs_of(self.dag_id, list(run_ids))
+        return compat.runs_of(self.runs.dag_id, list(run_ids))
+
+
+def _came_back(run_id: str, entry: Mapping[str, Any]) -> Outcome:
+    return Outcome(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx import compat
-from airflow_tx.cli.runs import Restarts, Told
-from airflow_tx.commit.handoff import take_skip, undoable, wanted
+from airflow_tx.cli.runs import Outcome, Restarts
+from airflow_tx.commit.handoff import due_skip, take_skip, undoable
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.ledger import Ledger
@@ -53,32 +53,32 @@ class Skips:
             return
         check_states(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
-    def note(self, txid: int, audit: Audit) -> Iterator[Told]:
+    def note(self, txid: int, audit: Audit) -> Iterator[Outcome]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
 
         :raises AlreadyFinal, UnknownTransaction: it is not open.
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         """
         if isinstance(self.ledger.note_skip(txid, audit), AlreadySkipped):
-            yield Told(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
+            yield Outcome(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
             return
         self.ledger.unblock()
         try:
-            told, done = self._take(txid)
+            outcome, done = self._take(txid)
         except TxError as error:
             raise NotInEffect(topology=self.ledger.paths.topology, txid=txid, reason=_reason(error)) from error
-        yield told
-        while done is not None and (following := wanted(self.ledger)) is not None:
+        yield outcome
+        while done is not None and (following := due_skip(self.ledger)) is not None:
             try:
-                told, done = self._take(following)
+                outcome, done = self._take(following)
             except TxError as error:
-                yield Told(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
+                yield Outcome(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
                 break
-            yield told
+            yield outcome
         if done is not None and done.waiting:
-            yield from self._restarts.free(done.waiting)
+            yield from self._restarts.yielded(done.waiting)
 
-    def _take(self, txid: int) -> tuple[Told, Committed | None]:
+    def _take(self, txid: int) -> tuple[Outcome, Committed | None]:
         record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(txid))
         run_id = "" if record is None else record.run_id
         if self._current() < txid:
@@ -87,20 +87,20 @@ class Skips:
             answer = self._raced(txid)
         except StaleBatch:
             assert record is not None
-            how = self._restarts.start(record.run_id, record.key, past_limit=True)
-            told = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
-            return Told(txid, run_id, f"{told}skipped: {how}"), None
+            how = self._restarts.runs.start(record.run_id, record.key, past_limit=True)
+            why = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
+            return Outcome(txid, run_id, f"{why}skipped: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
-        return Told(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+        return Outcome(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
 
-    def _later(self, txid: int, run_id: str) -> Told:
+    def _later(self, txid: int, run_id: str) -> Outcome:
         done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
-        return Told(txid, run_id, done)
+        return Outcome(txid, run_id, done)
 
     def _red(self, run_id: str) -> str:
         """What to do about a run that stays failed, although its transaction is out of the way."""
-        if compat.runs_of(self._restarts.dag_id, [run_id]).get(run_id) != "failed":
+        if compat.runs_of(self._restarts.runs.dag_id, [run_id]).get(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
 

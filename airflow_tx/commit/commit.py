@@ -8,12 +8,12 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.commit.handoff import pass_on, skip_and_pass_on
+from airflow_tx.commit.handoff import clean_up, pass_on, take_skip
 from airflow_tx.commit.new_values import NewValues, found_again
 from airflow_tx.commit.rows import Rows, values_of
+from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
-from airflow_tx.config import Settings
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
@@ -29,8 +29,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import History, TopologyRecord, dumps
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.records import TopologyRecord, dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.spec import Payload, TransactionSpec
 from airflow_tx.state.api import FencedState, Grant, StateKind
@@ -151,7 +150,7 @@ class Commit:
         :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
         """
         try:
-            skip_and_pass_on(self.spec, self.ledger, self.states, self.ti, txid, self.log)
+            self._pass_on(take_skip(self.ledger, txid, self.states, log=self.log))
         except (Refused, StateError) as error:
             if txid == self.payload.txid:
                 raise
@@ -245,10 +244,10 @@ class Commit:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
         self._pass_on(committed)
-        self._clean_up()
+        clean_up(self.spec, self.ledger, self.ti, self.payload.txid, log=self.log)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
-        pass_on(self.spec, self.ledger, self.states, self.ti, ended, self.log)
+        pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
 
     def _explained(self, grant: Grant, error: StateError) -> TxError:
         """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.
@@ -308,22 +307,6 @@ class Commit:
         area, own = self.spec.staging().kept, self.payload
         self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
-
-    def _clean_up(self) -> None:
-        """Forget what no task needs any more. It is committed: what goes wrong here fails nothing."""
-        spec, txid = self.spec, self.payload.txid
-        try:
-            area = spec.staging()
-            # Its own run lives on: a task beside or after the block may not have read yet.
-            read = area.sweep(spec.topology, txid, self._has_live_run)
-            area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
-            spec.source.cleanup_before(min([*read, txid]))
-        except Exception as error:  # noqa: BLE001
-            self.log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
-
-    def _has_live_run(self, txid: int) -> bool:
-        history = Reader(self.ledger.store).peek_if_any(History, self.spec.paths.history(txid))
-        return history is not None and compat.run_state(self.ti, self.spec.dag_id, history.run_id) in LIVE_RUN_STATES
 
     @property
     def _dag_file(self) -> str:

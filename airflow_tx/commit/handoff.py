@@ -1,46 +1,33 @@
-"""What the end of a transaction leaves to be done: a skip of the next one, and runs that yielded."""
+"""The end of a transaction: what is due after it, and how one that a person wants skipped comes to its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_tx.commit.run_slots import start_again
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_tx import compat
+from airflow_tx.commit.run_slots import Runs, start_yielded
+from airflow_tx.config import Settings
 from airflow_tx.errors import TxError
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.records import Counter, History, TransactionRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.skip import refuse_stuck
 from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, Grant, StateKind
 
-
-def skip_and_pass_on(
-    spec: TransactionSpec, ledger: Ledger, states: Mapping[str, FencedState], ti: Any, txid: int, log: Any
-) -> None:
-    """Skip a transaction if it is its turn, and go on from there.
-
-    :param states: all states of the topology, by name.
-    :raises Refused, StateError: see `take_skip`.
-    """
-    pass_on(spec, ledger, states, ti, take_skip(ledger, txid, states, log=log), log)
-
-
-def _is_turn(ledger: Ledger, txid: int) -> bool:
-    """Whether it is the turn of a transaction still: a retry asks late."""
-    return Reader(ledger.store).peek(Counter, ledger.paths.current).txid == txid
+# Seconds that a run which has just yielded gets to end.
+_PATIENCE = 4
 
 
 def pass_on(
-    spec: TransactionSpec,
-    ledger: Ledger,
-    states: Mapping[str, FencedState],
-    ti: Any,
-    ended: Committed | NotYet,
-    log: Any,
+    ledger: Ledger, states: Mapping[str, FencedState], runs: Runs, ended: Committed | NotYet, *, log: Any
 ) -> None:
-    """Go on from a transaction that is final; what goes wrong here fails nothing.
+    """Go on from a transaction that is final: take skips that are due, start runs that yielded. It fails nothing.
 
     :param states: all states of the topology, by name.
     :param ended: what its commit or skip gave.
@@ -52,16 +39,45 @@ def pass_on(
             log.warning("The next transaction is not skipped now: %s", error)
             return
     if isinstance(ended, Committed) and ended.waiting:
-        start_again(spec, ledger, ti, ended.waiting, log=log)
+        try:
+            for run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
+                log.info("Run %s had yielded, and is started again", run_id)
+        except (TxError, AirflowRuntimeError) as error:
+            log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(ended.waiting), error)
+
+
+def _is_turn(ledger: Ledger, txid: int) -> bool:
+    """Whether it is the turn of a transaction still: a retry asks late."""
+    return Reader(ledger.store).peek(Counter, ledger.paths.current).txid == txid
+
+
+def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
+    """Remove what no task needs any more once a transaction is committed. It fails nothing."""
+
+    def has_live_run(txid: int) -> bool:
+        history = Reader(ledger.store).peek_if_any(History, spec.paths.history(txid))
+        return history is not None and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES
+
+    try:
+        area = spec.staging()
+        # Its own run lives on: a task beside or after the block may not have read yet.
+        read = area.sweep(spec.topology, txid, has_live_run)
+        area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
+        spec.source.cleanup_before(min([*read, txid]))
+    except Exception as error:  # noqa: BLE001
+        log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+
+# --- skips -------------------------------------------------------------------------------------------------------
 
 
 def states_of(dag: Any) -> dict[str, FencedState]:
-    """By name, the states that the committers of a DAG update."""
+    """Return the states that the committers of a DAG update, by name."""
     return {update.state.name: update.state for task in dag.tasks for update in getattr(task, "updates", ())}
 
 
-def wanted(ledger: Ledger) -> int | None:
-    """The txid whose turn it is, if it is to be skipped."""
+def due_skip(ledger: Ledger) -> int | None:
+    """Return the txid whose turn it is, if it is to be skipped."""
     read = Reader(ledger.store)
     current = read.peek(Counter, ledger.paths.current).txid
     record = read.peek_if_any(TransactionRecord, ledger.paths.transaction(current))
@@ -69,7 +85,7 @@ def wanted(ledger: Ledger) -> int | None:
 
 
 def undoable(states: Mapping[str, FencedState], *txids: int) -> dict[str, bool]:
-    """By name, whether a state takes back what was written to it of these transactions, or has nothing of them."""
+    """Find out by name whether a state can undo what it has of these transactions, or has nothing of them."""
     return {name: _undoes(state) or not any(state.holds(txid) for txid in txids) for name, state in states.items()}
 
 
@@ -81,7 +97,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     """Skip a transaction, if it is its turn.
 
     :param states: all states of the topology, by name.
-    :raises Refused: it cannot be skipped as it is: see `skipping.grant_skip` and `skipping.refuse_stuck`.
+    :raises Refused: it cannot be skipped as it is.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
     found = undoable(states, txid)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import Outbid, TxError
+from airflow_tx.errors import Outbid
+from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.paths import Paths
 
 QUEUED = "queued"
 _BACKFILL = "backfill"
-_MOMENTS = 5  # seconds
 
 
 class Yielded(AirflowFailException):
@@ -29,12 +33,12 @@ class Yielded(AirflowFailException):
 
 
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
-    """What a trigger has to know of a waiting run, to see whether it is in the way: plain JSON.
+    """Describe a waiting run for a trigger, which sees whether it is in the way: plain JSON.
 
     :param txid: its transaction; None while it waits for one.
     """
     ti, info = context["ti"], compat.run_info(context)
-    # A backfill has run slots of its own, and nobody tells how many of them are taken.
+    # A backfill has run slots of its own; how many of them are taken cannot be asked.
     limit = None if info.run_type == _BACKFILL else context["dag"].max_active_runs
     return {
         "dag_id": spec.dag_id,
@@ -57,7 +61,7 @@ def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | 
 
     ti = context["ti"]
     with spec.store() as store:
-        holder = _run_of(store, spec, blocking)
+        holder = _run_of(store, spec.paths, blocking)
         if holder is None or compat.run_state(ti, spec.dag_id, holder) != QUEUED:
             return
         if compat.is_paused(spec.dag_id):
@@ -76,48 +80,101 @@ def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | 
         )
 
 
-def start_again(spec: TransactionSpec, ledger: Ledger, ti: Any, waiting: Sequence[str], *, log: Any) -> None:
-    """Start runs that have yielded, if the way is free: the run whose turn it is needs no run slot any more.
+class Runs(Protocol):
+    """The runs of a DAG, as a task or a command reaches them."""
 
-    It is called after a commit: what goes wrong fails nothing, and is done by the next one.
+    def state(self, run_id: str) -> str | None:
+        """The state of a run; None: it was deleted."""
+
+    def restart(self, run_id: str) -> None:
+        """Clear a run that exists; it is executed again when it has a run slot."""
+
+    def start(self, run_id: str, key: str) -> Any:
+        """Clear a run, or create it if it was deleted.
+
+        :param key: the identity that the run had.
+        :raises RunNotStarted: Airflow does not know the DAG any more.
+        """
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """The runs of a DAG, reached by a task instance."""
+
+    dag_id: str
+    ti: Any
+
+    def state(self, run_id: str) -> str | None:
+        return compat.run_state(self.ti, self.dag_id, run_id)
+
+    def restart(self, run_id: str) -> None:
+        compat.start_run(self.dag_id, run_id, reset=True)
+
+    def start(self, run_id: str, key: str) -> None:
+        compat.start_run(self.dag_id, run_id, conf=conf_of(key), reset=True)
+
+
+class Comeback(Enum):
+    """What becomes of a run that yielded."""
+
+    WAIT = "it has not ended yet, is on its way again, or the way is not free"
+    START = "it is started again"
+    FORGET = "it needs no start any more"
+
+
+def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
+    """Decide what becomes of a run that yielded.
+
+    :param state: of the run; None: it was deleted.
+    :param is_over: its transaction has become final otherwise.
+    :param is_free: the run whose turn it is needs no run slot any more.
+    """
+    if is_over:
+        return Comeback.FORGET
+    if state in LIVE_RUN_STATES:
+        return Comeback.WAIT
+    if state != "failed":
+        return Comeback.FORGET
+    return Comeback.START if is_free else Comeback.WAIT
+
+
+def start_yielded(
+    ledger: Ledger, runs: Runs, waiting: Iterable[str], *, patience: int = 0
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Start runs that have yielded, if the way is free; gives each that is started, with its entry in the ledger.
 
     :param waiting: their run_ids.
+    :param patience: seconds that one which has just yielded gets to end, since there may be no later commit.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
-    try:
-        read = Reader(ledger.store)
-        current = read.peek(Counter, ledger.paths.current).txid
-        holder = _run_of(ledger.store, spec, current)
-        if holder is not None and compat.run_state(ti, spec.dag_id, holder) == QUEUED:
-            return
-        yielded = read.peek(TopologyRecord, ledger.paths.record).yielded
-        for run_id in waiting:
-            entry = yielded.get(run_id)
-            if entry is None or entry["blocking"] >= current:
-                continue
-            over = entry["txid"] is not None and _run_of(ledger.store, spec, entry["txid"]) is None
-            state = _ended(spec, ti, run_id)
-            if state == "failed" and not over:
-                log.info("Run %s had yielded, and is started again", run_id)
-                compat.start_run(spec.dag_id, run_id, reset=True)
-            elif state in LIVE_RUN_STATES and not over:
-                continue  # it has not ended yet, or is on its way again: the next one looks
-            ledger.came_back(run_id)
-    except (TxError, AirflowRuntimeError) as error:
-        log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(waiting), error)
+    read = Reader(ledger.store)
+    current = read.peek(Counter, ledger.paths.current).txid
+    holder = _run_of(ledger.store, ledger.paths, current)
+    if holder is not None and runs.state(holder) == QUEUED:
+        return
+    yielded = read.peek(TopologyRecord, ledger.paths.record).yielded
+    for run_id in waiting:
+        entry = yielded.get(run_id)
+        if entry is None or entry["blocking"] >= current:
+            continue
+        is_over = entry["txid"] is not None and _run_of(ledger.store, ledger.paths, entry["txid"]) is None
+        found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
+        if found is Comeback.WAIT:
+            continue  # the next commit asks for it
+        if found is Comeback.START:
+            runs.restart(run_id)
+        ledger.came_back(run_id)
+        if found is Comeback.START:
+            yield run_id, entry
 
 
-def _ended(spec: TransactionSpec, ti: Any, run_id: str) -> str | None:
-    """The state of a run; one that has just yielded gets a moment to end, since there may be no later commit."""
-    for _ in range(_MOMENTS):
-        state = compat.run_state(ti, spec.dag_id, run_id)
-        if state != "running":
-            break
+def _state_at_end(runs: Runs, run_id: str, patience: int) -> str | None:
+    for _ in range(patience):
+        if (state := runs.state(run_id)) != "running":
+            return state
         time.sleep(1)
-    return state
+    return runs.state(run_id)
 
 
-def _run_of(store: Any, spec: TransactionSpec, txid: int) -> str | None:
-    record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(txid))
+def _run_of(store: Store, paths: Paths, txid: int) -> str | None:
+    record = Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
     return None if record is None else record.run_id

@@ -1,4 +1,4 @@
-"""Whose turn it is to commit, and how to wait for it: a pure decision."""
+"""The turn to commit: the line before a transaction, how to wait in it, and the commit when the turn has come."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
 
-# How many in line wait in their worker.
 WARM_PLACES = 2
+"""How many in line wait in their worker."""
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
 
@@ -43,13 +43,13 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Line:
+class WaitingLine:
     """The line before a transaction, as read.
 
     :param op: of its own record: another one means that something happened to it; None: it is final.
     :param acks: of its own record.
     :param earlier: open transactions from `current` on, those that are close.
-    :param skip: whether the one whose turn it is is to be skipped, by whoever sees it.
+    :param skip: whether the one whose turn it is is to be skipped, by the first that finds it.
     """
 
     txid: int
@@ -60,40 +60,46 @@ class Line:
     skip: bool = False
     acks: str = ""
 
+    @property
+    def wait(self) -> Wait:
+        """How to wait: in the worker only if nothing is needed for the turn to come but commits.
 
-def decide(line: Line) -> Wait:
-    """How to wait: in the worker only if nothing is needed for the turn to come but commits.
+        A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
+        """
+        if self.current >= self.txid:
+            return Wait.NOT
+        if self.txid - self.current > WARM_PLACES:
+            return Wait.DEFERRED
+        return Wait.WARM if all(each.ready for each in self.earlier.values()) else Wait.DEFERRED
 
-    A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
-    """
-    if line.current >= line.txid:
-        return Wait.NOT
-    if line.txid - line.current > WARM_PLACES:
-        return Wait.DEFERRED
-    return Wait.WARM if all(each.ready for each in line.earlier.values()) else Wait.DEFERRED
+    @property
+    def waited_for(self) -> list[list[object]]:
+        """The earlier transactions as plain JSON: a committer that has waited in its worker for them for as long as
+        it may waits elsewhere until something is new."""
+        if self.wait is not Wait.WARM:
+            return []
+        return [[each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()]
+
+    def wake_event(self, *, op: str | None, waited: Sequence[Sequence[object]]) -> dict[str, Any] | None:
+        """Give the event that wakes a committer which waits elsewhere than in its worker; None: none yet.
+
+        :param op: of its own record when it began to wait.
+        :param waited: its `waited_for` by then.
+        """
+        near = self.wait is not Wait.DEFERRED and not (waited and self.waited_for == waited)
+        if self.skip or near:
+            return {"reason": "its turn is near", "current": self.current}
+        return {"reason": "its record changed"} if self.op != op else None
+
+    def watched(self, paths: Paths) -> tuple[str, ...]:
+        """The records whose change may change the decision; every ack touches the one that holds the acks."""
+        txids = (*self.earlier, self.txid)
+        return (paths.current, paths.acks(self.txid, self.acks), *map(paths.transaction, txids))
 
 
-def standing(line: Line) -> list[list[object]]:
-    """The earlier transactions as plain JSON: a committer that has waited in its worker for them for as long as it may
-    waits elsewhere until something is new."""
-    if decide(line) is not Wait.WARM:
-        return []
-    return [[each.txid, each.run_id, each.phase.value, each.ready] for each in line.earlier.values()]
-
-
-def wakes(line: Line, *, op: str | None, waited: Sequence[Sequence[object]]) -> dict[str, Any] | None:
-    """The event that wakes a committer which waits elsewhere than in its worker; None: none yet.
-
-    :param op: of its own record when it began to wait.
-    :param waited: see `standing`.
-    """
-    near = decide(line) is not Wait.DEFERRED and not (waited and standing(line) == waited)
-    if line.skip or near:
-        return {"reason": "its turn is near", "current": line.current}
-    return {"reason": "its record changed"} if line.op != op else None
-
-
-def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None) -> Line:
+def read_line(
+    store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None
+) -> WaitingLine:
     """Read the line; what is far away is not read.
 
     :param mapped: the tasks with map indexes: how many instances they will have is not known here.
@@ -102,7 +108,7 @@ def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: R
     read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
     if current >= txid:
-        return Line(txid, current)
+        return WaitingLine(txid, current)
     own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
     earlier, skip = {}, False
     for each in range(current, min(txid, current + WARM_PLACES)):
@@ -112,17 +118,8 @@ def look(store: Store, paths: Paths, txid: int, mapped: Collection[str], read: R
             ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
             earlier[each] = Earlier(each, record.run_id, record.phase, ready)
     if own is None:
-        return Line(txid, current, None, None, earlier, skip)
-    return Line(txid, current, own.op, own.phase, earlier, skip, own.acks)
-
-
-def watched(paths: Paths, line: Line) -> tuple[str, ...]:
-    """The records whose change may change the decision; every ack touches the one that holds the acks."""
-    return (
-        paths.current,
-        paths.acks(line.txid, line.acks),
-        *(paths.transaction(each) for each in (*line.earlier, line.txid)),
-    )
+        return WaitingLine(txid, current, None, None, earlier, skip)
+    return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks)
 
 
 def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
@@ -138,7 +135,7 @@ def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord,
 
 def commit_in_turn(
     commit: Commit, store: Store, *, patience: float, clock: Callable[[], float] = time.monotonic
-) -> Line | None:
+) -> WaitingLine | None:
     """Commit when it is the turn.
 
     :param patience: seconds to wait in the worker at most.
@@ -146,11 +143,11 @@ def commit_in_turn(
     :raises Refused, StateError, StagingError: it cannot be committed as it is.
     """
     deadline = clock() + patience
-    line: Line | None = None
+    line: WaitingLine | None = None
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
         read = Reader(store)
-        before, line = line, look(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
+        before, line = line, read_line(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
         commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
@@ -159,9 +156,9 @@ def commit_in_turn(
             skipping = line.current  # tried once: if it cannot be skipped now, it is waited for like any other
             commit.skip(line.current)
             continue
-        wait = Wait.WARM if completion is Completion.NOT_YET else decide(line)
+        wait = Wait.WARM if completion is Completion.NOT_YET else line.wait
         if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
-            _tell(commit, line)
+            _log_wait(commit, line)
             return line
         if completion is Completion.READY:
             commit.prepare()
@@ -172,16 +169,16 @@ def commit_in_turn(
     return None
 
 
-def _watch(commit: Commit, store: Store, line: Line, seconds: float) -> None:
+def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     spec = commit.spec
-    with store.watch(*watched(spec.paths, line)) as watch:
-        # What changed before the watches were set would never be told.
-        if look(store, spec.paths, line.txid, spec.mapped) == line:
+    with store.watch(*line.watched(spec.paths)) as watch:
+        # A change before the watches were set would never be noticed.
+        if read_line(store, spec.paths, line.txid, spec.mapped) == line:
             commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
 
 
-def _tell(commit: Commit, line: Line) -> None:
+def _log_wait(commit: Commit, line: WaitingLine) -> None:
     """Say for whom it waits, in what state that run is, and what to do."""
     first = line.earlier.get(line.current)
     if first is None:
@@ -201,7 +198,7 @@ def _tell(commit: Commit, line: Line) -> None:
 
 
 def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
-    """What somebody who reads of a waiting transaction can do.
+    """Say what a person can do about a transaction that waits.
 
     :param state: of the run that it waits for.
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_tx.commit.run_slots import Comeback, comeback
 from airflow_tx.coordinator.health import (
     Case,
     Finding,
@@ -25,7 +26,6 @@ from airflow_tx.coordinator.health import (
 from airflow_tx.coordinator.snapshot import Look
 from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,9 @@ def _back(look: Look, states: RunStates, run_id: str, entry: Mapping[str, Any]) 
         return CameBack(run_id) if record is None or record.yielded is None else None
     if any(record.run_id == run_id for record in look.opened.values()):
         return CameBack(run_id)  # it has a transaction by now
-    if run_id not in states or states[run_id] in LIVE_RUN_STATES:
-        return None  # it may be about to end
-    if states[run_id] != "failed":
-        return CameBack(run_id)
-    return Return(run_id, None) if is_free(look, states, None) else None
+    if run_id not in states:
+        return None
+    found = comeback(states[run_id], is_over=False, is_free=is_free(look, states, None))
+    if found is Comeback.WAIT:
+        return None
+    return Return(run_id, None) if found is Comeback.START else CameBack(run_id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
+from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.compat import text
 from airflow_tx.coordinator.health import Memory, Rules
 from airflow_tx.coordinator.plan import (
@@ -88,6 +89,7 @@ class Coordination:
         self._ledger: Any = spec.ledger(store)  # type: ignore[arg-type]
         self._looker = Looker(store, spec.paths, shows=shows(spec))
         self._ti = ti
+        self._runs = TaskRuns(spec.dag_id, ti)
         self._log = log
         self._clock = clock
         self._sleep = sleep
@@ -231,7 +233,6 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
-        from airflow_tx.processing.begin import conf_of
         from airflow_tx.protocol.recovery import ReplayRequest
         from airflow_tx.protocol.step import AlreadyCommitted, Blocked, ReplayNoted
 
@@ -254,7 +255,7 @@ class Coordination:
         if isinstance(action, RestartDead):
             compat.restart_dead(self.spec.dag_id, action.run_id)
         else:
-            compat.start_run(self.spec.dag_id, action.run_id, conf=conf_of(action.key), reset=True)
+            self._runs.start(action.run_id, action.key)
 
     def _block(self, action: Replay, attempt: TransactionAttempt) -> None:
         self.memory = self.memory.blocked(action.txid)
@@ -269,7 +270,7 @@ class Coordination:
         if action.txid is not None:
             self.memory = self.memory.tried(action.txid)
         self._log.info("Run %s had yielded its run slot; the way is free, and it is started again.", action.run_id)
-        compat.start_run(self.spec.dag_id, action.run_id, reset=True)
+        self._runs.restart(action.run_id)
         self._ledger.came_back(action.run_id)
 
     def _did(self) -> None:

@@ -131,7 +131,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
-        from airflow_tx.commit.handoff import skip_and_pass_on, states_of
+        from airflow_tx.commit.handoff import pass_on, states_of, take_skip
+        from airflow_tx.commit.run_slots import TaskRuns
 
         spec, txid = self.transaction, begun.attempt.txid
         assert begun.skip is not None
@@ -139,9 +140,10 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
         with spec.store() as store:
             ledger, states = spec.ledger(store), states_of(context["dag"])
             try:
-                skip_and_pass_on(spec, ledger, states, context["ti"], txid, self.log)
+                ended = take_skip(ledger, txid, states, log=self.log)
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
+            pass_on(ledger, states, TaskRuns(spec.dag_id, context["ti"]), ended, log=self.log)
         self._skip_all(context["ti"])
 
     def _skip_all(self, ti: Any) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
-from airflow_tx.operators.turn import InTurnOperator, final_errors, told_of_commit, wait_for_turn
+from airflow_tx.operators.turn import InTurnOperator, final_errors, note_commit, wait_for_turn
 from airflow_tx.spec import COMMIT_KEY, Payload, spec_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class CommitOperator(InTurnOperator):
         if line is not None:
             wait_for_turn(self, spec, context, line)
         tell_new_values(ti, commit.new_values)
-        told_of_commit(self, context, spec, payload)
+        note_commit(self, context, spec, payload)
         return None
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
-from airflow_tx.operators.turn import InTurnOperator, commit_failed, final_errors, told_of_commit, wait_for_turn
+from airflow_tx.operators.turn import InTurnOperator, commit_failed, final_errors, note_commit, wait_for_turn
 from airflow_tx.processing.task import check_arguments
 from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
@@ -77,7 +77,7 @@ class MarkCommittedOperator(BaseOperator):
         spec = spec_of(context["dag"])
         with final_errors(), part(PhaseEnd, context, updates_of(context["dag"], spec), self.log) as end:
             end.run()
-        told_of_commit(self, context, spec, end.payload)
+        note_commit(self, context, spec, end.payload)
 
 
 def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dict[str, Any] | None:

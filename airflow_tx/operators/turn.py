@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.commit.commit import Commit
-    from airflow_tx.commit.turn import Line
+    from airflow_tx.commit.turn import WaitingLine
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +88,9 @@ def final_errors() -> Iterator[None]:
         raise AirflowFailException(str(error)) from None
 
 
-def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: Line) -> NoReturn:
+def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
     """Defer until the turn is near; the operator goes on in its `execute_turn`."""
     from airflow_tx.commit.run_slots import slots_of
-    from airflow_tx.commit.turn import standing
     from airflow_tx.triggers.turn import TurnTrigger
 
     trigger = TurnTrigger(
@@ -103,13 +102,13 @@ def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: 
         mapped=sorted(spec.mapped),
         hold=Settings.load().min_deferral,
         slots=slots_of(spec, context, txid=line.txid),
-        waited=standing(line),
+        waited=line.waited_for,
     )
     operator.defer(trigger=trigger, method_name="execute_turn")
     raise AssertionError("defer returned")
 
 
-def told_of_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:
+def note_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:
     """Let the asset events of the task carry txid and attempt."""
     for outlet in operator.outlets:
         if isinstance(outlet, Asset):

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_tx.commit.turn import look, wakes
+from airflow_tx.commit.turn import read_line
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.base import POLL, until
@@ -77,8 +77,8 @@ class TurnTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
-        line = look(store, Paths(self.root, self.topology), self.txid, self.mapped)
-        event = wakes(line, op=self.op, waited=self.waited)
+        line = read_line(store, Paths(self.root, self.topology), self.txid, self.mapped)
+        event = line.wake_event(op=self.op, waited=self.waited)
         if event is not None:
             return event
         first = line.earlier.get(line.current)

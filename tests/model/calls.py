@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.commit.turn import look, wakes
+from airflow_tx.commit.turn import read_line
 from airflow_tx.errors import FenceOutranked, OutcomeUnknown, StateUnavailable, TxError
 from airflow_tx.processing.begin import room
 from airflow_tx.protocol.api import Node, Unchanged
@@ -38,8 +38,8 @@ class Calls:
         if call[0] == "defer" and call[1] == "turn":
             txid, op, waited = call[2:]
             self.store.nodes = world.nodes
-            line = look(self.store, PATHS, txid, ())
-            return wakes(line, op=op, waited=json.loads(waited)) is not None
+            line = read_line(self.store, PATHS, txid, ())
+            return line.wake_event(op=op, waited=json.loads(waited)) is not None
         if call[0] == "defer":
             self.store.nodes = world.nodes
             return room(self.store, PATHS, max_pending=call[2], key=run_id(self.shape, actor.run)) is not None

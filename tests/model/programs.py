@@ -13,9 +13,9 @@ from airflow_tx.cli.runs import Restarts
 from airflow_tx.cli.skips import NotInEffect, Skips
 from airflow_tx.commit import run_slots
 from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.handoff import skip_and_pass_on
+from airflow_tx.commit.handoff import pass_on, take_skip
 from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
-from airflow_tx.commit.turn import commit_in_turn, standing
+from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.health import Memory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
@@ -49,7 +49,9 @@ def begin(env: Env, shape: Shape, run: int, task_try: str, retry: bool, size: Si
             continue
         if isinstance(answer, Begun) and answer.skip is not None:
             with final_errors():
-                skip_and_pass_on(spec, spec.ledger(env), states_of(env, shape), ti, answer.attempt.txid, LOG)
+                ledger, states = spec.ledger(env), states_of(env, shape)
+                ended = take_skip(ledger, answer.attempt.txid, states, log=LOG)
+                pass_on(ledger, states, run_slots.TaskRuns(spec.dag_id, ti), ended, log=LOG)
             return "skipped"
         if isinstance(answer, Begun):
             return json.dumps(Payload.of(spec.topology, answer).to_json())
@@ -147,7 +149,7 @@ def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task:
         if line is None:
             return ((RETURN_KEY, json.dumps(own.shared())),) if isinstance(own, PhaseTurn) else ()
         del own
-        _wait(env, spec, ti, line.current, payload.txid, "turn", line.txid, line.op, json.dumps(standing(line)))
+        _wait(env, spec, ti, line.current, payload.txid, "turn", line.txid, line.op, json.dumps(line.waited_for))
 
 
 def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | None, *call: Any) -> None:

@@ -183,15 +183,15 @@ def test_patience_ends(make: Any) -> None:
 
 
 def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked(make: Any) -> None:
-    from airflow_tx.commit.turn import Wait, decide, look
+    from airflow_tx.commit.turn import Wait, read_line
 
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
     spec = first.spec
-    assert decide(look(spec.memory, spec.paths, 2, ())) is Wait.DEFERRED
+    assert read_line(spec.memory, spec.paths, 2, ()).wait is Wait.DEFERRED
     first.work()
-    assert decide(look(spec.memory, spec.paths, 2, ())) is Wait.WARM
+    assert read_line(spec.memory, spec.paths, 2, ()).wait is Wait.WARM
 
 
 def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import take_skip
-from airflow_tx.commit.run_slots import give_way, start_again
+from airflow_tx.commit.run_slots import TaskRuns, give_way, start_yielded
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
 from airflow_tx.protocol.audit import Audit
@@ -355,7 +355,7 @@ def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, 
     assert first.commit_now() is None
     assert airflow.started == []
     first.committer.runs["r2"] = "running"
-    start_again(first.spec, first.commit().ledger, first.committer, ["r3"], log=first.log)
+    assert list(start_yielded(first.commit().ledger, TaskRuns(first.spec.dag_id, first.committer), ["r3"]))
     assert airflow.started == ["r3"]
 
 
