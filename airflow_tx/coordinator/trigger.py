@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_tx import compat
 from airflow_tx.coordinator.health import Memory, Rules
@@ -24,7 +24,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.triggers.base import until
+from airflow_tx.triggers.base import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
 # The part of a core that asking one source may cost; but new data is noticed within the second one.
@@ -53,67 +53,26 @@ class Asked:
     error: str | None = None
 
 
-class CoordinatorTrigger(BaseTrigger):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CoordinatorTrigger(LedgerTrigger):
     """Fires once, when a transaction can be allocated, has to be replayed, or its run has to be started.
 
     :param dag_id: of the runs.
     :param source: class path and arguments; None: nothing is allocated.
-    :param rules: fields of `coordinating.Rules`.
+    :param rules: fields of `Rules`.
     :param memory: what the coordinator has seen so far.
-    :param hold: seconds that it waits at least.
-    :param poll: seconds between two looks.
     :param refresh: seconds after which it fires anyway.
-    :param shows: see `coordinating.Looker`.
+    :param shows: whether its committer shows in the ledger while it holds the turn.
     """
 
-    def __init__(
-        self,
-        zookeeper_conn_id: str,
-        root: str,
-        topology: str,
-        dag_id: str,
-        source: list[Any] | None,
-        rules: dict[str, Any],
-        memory: dict[str, Any],
-        hold: float,
-        poll: float,
-        refresh: float,
-        shows: bool = True,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.zookeeper_conn_id = zookeeper_conn_id
-        self.root = root
-        self.topology = topology
-        self.dag_id = dag_id
-        self.source = source
-        self.rules = rules
-        self.memory = memory
-        self.hold = hold
-        self.poll = poll
-        self.refresh = refresh
-        self.shows = shows
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments: plain, without passwords."""
-        return (
-            "airflow_tx.coordinator.trigger.CoordinatorTrigger",
-            {
-                "zookeeper_conn_id": self.zookeeper_conn_id,
-                "root": self.root,
-                "topology": self.topology,
-                "dag_id": self.dag_id,
-                "source": self.source,
-                "rules": self.rules,
-                "memory": self.memory,
-                "hold": self.hold,
-                "poll": self.poll,
-                "refresh": self.refresh,
-                "shows": self.shows,
-            },
-        )
+    dag_id: str
+    source: list[Any] | None
+    rules: dict[str, Any]
+    memory: dict[str, Any]
+    refresh: float
+    shows: bool = True
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, then yield one event."""
         watch = _Watch(self)
         began = time.monotonic()
         await asyncio.sleep(self.hold)
@@ -133,7 +92,7 @@ class _Watch:
 
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
-        self._paths = Paths(trigger.root, trigger.topology)
+        self._paths = trigger.paths
         self._rules = Rules(**trigger.rules)
         self.memory = Memory.from_json(trigger.memory)
         self._looker: Looker | None = None

@@ -1,4 +1,4 @@
-"""What the triggers share: one ZooKeeper client and two threads for each connection, and the shortest deferral.
+"""The triggers' common ground: fields that are the arguments, a ZooKeeper client and two threads for each connection.
 
 Airflow fails a deferred task that is woken before the scheduler has seen the end of its first leg, so a trigger holds
 it for a while whatever happens.
@@ -8,47 +8,97 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import Any
 
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
 from airflow_tx.errors import StoreError, UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.run_slots import SlotWatch
 
 Event = dict[str, Any]
 """What a trigger wakes its task with: plain JSON."""
 
-# Between two looks; a look is a few reads on a client that all triggers share.
+# Between two readings; each is a few reads on a client that all triggers share.
 POLL = 1.0
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class LedgerTrigger(BaseTrigger):
+    """A trigger that reads the ledger of a topology; its fields are its arguments, plain and without passwords.
+
+    :param hold: seconds that it waits at least.
+    :param poll: seconds between two readings.
+    """
+
+    zookeeper_conn_id: str
+    root: str
+    topology: str
+    hold: float
+    poll: float = POLL
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def paths(self) -> Paths:
+        """Where the records of the topology lie."""
+        return Paths(self.root, self.topology)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        own = type(self)
+        return f"{own.__module__}.{own.__qualname__}", {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WaitTrigger(LedgerTrigger):
+    """Fires once, when a waiting task can go on or when its run is to yield.
+
+    :param slots: what `slots_of` says of the run that waits; None: it never yields.
+    """
+
+    slots: dict[str, Any] | None = None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        slots = None if self.slots is None else SlotWatch(self.paths, self.slots)
+        event = await until(self.event, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=slots)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def event(self, store: Store) -> Event | None:
+        """Read the ledger, in a thread: the event that wakes the task; None: none yet."""
+
+
 @cache
 def _threads(conn_id: str) -> ThreadPoolExecutor:
-    """For all looks at the ledgers of one connection, so that an ensemble that is away holds up only its own.
+    """For all readings of the ledgers of one connection, so that an ensemble that is away holds up only its own.
 
-    The default executor of the event loop serves the triggers of everybody.
+    The default executor of the event loop serves every trigger of Airflow.
     """
     return ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"airflow_tx-trigger-{conn_id}")
 
 
 async def until(
-    look: Callable[[Store], Event | None],
+    read: Callable[[Store], Event | None],
     conn_id: str,
     *,
     hold: float,
     poll: float = POLL,
     slots: SlotWatch | None = None,
 ) -> Event:
-    """Ask `look` in a thread, again and again, until it answers; not before `hold` seconds have passed.
+    """Call `read` in a thread, again and again, until it gives an event; not before `hold` seconds have passed.
 
-    A ledger that cannot be reached is no answer: the task would only fail for it. One that is damaged or deleted does
+    A ledger that cannot be reached is no event: the task would only fail for it. One that is damaged or deleted does
     not mend itself: the task is woken, and meets the error.
 
-    :param look: reads the ledger; blocking.
     :param slots: asked besides, whether the run is to yield.
     """
 
@@ -56,22 +106,22 @@ async def until(
         return await asyncio.get_running_loop().run_in_executor(_threads(conn_id), partial(_ask, question, conn_id))
 
     await asyncio.sleep(hold)
-    told = False
+    warned = False
     while True:
         try:
-            answer: Event | None = await ask(look)
-            if answer is None and slots is not None:
-                answer = await slots.look(ask)
-            told = False
+            event: Event | None = await ask(read)
+            if event is None and slots is not None:
+                event = await slots.event(ask)
+            warned = False
         except UnreadableRecord as error:
-            answer = {"reason": str(error)}
+            event = {"reason": str(error)}
         except StoreError as error:
-            answer = None
-            if not told:
+            event = None
+            if not warned:
                 log.warning("%s This task goes on waiting.", error)
-            told = True
-        if answer is not None:
-            return answer
+            warned = True
+        if event is not None:
+            return event
         await asyncio.sleep(poll)
 
 

@@ -21,7 +21,7 @@ from airflow_tx.protocol.step import Bidding
 Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 """Lets a function read the ledger in a thread."""
 
-# Seconds between two questions to Airflow; a run slot is not missed for less.
+# Seconds between two questions to Airflow.
 _PACE = 3.0
 # The part of the grace for which a bid has to lead.
 _SETTLE = 5
@@ -30,7 +30,7 @@ _LEAST = 30.0
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Turn:
     """Whose turn it is, and how many waiters have yielded so far: another one starts the grace anew."""
 
     current: int
@@ -39,65 +39,65 @@ class _Seen:
 
 
 class SlotWatch:
-    """What one waiting run has seen. The time is that of this process, which no clock can move.
+    """Watches for one waiting run. The time is that of this process, which no clock can move.
 
-    :param told: what `operators.yielding.slots_of` gave.
+    :param run: what `slots_of` said of it.
     """
 
-    def __init__(self, paths: Paths, told: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, paths: Paths, run: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._paths = paths
-        self._told = told
+        self._run = run
         self._clock = clock
-        self._pace = min(_PACE, told["grace"] / _SETTLE)
-        self._asked = float("-inf")
-        self._seen: _Seen | None = None
+        self._pace = min(_PACE, run["grace"] / _SETTLE)
+        self._asked_at = float("-inf")
+        self._turn: _Turn | None = None
         self._since = 0.0
         self._leads_since: float | None = None
 
-    async def look(self, ask: Ask) -> dict[str, Any] | None:
-        """The event that ends the wait, once this run is to yield."""
+    async def event(self, ask: Ask) -> dict[str, Any] | None:
+        """Give the event that ends the wait, once this run is to yield."""
         now = self._clock()
-        if now - self._asked < self._pace:
+        if now - self._asked_at < self._pace:
             return None
-        self._asked = now
-        seen = await ask(self._turn)
-        if seen is None or not await self._in_the_way(seen):
-            self._seen = None
+        self._asked_at = now
+        turn = await ask(self._read_turn)
+        if turn is None or not await self._in_the_way(turn):
+            self._turn = None
             return None
-        if seen != self._seen:
-            self._seen, self._since, self._leads_since = seen, now, None
-        if now - self._since < self._told["grace"]:
+        if turn != self._turn:
+            self._turn, self._since, self._leads_since = turn, now, None
+        if now - self._since < self._run["grace"]:
             return None
-        answer = await ask(lambda store: self._bid(store, seen.current))
-        if not isinstance(answer, Bidding) or answer.leader != self._told["run_id"]:
+        answer = await ask(lambda store: self._bid(store, turn.current))
+        if not isinstance(answer, Bidding) or answer.leader != self._run["run_id"]:
             self._leads_since = None
             return None
         if self._leads_since is None:
             self._leads_since = now
-        if now - self._leads_since < self._told["grace"] / _SETTLE:
+        if now - self._leads_since < self._run["grace"] / _SETTLE:
             return None
-        self._seen = None
-        return {"yield": seen.current}
+        self._turn = None
+        return {"yield": turn.current}
 
-    def _turn(self, store: Store) -> _Seen | None:
+    def _read_turn(self, store: Store) -> _Turn | None:
         read = Reader(store)
         current = read.peek(Counter, self._paths.current).txid
         record = read.peek_if_any(TransactionRecord, self._paths.transaction(current))
-        if record is None or record.run_id == self._told["run_id"]:
+        if record is None or record.run_id == self._run["run_id"]:
             return None
-        return _Seen(current, record.run_id, read.peek(TopologyRecord, self._paths.record).yields)
+        return _Turn(current, record.run_id, read.peek(TopologyRecord, self._paths.record).yields)
 
-    async def _in_the_way(self, seen: _Seen) -> bool:
-        dag_id, limit = self._told["dag_id"], self._told["limit"]
-        states = await compat.run_states(dag_id, [seen.run_id])
-        if states[seen.run_id] != QUEUED:
+    async def _in_the_way(self, turn: _Turn) -> bool:
+        dag_id, limit = self._run["dag_id"], self._run["limit"]
+        states = await compat.run_states(dag_id, [turn.run_id])
+        if states[turn.run_id] != QUEUED:
             return False
         return limit is None or await compat.running_runs_async(dag_id) >= limit
 
     def _bid(self, store: Store, blocking: int) -> Any:
-        told = self._told
-        waiter = Waiter(told["run_id"], told["txid"], told["task_try"], blocking)
+        run = self._run
+        waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
         clock = SystemClock()
         # A leader that has not yielded after so long is dead.
-        overdue = (clock.now() - timedelta(seconds=2 * told["grace"] + _LEAST)).isoformat(timespec="milliseconds")
+        overdue = (clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)).isoformat(timespec="milliseconds")
         return Ledger(store, self._paths, clock=clock, ids=SystemIds()).bid(waiter, overdue=overdue)

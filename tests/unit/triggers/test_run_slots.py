@@ -54,7 +54,7 @@ class Waiting:
         end = self.now + seconds
         while self.now < end:
             self.now += 1
-            event = asyncio.run(self.watch.look(answer))
+            event = asyncio.run(self.watch.event(answer))
             if event is not None:
                 return event
         return None
