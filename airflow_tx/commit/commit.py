@@ -10,15 +10,14 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.handoff import clean_up, pass_on, take_skip
 from airflow_tx.commit.new_values import NewValues, found_again
-from airflow_tx.commit.rows import Rows, values_of
+from airflow_tx.commit.rows import UpdateRows, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import fits_one_write, output_digest, rows_to_write, write_at_once, write_update
+from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, write_at_once, write_update
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
     LedgerBehind,
-    OutputChanged,
     Outranked,
     Refused,
     SkippedTransaction,
@@ -32,7 +31,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, dumps
 from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.spec import Payload, TransactionSpec
-from airflow_tx.state.api import FencedState, Grant, StateKind
+from airflow_tx.state.api import Grant, StateKind
 
 
 class Completion(Enum):
@@ -41,30 +40,6 @@ class Completion(Enum):
     READY = "everything has acked"
     NOT_YET = "a task works again"
     OVER = "it is final already"
-
-
-def take_other_output(
-    ledger: Ledger,
-    states: Mapping[str, FencedState],
-    grant: Grant,
-    changed: Mapping[str, str],
-    outputs: Mapping[str, str],
-) -> None:
-    """Go on with another output than an earlier grant was about to write, if no state holds anything of that.
-
-    :param states: all states of the topology, by name.
-    :param changed: per state that is to get another output, the earlier one.
-    :raises OutputChanged: a state may hold something of the transaction.
-    """
-    if not changed:
-        return
-    # From here on no earlier grant can write, so what is not there will not come.
-    for state in states.values():
-        state.raise_fence(grant)
-    for name, found in changed.items():
-        if states[name].holds(grant.txid):
-            raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
-    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
 
 
 class Commit:
@@ -91,7 +66,7 @@ class Commit:
         """The newest that it knows: of its grant, or before that of the output that has acked."""
         self._processed: Processed | None = None
         self._outputs: dict[str, str] = {}
-        self._rows: list[Rows] | None = None
+        self._rows: list[UpdateRows] | None = None
 
     def forget(self) -> None:
         """Something happened to the transaction: ask and read again."""
@@ -182,7 +157,7 @@ class Commit:
     def _states(self) -> dict[tuple[str, int], str | None]:
         return compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
 
-    def _read(self, update: Update) -> Rows:
+    def _read(self, update: Update) -> UpdateRows:
         def pull(task: str, name: str, index: int) -> Any:
             return compat.pull(self.ti, task, name, index)
 
@@ -193,7 +168,7 @@ class Commit:
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
     def _acquire(
-        self, processed: Processed, rows: Sequence[Rows]
+        self, processed: Processed, rows: Sequence[UpdateRows]
     ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
         self._outputs = {
             update.state.name: output_digest(found, update)
@@ -214,7 +189,7 @@ class Commit:
 
     # --- in the turn
 
-    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
         grant = self._grant(granted)
         with self._announced(grant):
             self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
@@ -269,7 +244,7 @@ class Commit:
         own = self.payload
         return Grant.of(self.spec.topology, own.transaction, granted, rows=own.rows, position=own.position)
 
-    def _write(self, grant: Grant, rows: Sequence[Rows]) -> None:
+    def _write(self, grant: Grant, rows: Sequence[UpdateRows]) -> None:
         staged = self._new_values(grant)
         if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
             keys = write_at_once(self.updates[0], grant, rows[0], staged.of(self.updates[0]))
@@ -281,7 +256,7 @@ class Commit:
             update.state.raise_fence(grant)
         for update, found in zip(self.updates, rows, strict=True):
             failpoint("commit.before_write", state=update.state.name, **self._where)
-            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
+            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log, output=staged.of(update))
             self.log.info("State %s: %s keys", update.state.name, keys)
         self.new_values = staged.finish()
 

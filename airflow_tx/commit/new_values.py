@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import Grant
 
 
-class Asked:
+class NewValuesOutput:
     """The new values of one update, part by part.
 
     :param place: where they go.
@@ -46,31 +46,31 @@ class NewValues:
 
     def __init__(self, area: StagingArea, grant: Grant, task_id: str) -> None:
         self._area, self._grant, self._task_id = area, grant, task_id
-        self._asked: dict[str, Asked] = {}
+        self._outputs: dict[str, NewValuesOutput] = {}
 
-    def of(self, update: Update) -> Asked | None:
+    def of(self, update: Update) -> NewValuesOutput | None:
         """Where the new values of an update go; None: nobody asks for them."""
         name = update.new_values
         if name is None:
             return None
         # Made anew, since an update may be written again under the same grant.
         place = Place.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
-        self._asked[name] = Asked(place)
-        return self._asked[name]
+        self._outputs[name] = NewValuesOutput(place)
+        return self._outputs[name]
 
     @property
     def any(self) -> bool:
         """Whether somebody asks for some."""
-        return bool(self._asked)
+        return bool(self._outputs)
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Make all of them visible; references by name."""
-        if not self._asked:
+        if not self._outputs:
             return {}
         from airflow_tx.staging import write_manifest
 
-        outputs = {name: joined(asked.parts) for name, asked in self._asked.items()}
-        where = next(iter(self._asked.values())).place.where
+        outputs = {name: joined(output.parts) for name, output in self._outputs.items()}
+        where = next(iter(self._outputs.values())).place.where
         return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
 
 

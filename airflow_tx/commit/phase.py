@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.commit.commit import Commit, Completion, take_other_output
+from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.new_values import NewValues
-from airflow_tx.commit.rows import Rows, check_empty
+from airflow_tx.commit.rows import UpdateRows, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import rows_to_write, write_update
+from airflow_tx.commit.write import take_other_output, write_update
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, fingerprint, is_ref
@@ -66,7 +66,7 @@ class PhasePart(Commit):
 
     def _put(self, grant: Grant, update: Update, staged: NewValues) -> int:
         rows = self._read(update)
-        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, asked=staged.of(update))
+        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, output=staged.of(update))
 
     def _left(self, grant: Grant, staged: NewValues) -> dict[str, dict[str, Any]]:
         """Make the new values visible; references by name.
@@ -80,7 +80,7 @@ class PhasePart(Commit):
             raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
         return staged.finish()
 
-    def _read(self, update: Update) -> Rows:
+    def _read(self, update: Update) -> UpdateRows:
         task, name = update.input.operator.task_id, update.input.key
         if task not in self.phase.inside:
             return super()._read(update)
@@ -93,7 +93,7 @@ class PhasePart(Commit):
         values = [] if value is None else [value]
         return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
 
-    def _left_by(self, task: str, update: Update) -> Rows:
+    def _left_by(self, task: str, update: Update) -> UpdateRows:
         """The new values of another committer."""
         area, own = self.spec.staging().kept, self.payload.transaction
         found = newest(area, self.spec.topology, own.txid, task, own.birth)
@@ -132,7 +132,7 @@ class PhaseTurn(PhasePart):
                 self._read(each) if each.state.kind is StateKind.TRANSACTIONAL else () for each in self.updates
             ]
 
-    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[Rows]) -> None:
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
         grant = self._grant(granted)
         self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
         failpoint("commit.after_acquire", **self._where)

@@ -9,26 +9,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import Acks, acked, fingerprint, is_ref
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.api import FencedState
+from airflow_tx.staging.files import literal
+from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.grouping import combined, combined_at_once
 from airflow_tx.state.reducers import has_reducers, reducers_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from airflow_tx.staging import StagingArea
 
-Rows = Iterable[Mapping[str, Any]]
+UpdateRows = Iterable[Mapping[str, Any]]
 Pull = Callable[[str, str, int], Any]
 
 
 def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False) -> list[Any]:
-    """The output of every task instance that has one, read anew and compared with what the instance acked.
+    """Read the output of every task instance that has one, and compare it with what the instance acked.
 
     :param pull: asked for (task id, name, map index).
     :param empty: the batch has no rows, so that an instance need not give any.
@@ -36,9 +39,9 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
         instance gave nothing, and the update does not allow that.
     """
     task, name = update.input.operator.task_id, update.input.key
-    given = acked(acks, task, name)
-    found = {index: pull(task, name, index) for index in given}
-    wrong = [index for index, expected in given.items() if fingerprint(found[index]) != expected]
+    expected = acked(acks, task, name)
+    found = {index: pull(task, name, index) for index in expected}
+    wrong = [index for index, fingerprinted in expected.items() if fingerprint(found[index]) != fingerprinted]
     emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
     silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:
@@ -74,25 +77,89 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
     )
 
 
-def rows_of(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
-    """The rows of an update: one per key, or, if the state has a reducer, all of them in their order.
+class StagedRows:
+    """The rows of one staged output: read again at each iteration, and counted beforehand.
+
+    :raises StagingError: exactly this output is not there whole.
+    """
+
+    def __init__(self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt) -> None:
+        from airflow_tx.staging.manifest import open_output
+
+        self._area, self._ref, self._attempt = area, ref, attempt
+        self.where, self.output = open_output(area, ref, attempt=attempt)
+        self.columns = wanted_columns(state, self.output.columns)
+        # Once more, for the columns: the error names those that are missing.
+        open_output(area, ref, columns=self.columns, attempt=attempt)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.batches():
+            yield from from_arrow(batch, types_of(batch.schema))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read them as Arrow batches, in the order of the files and of the rows in them."""
+        from airflow_tx.staging import read_batches
+
+        return read_batches(self._area, self._ref, columns=self.columns, attempt=self._attempt)
+
+    def __len__(self) -> int:
+        return self.output.rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.output.files)
+
+    @property
+    def files(self) -> list[str]:
+        """Its files, as Spark's readers take them."""
+        return [
+            literal(self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
+            for file in self.output.files
+            if file.rows
+        ]
+
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as pyarrow reads them."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        file = next(file for file in self.output.files if file.rows)
+        with self.where.files.open(f"{self._ref['path']}/{file.name}") as opened:
+            found = pq.ParquetFile(opened).schema_arrow
+        # With their notes: a column of new values may have a type that Arrow has not.
+        return pa.schema([found.field(name) for name in self.columns])
+
+
+def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> UpdateRows:
+    """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
 
     That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
     single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
-    in memory.
+    in memory. They can be gone through twice where that is needed.
 
     :raises StagingError: a reference whose files are not there whole.
     :raises StateError: rows that do not fit the state.
     """
+    state = update.state
     if len(values) == 1 and is_ref(values[0]):
-        return _read(values[0], update, area, attempt)
-    rows = chain.from_iterable(_rows(value, update, area, attempt) for value in values)
-    return rows if has_reducers(update.state) else combined(rows, update.state)
+        return StagedRows(area, values[0], state, attempt)
+    chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
+    rows = chained if has_reducers(state) else combined(chained, state)
+    again = state.kind is StateKind.TRANSACTIONAL or has_reducers(state) or update.new_values is not None
+    return list(rows) if again else rows
+
+
+def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> UpdateRows:
+    if is_ref(value):
+        return StagedRows(area, value, state, attempt)
+    return [value] if isinstance(value, Mapping) else value or ()
 
 
 def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
-    """The columns that a state takes; of a composite its parts, or the one column that they come as. A reducer takes
-    whole rows.
+    """Name the columns that a state takes: of a composite its parts, or the one column that they come as.
+
+    A reducer takes whole rows.
     """
     columns = state.columns
     if columns is None:
@@ -106,50 +173,16 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
     return [*found, *(name for name in present if name not in found)] if reducers else found
 
 
-def _rows(value: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
-    if is_ref(value):
-        yield from _read(value, update, area, attempt)
-    elif isinstance(value, Mapping):
-        yield value
-    else:
-        yield from value or ()
+# --- in portions --------------------------------------------------------------------------------------------------
 
 
-def _read(ref: Any, update: Update, area: StagingArea, attempt: TransactionAttempt) -> Iterator[Mapping[str, Any]]:
-    from airflow_tx.staging import read_batches
-    from airflow_tx.staging.manifest import open_output
-
-    present = open_output(area, ref, attempt=attempt)[1].columns
-    for batch in read_batches(area, ref, columns=wanted_columns(update.state, present), attempt=attempt):
-        yield from from_arrow(batch, types_of(batch.schema))
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
-Row = Mapping[str, Any]
-
-
-class Staged(Protocol):
-    """Rows that lie in files."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """As dicts, read anew each time."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """As Arrow batches."""
-
-
-def keyed(rows: Iterable[Row], state: Any) -> Iterable[Row]:
-    """One row a key, of rows that fit into memory."""
+def keyed(rows: UpdateRows, state: Any) -> UpdateRows:
+    """Combine rows that fit into memory to one a key."""
     return combined(rows, state) if has_reducers(state) else rows
 
 
-def portions(rows: Staged, state: Any, *, size: int) -> Iterator[Iterable[Row]]:
-    """The rows, one a key, in portions of about `size` rows; each is a chunk of the grant, by its number."""
+def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[UpdateRows]:
+    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number."""
     if not has_reducers(state):
         iterator = iter(rows)
         for first in iterator:
@@ -161,7 +194,7 @@ def portions(rows: Staged, state: Any, *, size: int) -> Iterator[Iterable[Row]]:
         yield [combined_at_once(rows, state)]
 
 
-def _by_key(rows: Staged, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
+def _by_key(rows: StagedRows, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
     """The rows of some keys after those of others; of one key, in their order."""
     import pyarrow as pa
 

@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.write import StagedRows, shown
+from airflow_tx.commit.rows import StagedRows
+from airflow_tx.commit.write import spark_label
 from airflow_tx.errors import StateError, TxError
 from airflow_tx.state.api import FencedState, Grant
 from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
-    from airflow_tx.commit.new_values import Asked
+    from airflow_tx.commit.new_values import NewValuesOutput
     from airflow_tx.spark.writers import WriteJob
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
@@ -31,12 +32,12 @@ def write_by_spark(
     *,
     partitions: int,
     dag_file: str,
-    asked: Asked | None = None,
+    output: NewValuesOutput | None = None,
 ) -> int:
     """Let executors write, each its own keys, and complete the grant; how many keys.
 
     :param partitions: into how many chunks.
-    :param asked: where new values go; each executor stages its own part.
+    :param output: where new values go; each executor stages its own part.
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
@@ -46,15 +47,15 @@ def write_by_spark(
     assert copied is not None
     name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
     job = WriteJob(name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state))
-    sealed = seal(copied, grant, rows.schema(), asked.place if asked is not None else None)
+    sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
     url = _connect_url(spark)
     told = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
     keys, taken = total(told)
     if taken != len(rows):
         problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
-    if asked is not None:
-        asked.staged(parts(told))
+    if output is not None:
+        output.staged(parts(told))
     state.write(grant, (), complete=True)
     return keys
 
@@ -74,7 +75,7 @@ def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[
     from airflow_tx.spark.connect import session
     from airflow_tx.spark.writers import run
 
-    with session(url, tag=job.name, server=shown(spark)) as connected:
+    with session(url, tag=job.name, server=spark_label(spark)) as connected:
         return run(connected, job, sealed)
 
 

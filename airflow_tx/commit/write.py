@@ -1,28 +1,22 @@
-"""How the rows of an update get into its state: by this process, or by Spark's executors; in flat memory either way."""
+"""Writes the rows of an update into its state: by this process, or by Spark's executors; in flat memory either way."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.rows import Rows, keyed, portions, rows_of, wanted_columns
+from airflow_tx.commit.rows import StagedRows, UpdateRows, keyed, portions
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import ConfigError
-from airflow_tx.processing.outputs import is_ref
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.errors import ConfigError, OutputChanged
 from airflow_tx.protocol.output import output_text
-from airflow_tx.staging.files import literal
-from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.arrow import from_arrow, types_of
+from airflow_tx.state.api import FencedState, Grant
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
-    from airflow_tx.commit.new_values import Asked
-    from airflow_tx.staging import StagingArea
+    from airflow_tx.commit.new_values import NewValuesOutput
+    from airflow_tx.protocol.ledger import Ledger
 
 # From here on `writers="auto"` means Spark, if there is one.
 LARGE_ROWS = 500_000
@@ -33,73 +27,7 @@ ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
 
 
-class StagedRows:
-    """The rows of one staged output: read anew whenever somebody goes through them, and counted beforehand.
-
-    :raises StagingError: exactly this output is not there whole.
-    """
-
-    def __init__(self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt) -> None:
-        from airflow_tx.staging.manifest import open_output
-
-        self._area, self._ref, self._attempt = area, ref, attempt
-        self.where, self.output = open_output(area, ref, attempt=attempt)
-        self.columns = wanted_columns(state, self.output.columns)
-        # Once more, for the columns: the error names those that are missing.
-        open_output(area, ref, columns=self.columns, attempt=attempt)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self.batches():
-            yield from from_arrow(batch, types_of(batch.schema))
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow batches, in the order of the files and of the rows in them."""
-        from airflow_tx.staging import read_batches
-
-        return read_batches(self._area, self._ref, columns=self.columns, attempt=self._attempt)
-
-    def __len__(self) -> int:
-        return self.output.rows
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.output.files)
-
-    @property
-    def files(self) -> list[str]:
-        """Its files, as Spark's readers take them."""
-        return [
-            literal(self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
-            for file in self.output.files
-            if file.rows
-        ]
-
-    def schema(self) -> pa.Schema:
-        """The columns and their types, as pyarrow reads them."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        file = next(file for file in self.output.files if file.rows)
-        with self.where.files.open(f"{self._ref['path']}/{file.name}") as opened:
-            found = pq.ParquetFile(opened).schema_arrow
-        # With their notes: a column of new values may have a type that Arrow has not.
-        return pa.schema([found.field(name) for name in self.columns])
-
-
-def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> Rows:
-    """The rows of an update, as `rows_of` gives them; they can be gone through twice where that is needed.
-
-    :raises StagingError, StateError: see `rows_of`.
-    """
-    if len(values) == 1 and is_ref(values[0]):
-        return StagedRows(area, values[0], update.state, attempt)
-    rows = rows_of(update, values, area, attempt)
-    again = update.state.kind is StateKind.TRANSACTIONAL or has_reducers(update.state) or update.new_values is not None
-    return list(rows) if again else rows
-
-
-def output_digest(rows: Rows, update: Update) -> str:
+def output_digest(rows: UpdateRows, update: Update) -> str:
     """Keys and deltas as a text, whatever their order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
     columns = update.state.columns
@@ -110,27 +38,57 @@ def output_digest(rows: Rows, update: Update) -> str:
     return output_text(rows, names, doubles)
 
 
-def fits_one_write(update: Update, rows: Rows) -> bool:
+def take_other_output(
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    grant: Grant,
+    changed: Mapping[str, str],
+    outputs: Mapping[str, str],
+) -> None:
+    """Go on with another output than an earlier grant was about to write, if no state holds anything of that.
+
+    :param states: all states of the topology, by name.
+    :param changed: per state that is to get another output, the earlier one.
+    :raises OutputChanged: a state may hold something of the transaction.
+    """
+    if not changed:
+        return
+    # From here on no earlier grant can write, so what is not there will not come.
+    for state in states.values():
+        state.raise_fence(grant)
+    for name, found in changed.items():
+        if states[name].holds(grant.txid):
+            raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
+    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
+
+
+def fits_one_write(update: Update, rows: UpdateRows) -> bool:
     """Whether these rows go into the state at once, by this process."""
     return not _in_portions(update, rows) and spark_of(update, rows) is None
 
 
-def write_at_once(update: Update, grant: Grant, rows: Rows, asked: Asked | None = None) -> int:
+def write_at_once(update: Update, grant: Grant, rows: UpdateRows, output: NewValuesOutput | None = None) -> int:
     """Raise the fence and write, in one store transaction; how many keys.
 
-    :param asked: where new values go.
+    :param output: where new values go.
     :raises StateError, StateUnavailable: see `write_update`.
     """
-    return _write_one(update.state, grant, rows, asked, raising=True)
+    return _write_one(update.state, grant, rows, output, raising=True)
 
 
 def write_update(
-    update: Update, grant: Grant, rows: Rows, *, dag_file: str, log: Any, asked: Asked | None = None
+    update: Update,
+    grant: Grant,
+    rows: UpdateRows,
+    *,
+    dag_file: str,
+    log: Any,
+    output: NewValuesOutput | None = None,
 ) -> int:
     """Write under a fence that the grant has raised on every state; how many keys.
 
     :param dag_file: beside it lie modules that a driver on this machine may import.
-    :param asked: where new values go.
+    :param output: where new values go.
     :raises StateError, StateUnavailable: what is written counts once, when the commit is tried again.
     :raises WritersFailed: the Spark job ended without an answer; likewise.
     """
@@ -139,20 +97,26 @@ def write_update(
         from airflow_tx.commit.spark_writers import write_by_spark
 
         assert isinstance(rows, StagedRows)
-        log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), shown(spark))
+        log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), spark_label(spark))
         return write_by_spark(
-            update.state, grant, rows, spark, partitions=_partitions(update.state, rows), dag_file=dag_file, asked=asked
+            update.state,
+            grant,
+            rows,
+            spark,
+            partitions=_partitions(update.state, rows),
+            dag_file=dag_file,
+            output=output,
         )
     if _in_portions(update, rows):
         assert isinstance(rows, StagedRows)
-        return _in_turns(update.state, grant, rows, asked)
-    return _write_one(update.state, grant, rows, asked, raising=False)
+        return _in_turns(update.state, grant, rows, output)
+    return _write_one(update.state, grant, rows, output, raising=False)
 
 
 # --- the choice ---------------------------------------------------------------------------------------------------
 
 
-def spark_of(update: Update, rows: Rows) -> str | None:
+def spark_of(update: Update, rows: UpdateRows) -> str | None:
     """By which Spark the rows are written; None: by this process.
 
     :raises ConfigError: it has to be Spark, and cannot be.
@@ -188,7 +152,7 @@ def _is_large(update: Update, rows: StagedRows) -> bool:
     return len(rows) >= LARGE_ROWS or rows.size >= LARGE_BYTES
 
 
-def _in_portions(update: Update, rows: Rows) -> bool:
+def _in_portions(update: Update, rows: UpdateRows) -> bool:
     return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(update.state.columns)
 
 
@@ -196,7 +160,7 @@ def _partitions(state: Any, rows: StagedRows) -> int:
     return min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
 
 
-def shown(spark: str) -> str:
+def spark_label(spark: str) -> str:
     """A Spark as logs and messages name it: without its parameters, which may be secret."""
     return spark.partition(";")[0]
 
@@ -204,28 +168,28 @@ def shown(spark: str) -> str:
 # --- by this process ----------------------------------------------------------------------------------------------
 
 
-def _write_one(state: Any, grant: Grant, rows: Rows, asked: Asked | None, *, raising: bool) -> int:
-    if asked is not None and isinstance(state, PersistedState):
+def _write_one(state: Any, grant: Grant, rows: UpdateRows, output: NewValuesOutput | None, *, raising: bool) -> int:
+    if output is not None and isinstance(state, PersistedState):
         emitted = state.updated(grant, rows)
-        asked.rows(emitted.new_values)
+        output.rows(emitted.new_values)
         return emitted.rows
     given = keyed(rows, state)
-    if asked is not None:
+    if output is not None:
         given = list(given)
     written: int = state.raise_and_write(grant, given) if raising else state.write(grant, given)
-    if asked is not None:
-        asked.keys(state, _keys(state, given), chunk=0)
+    if output is not None:
+        output.keys(state, _keys(state, given), chunk=0)
     return written
 
 
-def _in_turns(state: Any, grant: Grant, rows: StagedRows, asked: Asked | None) -> int:
+def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> int:
     """One chunk after another, each in a store transaction of its own: memory, locks and undo stay small."""
     written = 0
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
-        given = portion if asked is None else list(portion)
+        given = portion if output is None else list(portion)
         written += state.write(grant, given, chunk=chunk, complete=False)
-        if asked is not None:
-            asked.keys(state, _keys(state, given), chunk=chunk)
+        if output is not None:
+            output.keys(state, _keys(state, given), chunk=chunk)
     state.write(grant, (), complete=True)
     return written
 

@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.commit import write
+from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import ConfigError, OutputChanged, StateError
 from airflow_tx.failpoints import VARIABLE
 from airflow_tx.protocol.ledger import Ledger
@@ -288,7 +289,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
 
 COMMITTER = """
 import sys, pickle
-from airflow_tx.operators import writing
+from airflow_tx.commit import write
 write.ROWS_A_WRITER = 1000
 update, grant, rows = pickle.load(sys.stdin.buffer)
 import logging
@@ -312,14 +313,14 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     grants = Grants()
     old, new = grants(1), grants(1, 2)
 
-    def staged(attempt: int, keys: int) -> write.StagedRows:
+    def staged(attempt: int, keys: int) -> StagedRows:
         from airflow_tx.protocol.attempt import TransactionAttempt
 
         own = TransactionAttempt(1, attempt)
         where = area.try_dir("flights", own, TaskTry("count", -1, "try"))
         rows = table(keys).select(["id", "n"])
         ref = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"]
-        return write.StagedRows(area, ref.to_json(), state, own)
+        return StagedRows(area, ref.to_json(), state, own)
 
     state.raise_fence(old)
     stops = [failpoints.arm("spark.before_chunk", "pause", attempt=1) for _ in range(2)]
@@ -382,7 +383,8 @@ def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) ->
 FLAT = """
 import json, sys, time, logging
 from types import SimpleNamespace
-from airflow_tx.operators import writing
+from airflow_tx.commit import write
+from airflow_tx.commit.rows import StagedRows
 from airflow_tx.commit.update import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging import StagingArea
@@ -392,7 +394,7 @@ told = json.loads(sys.argv[1])
 url, how, staging, ref = told["url"], told["how"], told["staging"], told["ref"]
 values = {"flights": Count(), "delay": Sum()}
 state = SqlState.from_url(url, table="big", keys=["carrier", "id"], values=values, kind=told["kind"])
-rows = write.StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
+rows = StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
 update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="counts"), state, **how)
 grant = Grants()(1)
 began = time.monotonic()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.commit.commit import take_other_output
 from airflow_tx.commit.handoff import take_skip
+from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
