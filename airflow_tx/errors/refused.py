@@ -1,0 +1,232 @@
+"""Refusals of the ledger, by the steps of the protocol."""
+
+from __future__ import annotations
+
+from airflow_tx.errors.root import TxError
+
+
+class Refused(TxError):
+    """The ledger says no; a retry of the same request cannot succeed."""
+
+
+class StaleAttempt(Refused):
+    """A task of an attempt that is not the newest one."""
+
+    template = (
+        "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest. "
+        "Clear `begin`, or the whole run, to replay it."
+    )
+
+
+class StaleTry(Refused):
+    """A try of a task that a newer try of the same task has replaced."""
+
+    template = (
+        "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}. "
+        "The newer try goes on; there is nothing to do."
+    )
+
+
+class StaleBegin(Refused):
+    """A `begin` whose run was cleared while it lived on."""
+
+    template = (
+        "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}. "
+        "The later one goes on; there is nothing to do."
+    )
+
+
+class StaleBatch(Refused):
+    """The batch was computed from a position that is not where the transaction before it ended."""
+
+    template = (
+        "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, "
+        "but transaction {previous} ended at {found}. Clear the run: it takes the rows from there."
+    )
+
+
+class RowsChanged(Refused):
+    """The rows a task worked on are not those the ledger has for this attempt."""
+
+    template = (
+        "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}. "
+        "Clear the run: it is processed again."
+    )
+
+
+class FailedTransaction(Refused):
+    """The processing of the newest attempt failed."""
+
+    template = "Transaction {txid}.{attempt} has failed: {reason}. Clear its failed task or its run to replay it."
+
+
+class IncompleteBatch(Refused):
+    """The committer ran although not every processing task has acked."""
+
+    template = (
+        "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}. "
+        "Clear {tasks}: a task marked success by hand leaves no output."
+    )
+
+
+class PhaseIncomplete(Refused):
+    """A commit phase of which not every task has done its part."""
+
+    template = (
+        "Transaction {txid}.{attempt} is not committed: {problem}. Clear {task}: the phase then takes the turn again, "
+        "and nothing is counted twice."
+    )
+
+
+class StateMissing(Refused):
+    """A state that an earlier grant of this transaction may have written is no longer in the DAG."""
+
+    template = (
+        "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
+        "longer updates. Bring it back until transaction {txid} is committed, then take it out."
+    )
+
+
+class StateRenamed(Refused):
+    """A state that the ledger has committed to is no longer in the DAG, and another one is that it does not know."""
+
+    template = (
+        "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
+        "which has transaction {last}. The same state under another name: airflow tx state rename {topology} {old} "
+        "{new}. Another one, which takes its place: airflow tx state forget {topology} {old}"
+    )
+
+
+class RenameRefused(Refused):
+    """A state whose new name does not fit what the ledger and the state say."""
+
+    template = "State {old!r} of topology {topology!r} is not renamed: {problem}. Nothing was changed. {remedy}"
+
+
+class Outranked(Refused):
+    """A committer whose grant was taken over."""
+
+    template = (
+        "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}. A newer try "
+        "goes on."
+    )
+
+
+class RunHeld(Refused):
+    """Another live run works on the same batch."""
+
+    template = (
+        "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}. Wait for "
+        "that run, or end it and clear this one."
+    )
+
+
+class SkippedTransaction(Refused):
+    """The run's transaction was skipped by a person."""
+
+    template = (
+        "Transaction {txid} of {topology} was skipped. To process its rows: "
+        "airflow tx readmit {topology} {txid} --why TEXT"
+    )
+
+
+class TopologyClaimed(Refused):
+    """Two DAGs use one topology name."""
+
+    template = (
+        "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. If that DAG was renamed: "
+        "airflow tx rename {topology} --dag-id {dag_id} --why TEXT; if there are two, give one of them another name: "
+        "Transaction(topology=...)."
+    )
+
+
+class SourceKindChanged(Refused):
+    """The kind of the source changed while transactions are open."""
+
+    template = (
+        "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
+        "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
+        "airflow tx list {topology} shows none open; skip what cannot be committed."
+    )
+
+
+class SourceShapeChanged(Refused):
+    """A source with partitions took the place of one without, or the other way round."""
+
+    template = (
+        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}. "
+        "Give the new one another name: Transaction(topology=...)."
+    )
+
+
+class AlreadyFinal(Refused):
+    """Something was asked of a transaction that is over."""
+
+    template = "Transaction {txid} is {outcome}. {remedy}"
+
+
+class SkipRefused(Refused):
+    """A transaction that cannot be skipped as it is."""
+
+    template = "Skip of transaction {txid} refused: {problem}. {remedy}"
+
+
+class ChangeRefused(Refused):
+    """A transaction whose rows cannot be decided anew."""
+
+    template = (
+        "Transaction {txid} of {topology} keeps its rows: {problem}. Nothing was changed. {remedy}: "
+        "airflow tx replay {topology} {txid}"
+    )
+
+
+class NotSkipped(Refused):
+    """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
+
+    template = (
+        "Transaction {txid} of {topology} cannot be re-admitted: it is {found}. Nothing was changed; "
+        "airflow tx list {topology} shows the skipped ones."
+    )
+
+
+class Outbid(Refused):
+    """A waiter that wants to give up its run slot, while another one is to."""
+
+    template = "Run {run_id} does not yield: run {leader} does. It goes on waiting; there is nothing to do."
+
+
+class UnknownTransaction(Refused):
+    """No such topology or transaction in this ledger."""
+
+    template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
+
+
+class MoveRefused(Refused):
+    """A topology that cannot be renamed or deleted as it is."""
+
+    template = "Topology {topology!r} stays as it is: {problem}. {remedy}"
+
+
+class LossRefused(Refused):
+    """Acceptance of a loss that there is none of."""
+
+    template = (
+        "Topology {topology!r} has lost nothing: its source can give every row that comes next. Nothing was changed. "
+        "A transaction whose own rows are gone: airflow tx skip {topology} TXID --why TEXT"
+    )
+
+
+class UnscheduledTask(Refused):
+    """A task that `airflow tasks test` or `airflow dags test` executes: nobody replays what such a run leaves open."""
+
+    template = (
+        "DAG {dag_id!r} is run by `airflow dags test`, `airflow tasks test` or DAG.test(), which make no transactions: "
+        "all later ones of topology {topology!r} would wait for theirs. The ledger was not touched; start a run: "
+        "airflow dags trigger {dag_id}"
+    )
+
+
+class RepairRefused(Refused):
+    """A repair that does not fit what the ledger and the states say."""
+
+    template = "Repair --{what} of topology {topology!r} refused: {problem}. Nothing was changed. {remedy}"

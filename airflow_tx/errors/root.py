@@ -1,0 +1,70 @@
+"""The root of all errors, and those of what a user defines: settings, blocks, sources, staged output."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[TxError], fields: dict[str, Any]) -> TxError:
+    return cls(**fields)
+
+
+class TxError(Exception):
+    """Root of every error of this package.
+
+    :param fields: the values named in `template`, kept as attributes.
+    """
+
+    template: ClassVar[str] = "{message}"
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+        super().__init__(self.template.format(**fields))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _rebuild, (type(self), self.fields)
+
+
+class ConfigError(TxError):
+    """A setting that cannot be used."""
+
+    template = "{option} = {value!r} cannot be used. {remedy}"
+
+
+class TransactionDefinitionError(TxError):
+    """A `Transaction` block that cannot work; raised while the DAG file is parsed."""
+
+    template = "Transaction {topology!r} refused: {problem}. {remedy}"
+
+
+class FailedBatch(TxError):
+    """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException).
+
+    :param message: why; it is kept in the ledger.
+    """
+
+    def __init__(self, message: str = "the batch was failed on purpose", **fields: Any) -> None:
+        super().__init__(message=message, **fields)
+
+
+class SourceError(TxError):
+    """A source that cannot give the rows of a batch."""
+
+    template = "Source {source} refused: {problem}. {remedy}"
+
+
+class PartitionUnavailable(SourceError):
+    """A partition of a source that cannot be reached now. An opaque source is used without it, others stop."""
+
+    template = "Partition {partition!r} of source {source} cannot be reached: {reason}."
+
+
+class StagingError(TxError):
+    """Staged output that is missing, incomplete or of another attempt."""
+
+    template = "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}. {remedy}"

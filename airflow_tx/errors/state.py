@@ -1,0 +1,105 @@
+"""Errors of states: fences, updates, and stores that cannot be reached."""
+
+from __future__ import annotations
+
+from airflow_tx.errors.root import TxError
+
+
+class StateError(TxError):
+    """A state that cannot take this update; nothing of it was applied."""
+
+    template = "State {state!r} refused: {problem}. {remedy}"
+
+
+class StateUnavailable(StateError):
+    """The store of a state cannot be reached; the transaction stays replayable."""
+
+    template = (
+        "State {state!r} ({where}) cannot be reached: {reason}. Nothing of this transaction was committed; clear "
+        "the commit task when it is back."
+    )
+
+
+class StateLocked(StateUnavailable):
+    """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
+
+    template = (
+        "State {state!r} ({where}) is locked by another session: {reason}. Nothing of this transaction was committed; "
+        "the next try waits again."
+    )
+
+
+class StateOutcomeUnknown(StateUnavailable):
+    """The answer to the commit of a state's update was lost; the transaction stays replayable."""
+
+    template = (
+        "State {state!r} ({where}) cannot be reached: {reason}. The update may have been written, since only the "
+        "answer to it is missing; the next try finds out. Clear the commit task when the database is back."
+    )
+
+
+class FenceOutranked(StateError):
+    """The fence refuses a writer that a later grant has outranked."""
+
+    template = (
+        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. A newer try goes on."
+    )
+
+
+class FenceForeign(StateError):
+    """The fence belongs to another topology or to another life of this ledger."""
+
+    template = (
+        "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
+        "One state serves one topology: use another table; if the DAG was renamed: airflow tx rename OLD {topology} "
+        "--why TEXT; if this ledger was lost and made anew: airflow tx repair {topology} --ledger-lost"
+    )
+
+
+class StateBehind(StateError):
+    """The store holds less than the ledger committed: it was restored from an older backup, or emptied."""
+
+    template = (
+        "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The "
+        "store went back. "
+        "Restore it, or accept what it holds: airflow tx repair {topology} --state-lost {state}"
+    )
+
+
+class LedgerBehind(StateError):
+    """The ledger holds less than the store: ZooKeeper was restored from an older snapshot."""
+
+    template = (
+        "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
+        "{expected} to it. "
+        "The ledger went back. Take the place from the state: airflow tx repair {topology} --ledger-lost"
+    )
+
+
+class TxidBehind(StateError):
+    """A value that a later transaction has already updated (Trident: current batch is behind state's batch)."""
+
+    template = (
+        "Update of transaction {txid} refused: the stored value is of transaction {stored}. Commit transactions "
+        "in order."
+    )
+
+
+class ChunkConflict(StateError):
+    """Two writers of one transaction touched the same key."""
+
+    template = (
+        "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}. "
+        "Aggregate by key before writing."
+    )
+
+
+class OutputChanged(StateError):
+    """A transactional state that holds something of a transaction got another output for it."""
+
+    template = (
+        "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
+        "written some of it, which cannot be undone. Replay it with the code and data of then; or restore the state "
+        "from a backup of before the transaction and clear the commit task. To take any output on a replay, "
+        'use kind="opaque".'
+    )
