@@ -14,14 +14,13 @@ from typing import Any
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.batch import BeginRequest
-from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord, digest
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.memory import MemoryStore
@@ -78,7 +77,7 @@ class Pipeline:
         self.failures += 1
         self.storm += len(self.open) - 1
         self._process(self._begin(txid))
-        while found := broken(self._records(), current=txid, position=self._before(txid)):
+        while found := stale_successors(self._records(), current=txid, position=self._before(txid)):
             self.replays += 1
             self._process(self._begin(found[0]))
 
@@ -87,7 +86,7 @@ class Pipeline:
         return {txid: read.peek(TransactionRecord, self.ledger.paths.transaction(txid)) for txid in self.open}
 
     def _before(self, txid: int) -> str:
-        return digest(position_before(Reader(self.ledger.store), self.ledger.paths, txid))
+        return digest(RotatingTransactionalState(Reader(self.ledger.store), self.ledger.paths).position_before(txid))
 
     def _commit(self, txid: int) -> None:
         begun = self.open.pop(txid)

@@ -64,6 +64,7 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> Row:
         **topology(view, lag),
         "incarnation": view.record.incarnation,
         "generation": view.record.generation,
+        "rotating_state": view.rotating_state,
         "pace": ", ".join(f"{rows:g} rows in {seconds:.1f} s" for rows, seconds in view.record.pace) or None,
         "accepted_losses": "\n".join(_accepted(view)) or None,
         "repairs": "\n".join(f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})" for each in view.repairs)

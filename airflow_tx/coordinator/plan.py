@@ -24,8 +24,8 @@ from airflow_tx.coordinator.health import (
     seen_of,
 )
 from airflow_tx.coordinator.snapshot import Look
-from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.rotating_state import stale_successors
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def plan(look: Look, states: RunStates, memory: Memory, *, elapsed: float, rules
     :param elapsed: seconds since the plan that gave `memory`.
     :param ready: whether the source has, or may have, rows for another transaction.
     """
-    moved = frozenset(broken(look.opened, current=look.current, position=look.position))
+    moved = frozenset(stale_successors(look.opened, current=look.current, position=look.position))
     seen: dict[int, Seen] = {}
     actions: list[Action] = []
     waits: list[float] = []

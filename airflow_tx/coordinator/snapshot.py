@@ -10,10 +10,10 @@ from typing import Any
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.loss import going_on_at
-from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Looker:
         if self._next is not None and self._next[0] == look.allocated:
             position = self._next[1]
         else:
-            position = position_before(Reader(self.store), self._paths, look.allocated + 1)
+            position = RotatingTransactionalState(Reader(self.store), self._paths).position_before(look.allocated + 1)
             # While it is open, a replay may move it.
             self._next = None if look.opened else (look.allocated, position)
         if look.topology is None:
@@ -121,7 +121,8 @@ class Looker:
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:
             try:
-                self._base = (current, digest(position_before(read, self._paths, current)))
+                position = RotatingTransactionalState(read, self._paths).position_before(current)
+                self._base = (current, digest(position))
             except UnreadableRecord:
                 now = Reader(self.store).peek(Counter, self._paths.current).txid
                 if now != current:

@@ -12,7 +12,6 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.correction import decided_anew
 from airflow_tx.protocol.loss import going_on_at
-from airflow_tx.protocol.metadata import position_after, position_before, unmoved
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -29,6 +28,7 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.replay import replay
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Begun,
@@ -124,11 +124,12 @@ def _allocate(
     readmission: _Readmission | None,
 ) -> Decision | Result:
     current = read.peek(Counter, paths.current)
-    allocated = read.get(Counter, paths.allocated)
-    txid = allocated.txid + 1
+    state = RotatingTransactionalState(read, paths)
+    txid = state.last_txid + 1
     if not txid < current.txid + request.topology.max_pending:
-        return WindowFull(current.txid, allocated.txid, request.topology.max_pending)
-    position = position_before(read, paths, txid)
+        return WindowFull(current.txid, state.last_txid, request.topology.max_pending)
+    last = state.get_last_state()
+    position = None if last is None else last.position
     base = digest(position)
     partitioned = request.topology.partitioned
     place, size, begins = going_on_at(read, paths, topology, position), None, None
@@ -147,7 +148,10 @@ def _allocate(
         rows, after, size, begins = Proposed(*proposal.batch)
         if request.topology.source_kind == "transactional":
             begins = None  # its replays have the same rows
-    ended = position_after(position, after, partitioned=partitioned)
+    meta, stored = state.get_state_or_create(
+        txid,
+        lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=begins),
+    )
     key = request.key if request.key is not None else _unused_key(read, paths, txid)
     record = TransactionRecord(
         key=key,
@@ -158,7 +162,7 @@ def _allocate(
         op=stamp.op,
         phase=Phase.PROCESSING,
         base=base,
-        ended=digest(ended),
+        ended=digest(meta.position),
         rows_digest=digest(rows),
         tasks=dict(request.tasks),
         created=stamp.now,
@@ -173,7 +177,7 @@ def _allocate(
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
         Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
-        Create(paths.meta(txid), encode(Metadata(1, rows, ended, begin=begins))),
+        *stored,
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(txid, record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
@@ -181,7 +185,7 @@ def _allocate(
     result = Begun(
         TransactionAttempt(txid, 1, record.birth),
         rows,
-        ended,
+        meta.position,
         record.rows_digest,
         replay=False,
         run_id=record.run_id,

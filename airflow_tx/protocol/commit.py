@@ -14,7 +14,6 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.end import check_names, check_token, ended, history_of
-from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest
@@ -28,6 +27,7 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import (
     AlreadyCommitted,
     Committed,
@@ -93,7 +93,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         raise StateMissing(topology=paths.topology, txid=attempt.txid, states=", ".join(sorted(lost)))
     topology = read.get(TopologyRecord, paths.record)
     check_names(topology, paths, attempt.txid, request.states)
-    before = position_before(read, paths, attempt.txid)
+    before = RotatingTransactionalState(read, paths).position_before(attempt.txid)
     if digest(before) != record.base:
         raise StaleBatch(
             txid=attempt.txid,

@@ -10,11 +10,11 @@ from airflow_tx.protocol import garbage
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.loss import without_passed
-from airflow_tx.protocol.metadata import forgotten
 from airflow_tx.protocol.pace import pace_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Outcome, Phase, TopologyRecord, TransactionRecord, encode
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Stamp
 
 
@@ -109,8 +109,8 @@ def ended(
     if gone is None:
         after = garbage.left(after, paths, acks)
     after = without_passed(read, paths, after, txid)
-    old, last = forgotten(read, paths, txid)
-    if last:
+    rotating = RotatingTransactionalState(read, paths)
+    if rotating.last_by_partition(txid):
         after = garbage.left(after, paths, paths.sources)
     return (
         Put(paths.record, encode(after)),
@@ -118,7 +118,7 @@ def ended(
         Create(paths.history(txid), encode(history)),
         Delete(paths.transaction(txid)),
         *(gone or ()),
-        *old,
+        *rotating.cleanup_before(txid),
         *_forgotten_history(read, paths, txid, limit),
     )
 

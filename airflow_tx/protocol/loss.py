@@ -10,10 +10,10 @@ from airflow_tx.errors import LossRefused
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.batch import WHOLE, Loss
-from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 
 ACCEPT_LOSS = "accept-loss"
@@ -103,8 +103,9 @@ def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: i
     if not accepted:
         return topology
     ahead: set[tuple[str, str]] = set()
-    for each in range(txid, read.get(Counter, paths.allocated).txid + 1):
-        meta = whole(read, paths, each)
+    state = RotatingTransactionalState(read, paths)
+    for each in range(txid, state.last_txid + 1):
+        meta = state.get_state(each)
         places = [(meta.position or {}), (meta.begin or {})] if topology.partitioned else [{WHOLE: meta.position}]
         for partition, place in (item for found in places for item in found.items()):
             ahead |= {(partition, digest(loss["place"])) for loss in _behind(accepted, partition, place)}
@@ -129,9 +130,8 @@ def standing(read: Reader, paths: Paths) -> Any:
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
-    return going_on_at(
-        read, paths, topology, position_before(read, paths, read.peek(Counter, paths.current).txid)
-    ).position
+    position = RotatingTransactionalState(read, paths).position_before(read.peek(Counter, paths.current).txid)
+    return going_on_at(read, paths, topology, position).position
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
@@ -143,7 +143,8 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
     # A transactional source decides once, and a replay has the same rows.
     first = allocated + 1 if topology.source_kind == "transactional" else current
-    positions = [position_before(read, paths, txid) for txid in range(first, allocated + 2)]
+    state = RotatingTransactionalState(read, paths)
+    positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
     return [going_on_at(read, paths, topology, position).position for position in positions if position is not None]
 
 

@@ -13,7 +13,6 @@ from airflow_tx.errors import RenameRefused, RepairRefused
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.audit import Audit, note
-from airflow_tx.protocol.metadata import whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild import LEDGER_LOST, Rebuilt
@@ -28,6 +27,7 @@ from airflow_tx.protocol.records import (
     dumps,
     encode,
 )
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Decision, Repaired, Stamp
 from airflow_tx.protocol.topology import TopologyRequest
 
@@ -137,12 +137,10 @@ def ledger_lost(
         op=stamp.op,
     )
     after = garbage.left(after, paths, *_left(read, paths))
-    writes = [*_folders(read, paths), *_emptied(read, stamp, paths, plan, anew)]
+    writes = [*_folders(read, paths), *_emptied(read, stamp, paths, plan, anew), *_restarted(read, paths, plan)]
     writes.append(_put(read, paths.record, encode(after)))
     writes.append(_put(read, paths.current, encode(Counter(plan.current))))
     writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
-    if plan.meta is not None:
-        writes.append(Create(paths.meta(plan.current - 1), encode(plan.meta)))
     return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.summary)
 
 
@@ -153,12 +151,22 @@ def _folders(read: Reader, paths: Paths) -> list[Write]:
 def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
     """What the ledger holds of open transactions, and of all from `anew` on: they stand for other batches now."""
     writes = _bindings(read, stamp, paths, plan, anew)
-    for folder in (paths.transactions, paths.metas):
-        writes += [Delete(f"{folder}/{name}") for name in _names(read, folder) if read.exists(f"{folder}/{name}")]
+    writes += [
+        Delete(path) for name in _names(read, paths.transactions) if read.exists(path := paths.transaction(int(name)))
+    ]
     for name in _names(read, paths.histories):
         if int(name) >= anew:
             writes.append(Delete(f"{paths.histories}/{name}"))
     return writes
+
+
+def _restarted(read: Reader, paths: Paths, plan: Rebuilt) -> list[Write]:
+    """The state of the last final transaction, and no other."""
+    state, last = RotatingTransactionalState(read, paths), plan.current - 1
+    kept = None if plan.meta is None else last
+    gone = [int(name) for name in _names(read, paths.metas) if int(name) != kept]
+    writes = [write for txid in gone for write in state.remove_state(txid)]
+    return writes if plan.meta is None else [*writes, state.override_state(last, plan.meta)]
 
 
 def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
@@ -196,7 +204,7 @@ def _began_later(record: TransactionRecord, plan: Rebuilt) -> bool:
 def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:
     """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
     assert skipped.readmitted_as is not None
-    rows = whole(read, paths, skipped.readmitted_as).rows
+    rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
         Put(paths.skipped(txid), encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)))
     ]

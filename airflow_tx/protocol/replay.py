@@ -12,10 +12,10 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
 from airflow_tx.protocol.correction import decided_anew, to_decide_anew
 from airflow_tx.protocol.loss import going_on_at
-from airflow_tx.protocol.metadata import position_after, position_before, unmoved, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedCurrent, NeedRows, NeedRunState, Result, Stamp
 
 LIVE_RUN_STATES = frozenset({"queued", "running"})
@@ -73,7 +73,7 @@ def _continue(
     txid: int,
     record: TransactionRecord,
 ) -> Decision | Result:
-    meta = whole(read, paths, txid)
+    meta = RotatingTransactionalState(read, paths).get_state(txid)
     result = Begun(
         TransactionAttempt(txid, record.attempt, record.birth),
         meta.rows,
@@ -109,7 +109,8 @@ def _next_attempt(
     record: TransactionRecord,
     started: tuple[str, ...],
 ) -> Decision | Result:
-    meta = whole(read, paths, txid)
+    state = RotatingTransactionalState(read, paths)
+    meta = state.get_state(txid)
     partitioned = request.topology.partitioned
     rows, ended, base, size = meta.rows, meta.position, record.base, record.size
     lost, begins = record.lost, meta.begin
@@ -119,7 +120,7 @@ def _next_attempt(
         if isinstance(rows, NeedRows):
             return rows
     if record.pinned or request.topology.source_kind != "transactional":
-        position = position_before(read, paths, txid)
+        position = state.position_before(txid)
         base = digest(position)
         if record.pinned:
             after = unmoved(position, rows, partitioned=partitioned)
@@ -158,7 +159,7 @@ def _next_attempt(
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        Put(paths.meta(txid), encode(Metadata(again.attempt, rows, ended, begin=begins))),
+        state.override_state(txid, Metadata(again.attempt, rows, ended, begin=begins)),
         Create(paths.acks(txid, again.acks), b""),
         *garbage.removed(read, stamp, paths, paths.acks(txid, record.acks), started),
     )

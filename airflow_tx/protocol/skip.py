@@ -17,7 +17,6 @@ from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.end import check_names, check_token, ended, history_of
-from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -30,6 +29,7 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import (
     AlreadySkipped,
     Committed,
@@ -102,10 +102,11 @@ def grant_skip(
     check_states(paths, txid, record, states, noted=True)
     topology = read.get(TopologyRecord, paths.record)
     check_names(topology, paths, txid, states)
-    before = position_before(read, paths, txid)
+    state = RotatingTransactionalState(read, paths)
+    before = state.position_before(txid)
     if digest(before) != record.base:
         raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
-    meta = whole(read, paths, txid)
+    meta = state.get_state(txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)
     grant = Granted.of(topology, taken, stamp, before)
@@ -129,7 +130,8 @@ def commit_skip(
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     assert record.skip is not None, "withdrawing a skip raises the epoch"
-    kept = Skipped(record.key, record.run_id, whole(read, paths, txid).rows, record.skip, stamp.op)
+    rows = RotatingTransactionalState(read, paths).get_state(txid).rows
+    kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
     told = history_of(record, stamp, txid, Outcome.SKIPPED)
     end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states, limit=history)
     writes = (*end, Create(paths.skipped(txid), encode(kept)))

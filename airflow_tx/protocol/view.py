@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.chain import broken
-from airflow_tx.protocol.metadata import position_before, whole
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.paths import decode as decode_name
 from airflow_tx.protocol.reader import Reader
@@ -26,6 +24,7 @@ from airflow_tx.protocol.records import (
     decode,
     digest,
 )
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.status import Line, TransactionView, forgotten, is_back, view_final, view_open
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ class TopologyView:
     :param transactions: newest first: all open ones, as many final ones as were asked for, and those skipped ones that
         may still be re-admitted.
     :param owner: what the holder of the commit turn tells of itself; None if nobody holds it.
+    :param rotating_state: where its `RotatingTransactionalState` lies.
     :param repairs: what people did to the ledger, oldest first.
     """
 
@@ -67,6 +67,7 @@ class TopologyView:
     current: int
     allocated: int
     transactions: tuple[TransactionView, ...]
+    rotating_state: str
     owner: Mapping[str, Any] | None = None
     repairs: tuple[RepairRecord, ...] = ()
 
@@ -107,9 +108,8 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
         if history is not None:  # else it was rotated away meanwhile
             views.append(view_final(history, skipped.get(txid)))
     ordered = tuple(sorted(views, key=lambda view: -view.txid))
-    return TopologyView(
-        paths.topology, record, current, allocated, ordered, _owner(store, paths, line), repairs(store, paths)
-    )
+    owner, repaired = _owner(store, paths, line), repairs(store, paths)
+    return TopologyView(paths.topology, record, current, allocated, ordered, paths.metas, owner, repaired)
 
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
@@ -155,12 +155,12 @@ def _stale(store: Store, paths: Paths, line: Line) -> frozenset[int]:
     if not chain:
         return frozenset()
     try:
-        position = digest(position_before(Reader(store), paths, line.current))
+        position = digest(RotatingTransactionalState(Reader(store), paths).position_before(line.current))
     except UnreadableRecord:
         if store.get(paths.meta(line.current - 1)) is None and store.get(paths.transaction(line.current)) is None:
             return frozenset()  # the turn has moved on meanwhile, and nobody needs the record any more
         raise
-    return frozenset(broken(chain, current=line.current, position=position))
+    return frozenset(stale_successors(chain, current=line.current, position=position))
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
     if store.get(paths.meta(txid)) is None:
         return None
     try:
-        return whole(Reader(store), paths, txid)
+        return RotatingTransactionalState(Reader(store), paths).get_state(txid)
     except UnreadableRecord:
         if store.get(paths.meta(txid)) is None:
             return None  # it went meanwhile

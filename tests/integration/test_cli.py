@@ -60,6 +60,8 @@ def test_list_and_show_tell_what_the_ledger_says(
     assert (third["status"], third["waiting_for"]) == ("PROCESSING", "an ack of task0")
     (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
     assert shown.items() >= {"run_id": "r2", "ack_val": "0" * 16, "batch": "2", "acks": "task0: acked"}.items()
+    (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
+    assert shown["rotating_state"] == f"{root}/flights/coordinator/meta"
     assert "COMMITTED" in airflow.in_a_process("tx", "list", "flights", root=root)
 
     # Another connection, kept in Airflow's database.

@@ -13,15 +13,14 @@ from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
-from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger, LedgerOptions
-from airflow_tx.protocol.metadata import position_before
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
 from airflow_tx.protocol.recovery import ReplayRequest
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, Grant, StateKind
@@ -158,14 +157,14 @@ class Topology:
 
     def position(self, txid: int) -> Any:
         """Where the source stands after `txid`, as the ledger has it."""
-        return position_before(Reader(self.store()), self.paths, txid + 1)
+        return RotatingTransactionalState(Reader(self.store()), self.paths).position_before(txid + 1)
 
     def broken(self) -> list[int]:
         """The open transactions that have to be replayed, as whoever recovers finds them."""
         current = self.current
         records = {txid: self.record(txid) for txid in range(current, self.allocated + 1)}
         opened = {txid: record for txid, record in records.items() if record is not None}
-        return broken(opened, current=current, position=digest(self.position(current - 1)))
+        return stale_successors(opened, current=current, position=digest(self.position(current - 1)))
 
     def history(self, txid: int) -> History | None:
         node = self.store().get(self.paths.history(txid))

@@ -14,9 +14,10 @@ from typing import Any
 from airflow_tx.commit import handoff as taking
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.protocol import begin, chain, commit, end, metadata, processing, recovery, replay, run_slots, skip, step
+from airflow_tx.protocol import begin, commit, end, processing, recovery, replay, rotating_state, run_slots, skip, step
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
@@ -174,6 +175,16 @@ MUTANTS = (
     Mutant(
         "an old begin may ask", ((replay.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
     ),
+    Mutant(
+        "a commit forgets its own rows and position",
+        ((RotatingTransactionalState.cleanup_before, "self.remove_state(txid - 1)", "self.remove_state(txid)"),),
+        TWO_OPAQUE,
+    ),
+    Mutant(
+        "the state before a transaction is its own",
+        ((RotatingTransactionalState.get_previous_state, "self.get_state(txid - 1)", "self.get_state(txid)"),),
+        TWO_OPAQUE,
+    ),
     Mutant("a stale position is kept", ((replay._next_attempt, "base=base,", ""),), TWO_OPAQUE),
     Mutant(
         "a start leaves the epoch as it is",
@@ -284,7 +295,7 @@ MUTANTS = (
     ),
     Mutant(
         "a partition that takes no part loses its place",
-        ((metadata.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
+        ((rotating_state.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
         _trace(
             test_partitions,
             "test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place",
@@ -313,7 +324,7 @@ MUTANTS = (
     ),
     Mutant(
         "all that come after one that moved are replayed",
-        ((chain.broken, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
+        ((rotating_state.stale_successors, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
         _trace(test_recovery.TestChain, "test_the_example_row_for_row"),
     ),
     Mutant(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_tx.protocol.metadata import whole
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, History, Phase, decode
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape
@@ -56,7 +56,7 @@ def became_final(before: World, after: World) -> World:
         tries = _check_mark(before)
     elif record is None or record.skip is None:
         raise Violation(f"transaction {txid} was skipped, and nobody wanted it")
-    final = Final(txid, skipped, spans(whole(Reader(store), PATHS, txid).rows), tries)
+    final = Final(txid, skipped, spans(RotatingTransactionalState(Reader(store), PATHS).get_state(txid).rows), tries)
     taken = {row for other in after.counted() for row in _rows(other)}
     if taken & _rows(final):
         raise Violation(f"transaction {txid} has rows {final.spans}, of which others were final before")
@@ -132,7 +132,7 @@ def _check_rows(world: World, counted: list[Final]) -> None:
     store = ModelStore()
     store.nodes = world.nodes
     last = world.current - 1
-    position = whole(Reader(store), PATHS, last).position if last else None
+    position = RotatingTransactionalState(Reader(store), PATHS).position_before(last + 1)
     ends = position if isinstance(position, dict) else {"": position or 0}
     rows = sorted(row for final in counted for row in _rows(final))
     wanted = sorted((name, row) for name, end in ends.items() for row in range(end))

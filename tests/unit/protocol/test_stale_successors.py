@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.protocol.chain import broken
 from airflow_tx.protocol.records import Phase, TransactionRecord
+from airflow_tx.protocol.rotating_state import stale_successors
 
 
 def record(base: str, ended: str) -> TransactionRecord:
@@ -24,12 +24,12 @@ def record(base: str, ended: str) -> TransactionRecord:
     ],
     ids=["nothing is open", "whole", "the first", "one behind", "two", "without rows"],
 )
-def test_those_are_broken_whose_base_is_not_where_the_one_before_ends(
+def test_those_are_stale_whose_base_is_not_where_the_one_before_ends(
     links: list[tuple[str, str]], expected: list[int]
 ) -> None:
     opened = {4 + place: record(*link) for place, link in enumerate(links)}
-    assert broken(opened, current=4, position="0") == expected
+    assert stale_successors(opened, current=4, position="0") == expected
 
 
 def test_what_is_final_already_is_not_looked_at() -> None:
-    assert broken({3: record("x", "y"), 4: record("0", "1")}, current=4, position="0") == []
+    assert stale_successors({3: record("x", "y"), 4: record("0", "1")}, current=4, position="0") == []

@@ -1,0 +1,164 @@
+"""RotatingTransactionalState, over every store: Trident's semantics, and the checks that Trident lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import RequirementFailed, UnreadableRecord
+from airflow_tx.protocol.api import Create, Put, Store, Write
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter, Metadata, encode
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+
+Change = Callable[[RotatingTransactionalState], tuple[Write, ...]]
+
+
+class Steps:
+    """Steps that change nothing but the state."""
+
+    def __init__(self, store: Store, paths: Paths) -> None:
+        self.store = store
+        self.paths = paths
+        for path in (*paths.folders, paths.sources):
+            store.ensure(path)
+        self.write(Create(paths.allocated, encode(Counter(0))))
+
+    def write(self, *writes: Write) -> None:
+        self.store.multi([], writes)
+
+    @property
+    def state(self) -> RotatingTransactionalState:
+        return RotatingTransactionalState(Reader(self.store), self.paths)
+
+    def run(self, change: Change, *, before: Callable[[], object] = lambda: None) -> None:
+        """Make the writes of `change`, if what it has read still holds; `before` happens in between."""
+        read = Reader(self.store)
+        writes = change(RotatingTransactionalState(read, self.paths))
+        before()
+        created = frozenset(write.path for write in writes if isinstance(write, Create))
+        self.store.multi(read.requirements(created), writes)
+
+    def override(self, txid: int, value: Any) -> None:
+        self.run(lambda state: (state.override_state(txid, Metadata(1, value, value)),))
+
+    def rows(self, *txids: int) -> list[Any]:
+        return [self.state.get_state(txid).rows if self.has(txid) else None for txid in txids]
+
+    def has(self, txid: int) -> bool:
+        return self.store.get(self.paths.meta(txid)) is not None
+
+
+@pytest.fixture
+def steps(each_store: Store, zookeeper_root: str) -> Steps:
+    return Steps(each_store, Paths(zookeeper_root, "t"))
+
+
+def never(before: Any) -> Metadata:
+    raise AssertionError("the initializer must not be asked")
+
+
+def test_nothing_is_there_at_first(steps: Steps) -> None:
+    assert steps.state.get_last_state() is None
+    assert steps.state.get_previous_state(1) is None
+    assert steps.state.position_before(1) is None
+
+
+def test_a_missing_state_is_never_taken_for_an_empty_one(steps: Steps) -> None:
+    with pytest.raises(UnreadableRecord, match=f"{steps.paths.meta(7)}.*missing"):
+        steps.state.get_state(7)
+    with pytest.raises(UnreadableRecord, match=f"{steps.paths.meta(7)}.*missing"):
+        steps.state.get_previous_state(8)
+
+
+def test_the_initializer_gets_the_position_before_and_its_state_is_stored(steps: Steps) -> None:
+    for txid in (1, 2):
+        _, writes = steps.state.get_state_or_create(txid, lambda at: Metadata(1, at, [at]))
+        steps.write(*writes)
+    assert steps.state.get_state(2) == Metadata(1, [None], [[None]])
+
+
+def test_a_stored_state_is_given_to_whoever_comes_later(steps: Steps) -> None:
+    steps.override(1, "first")
+    assert steps.state.get_state_or_create(1, never) == (Metadata(1, "first", "first"), ())
+
+
+def test_of_two_creators_one_creates_and_the_other_is_refused(steps: Steps) -> None:
+    with pytest.raises(RequirementFailed, match=steps.paths.meta(1)):
+        steps.run(
+            lambda state: state.get_state_or_create(1, lambda at: Metadata(1, "slow", at))[1],
+            before=lambda: steps.override(1, "fast"),
+        )
+    assert steps.rows(1) == ["fast"]
+
+
+def test_previous_and_last_go_by_number_not_by_name(steps: Steps) -> None:
+    for txid in (9, 10, 100):
+        steps.override(txid, txid)
+    steps.write(Create(f"{steps.paths.metas}/99", encode(Metadata(1, 99, 99))))
+    assert steps.state.position_before(10) == 9
+    assert steps.state.position_before(100) == 99
+    steps.write(Put(steps.paths.allocated, encode(Counter(100))))
+    assert steps.state.get_last_state() == Metadata(1, 100, 100)
+
+
+def test_cleanup_before_keeps_the_txid_and_what_follows(steps: Steps) -> None:
+    for txid in (128, 129, 130):
+        steps.override(txid, txid)
+    steps.run(lambda state: state.cleanup_before(129))
+    assert steps.rows(128, 129, 130) == [None, 129, 130]
+
+
+def test_remove_forgets_one_state_and_nothing_if_there_is_none(steps: Steps) -> None:
+    steps.override(1, "a")
+    steps.override(2, "b")
+    for _ in range(2):
+        steps.run(lambda state: state.remove_state(2))
+    assert steps.rows(1, 2) == ["a", None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: (state.override_state(1, Metadata(2, "stale", 0)),),
+        lambda state: state.remove_state(1),
+        lambda state: state.cleanup_before(2),
+        lambda state: (state.override_state(2, Metadata(1, state.position_before(2), 0)),),
+    ],
+    ids=["override", "remove", "clean up", "decide from it"],
+)
+def test_what_another_one_has_written_meanwhile_refuses_it(steps: Steps, change: Change) -> None:
+    steps.override(1, "read")
+    with pytest.raises(RequirementFailed, match=steps.paths.meta(1)):
+        steps.run(change, before=lambda: steps.override(1, "newer"))
+    assert steps.rows(1, 2) == ["newer", None]
+
+
+@pytest.mark.parametrize("value", [None, 0, "x", [], {"rows": 1, "position": 2}])
+def test_any_plain_json_comes_back_as_it_was(steps: Steps, value: Any) -> None:
+    steps.override(1, value)
+    assert steps.state.get_state(1) == Metadata(1, value, value)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":2,"attempt":1,"rows":1,"position":1}'])
+def test_a_damaged_or_newer_record_stops_with_its_path(steps: Steps, data: bytes) -> None:
+    steps.write(Create(steps.paths.meta(1), data))
+    for read in (lambda: steps.state.get_state(1), lambda: steps.state.get_state_or_create(1, never)):
+        with pytest.raises(UnreadableRecord, match=steps.paths.meta(1)):
+            read()
+
+
+def test_a_state_that_an_older_release_kept_by_partition_is_put_together(steps: Steps) -> None:
+    paths = steps.paths
+    for partition, txid, rows in (("A", 7, [1, 2]), ("B", 5, [0, 9])):
+        steps.store.ensure(paths.places(partition))
+        steps.write(Create(paths.place(partition, txid), encode(Metadata(1, rows, rows[-1]))))
+    steps.write(Create(paths.meta(7), encode(Metadata(3, None, None, partitions={"A": 7, "B": 5}))))
+    steps.override(8, {"A": 4})
+    assert steps.state.get_state(7) == Metadata(3, {"A": [1, 2]}, {"A": 2, "B": 9})
+    assert steps.state.position_before(8) == {"A": 2, "B": 9}
+    assert steps.state.last_by_partition(8)
+    assert not steps.state.last_by_partition(9)
