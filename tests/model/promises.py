@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, History, Phase, decode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
@@ -132,7 +133,10 @@ def _check_rows(world: World, counted: list[Final]) -> None:
     store = ModelStore()
     store.nodes = world.nodes
     last = world.current - 1
-    position = RotatingTransactionalState(Reader(store), PATHS).position_before(last + 1)
+    try:
+        position = RotatingTransactionalState(Reader(store), PATHS).get_state(last).position if last else None
+    except UnreadableRecord as error:
+        raise Violation(f"where the source stands after transaction {last} is forgotten: {error}") from error
     ends = position if isinstance(position, dict) else {"": position or 0}
     rows = sorted(row for final in counted for row in _rows(final))
     wanted = sorted((name, row) for name, end in ends.items() for row in range(end))
