@@ -174,7 +174,7 @@ class Payload:
     topology: str
     txid: int
     attempt: int
-    rows: Any
+    metadata: Any
     position: Any
     rows_digest: str
     replay: bool
@@ -183,7 +183,7 @@ class Payload:
     @classmethod
     def of(cls, topology: str, begun: Begun) -> Payload:
         """What it says once the ledger has given the run its transaction."""
-        own, batch = begun.attempt, (begun.rows, begun.position, begun.rows_digest)
+        own, batch = begun.attempt, (begun.metadata, begun.position, begun.rows_digest)
         return cls(topology, own.txid, own.attempt, *batch, begun.replay, own.birth)
 
     @classmethod
@@ -210,7 +210,8 @@ class Payload:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Payload:
         """What `to_json` gave; an older release gave less."""
-        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
+        given = {"metadata": value["rows"], **value}
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
     @property
     def transaction(self) -> TransactionAttempt:
@@ -219,4 +220,6 @@ class Payload:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON of all fields."""
-        return asdict(self)
+        written = asdict(self)
+        # As all releases name it: tasks of a run may be executed by another one than its `begin`.
+        return {"rows" if name == "metadata" else name: value for name, value in written.items()}

@@ -69,7 +69,7 @@ class Ours:
         run_id = f"run{number}"
         payload = topology.begin(self.spec, run_id)
         self._commit(payload, run_id, self._process(payload))
-        return sum(each["to"] - each["from"] for each in payload.rows.values()), time.monotonic() - started
+        return sum(each["to"] - each["from"] for each in payload.metadata.values()), time.monotonic() - started
 
     def _process(self, payload: Any) -> Any:
         from airflow_tx.processing.task import Processing
@@ -84,7 +84,7 @@ class Ours:
             topology=self.spec.topology,
             attempt=processing.attempt,
             task=task,
-            rows=payload.rows,
+            metadata=payload.metadata,
             source=source,
             root=self.spec.staging().root,
         )

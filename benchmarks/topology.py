@@ -30,10 +30,10 @@ class Numbers(TransactionalSource):
         """It has no arguments."""
         return "benchmarks.topology.Numbers", {}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch:
+    def initialize_transaction(self, txid: int, position: Json) -> Batch:
         """The next numbers."""
-        first = prev_metadata if isinstance(prev_metadata, int) else 0
-        return Batch(rows=[first, first + KEYS], position=first + KEYS)
+        first = position if isinstance(position, int) else 0
+        return Batch(metadata=[first, first + KEYS], position=first + KEYS)
 
     def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[Mapping[str, Any]]:
         """The numbers."""
@@ -42,7 +42,7 @@ class Numbers(TransactionalSource):
 
 def output(payload: Payload) -> list[dict[str, Any]]:
     """What the task of a run returns: one row for each of KEYS keys."""
-    return [{"key": str(number % KEYS), "n": 1, "total": number} for number in range(*payload.rows)]
+    return [{"key": str(number % KEYS), "n": 1, "total": number} for number in range(*payload.metadata)]
 
 
 def state(url: str, table: str = "totals") -> SqlState:
@@ -142,7 +142,7 @@ def begin(spec: TransactionSpec, run_id: str) -> Payload:
         spec.topology,
         begun.attempt.txid,
         begun.attempt.attempt,
-        begun.rows,
+        begun.metadata,
         begun.position,
         begun.rows_digest,
         begun.replay,

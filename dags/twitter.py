@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 
 from airflow_tx import (
     CommitOperator,
-    RedisListSource,
+    RedisNumberedSource,
     SparkConnectBatchOperator,
     Transaction,
     coordinator_dag,
@@ -47,9 +47,9 @@ class Counted:
             yield "HINCRBY", f"{self.prefix}:{row['hash']}", row["field"], row["n"]
 
 
-def tweets(databases: list[int], kind: str = "transactional") -> RedisListSource:
+def tweets(databases: list[int], kind: str = "transactional") -> RedisNumberedSource:
     """Tweets under the keys 1, 2, 3 ... of databases."""
-    return RedisListSource(
+    return RedisNumberedSource(
         "redis_tweets", databases=databases, kind=kind, max_rows_per_batch=MAX_TRANSACTION_SIZE, move_cursor=True
     )
 

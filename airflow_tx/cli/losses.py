@@ -28,7 +28,7 @@ def accept_loss(args: Namespace) -> None:
         losses = losses_of(source, ledger.deciding_from())
         if not losses:
             raise LossRefused(topology=args.topology)
-        what = "; ".join(shortened([loss.what for loss in losses]))
+        what = "; ".join(shortened([loss.description for loss in losses]))
         confirm(args, f"Let topology {args.topology} go on without these rows, in no transaction ever: {what}.")
         ledger.accept_loss(losses, audit_of(args))
     render.show([render.loss(loss) for loss in losses], args.output)
@@ -42,7 +42,7 @@ def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
     found: dict[str, Loss] = {}
     try:
         for position in positions:
-            found |= {digest([loss.partition, loss.place]): loss for loss in source.losses(position)}
+            found |= {digest([loss.partition, loss.position]): loss for loss in source.losses(position)}
     except TxError:
         raise
     except Exception as error:

@@ -83,7 +83,11 @@ def _accepted(view: TopologyView) -> Iterator[str]:
 
 def loss(accepted: Loss) -> Row:
     """One line of `airflow tx accept-loss`."""
-    return {"partition": accepted.partition or None, "lost": accepted.what, "goes_on_at": dumps(accepted.goes_on)}
+    return {
+        "partition": accepted.partition or None,
+        "lost": accepted.description,
+        "goes_on_at": dumps(accepted.resume_at),
+    }
 
 
 def _problem(view: TopologyView) -> str | None:

@@ -163,7 +163,7 @@ class Commit:
 
         assert self._processed is not None
         attempt = self.payload.transaction
-        empty = self.payload.rows is None  # a replay that found no rows
+        empty = self.payload.metadata is None  # a replay that found no rows
         values = values_of(update, self._processed.acks, attempt, pull, empty=empty)
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
@@ -242,7 +242,7 @@ class Commit:
 
     def _grant(self, granted: Granted) -> Grant:
         own = self.payload
-        return Grant.of(self.spec.topology, own.transaction, granted, rows=own.rows, position=own.position)
+        return Grant.of(self.spec.topology, own.transaction, granted, metadata=own.metadata, position=own.position)
 
     def _write(self, grant: Grant, rows: Sequence[UpdateRows]) -> None:
         staged = self._new_values(grant)

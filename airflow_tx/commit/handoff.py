@@ -106,7 +106,9 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
         return answer
-    grant = Grant.of(ledger.paths.topology, answer.attempt, answer.grant, rows=answer.rows, position=answer.position)
+    grant = Grant.of(
+        ledger.paths.topology, answer.attempt, answer.grant, metadata=answer.metadata, position=answer.position
+    )
     for state in states.values():
         state.raise_fence(grant)
     # A committer may have written since the first look; now none can any more.

@@ -88,7 +88,7 @@ class PhasePart(Commit):
             return self._left_by(task, update)
         value = compat.pull(self.ti, task, name)
         self._check_inside(task, name, value)
-        if value is None and self.payload.rows is not None:
+        if value is None and self.payload.metadata is not None:
             check_empty(update, self.payload.transaction)
         values = [] if value is None else [value]
         return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)

@@ -55,7 +55,7 @@ class Pace:
 
 def allocates(spec: TransactionSpec) -> bool:
     """Whether the coordinator may allocate: not where each run stands for a batch of its own."""
-    return not spec.source.by_run
+    return not spec.source.per_run
 
 
 def shows(spec: TransactionSpec) -> bool:
@@ -212,7 +212,7 @@ class Coordination:
         self._told.pop("source", None)
         attempt = answer.attempt
         failpoint("coordinator.after_allocate", topology=self.spec.topology, txid=attempt.txid)
-        self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.rows)
+        self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata)
         self._did()
         try:
             self._create(answer.run_id, answer.run_id)

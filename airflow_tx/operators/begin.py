@@ -94,7 +94,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"
-        self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.rows)
+        self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.metadata)
         if begun.size is not None:
             self.log.info("It has %s", size_told(begun.size))
         for lost in begun.lost:

@@ -72,7 +72,7 @@ class SparkConnectBatchOperator(BaseOperator):
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
-            if processing.rows is None:
+            if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
                 return
             acknowledge(context, processing, self._run(context, processing))

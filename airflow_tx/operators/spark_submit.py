@@ -91,7 +91,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
-            if processing.rows is None:
+            if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
                 return
             descriptor = describe(processing, self.inputs)
@@ -193,7 +193,7 @@ def describe(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
         topology=processing.topology,
         attempt=processing.attempt,
         task=processing.task,
-        rows=processing.rows,
+        metadata=processing.metadata,
         source=processing.source.serialize(),
         root=processing.staging.root,
         inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},

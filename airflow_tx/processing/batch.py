@@ -34,19 +34,19 @@ class CurrentBatch:
         return self._processing.attempt
 
     @property
-    def rows(self) -> Any:
-        """The metadata of the batch: plain JSON that says exactly which rows it has."""
-        return self._processing.rows
+    def metadata(self) -> Any:
+        """Plain JSON that says exactly which rows the batch has."""
+        return self._processing.metadata
 
     def read(self) -> Iterator[Mapping[str, Any]]:
         """Exactly this transaction's rows, as dicts; none if the batch is empty.
 
         :raises SourceError: if the source cannot give exactly these.
         """
-        if self.rows is None:  # a replay that found no rows
+        if self.metadata is None:  # a replay that found no rows
             return iter(())
         source = self._processing.source.named(self._processing.topology)
-        rows = source.emit_batch(self.attempt, self.rows)
+        rows = source.emit_batch(self.attempt, self.metadata)
         return iter(cast("Iterable[Mapping[str, Any]]", rows))
 
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,7 @@ def ask(
         answer = ledger.begin(
             make_request(spec, ti, run, ledger, retry=retry),
             decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
-            decide_again=lambda attempt, rows: decide_again(_of(spec, run), attempt, rows),
+            decide_again=lambda attempt, metadata: decide_again(_of(spec, run), attempt, metadata),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
             is_current=lambda: compat.is_current(str(ti.id)),
         )
@@ -109,7 +109,7 @@ def _given_key(run: RunInfo) -> str | None:
 def _of(spec: TransactionSpec, run: RunInfo) -> Source:
     """The source as it is to be asked for the batch of this run; one that was made anew has no dates of its own."""
     key = _given_key(run)
-    return spec.source.of_run(run) if key is None else spec.source.of_key(key)
+    return spec.source.for_run(run) if key is None else spec.source.for_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _sized(source: Source, ledger: Ledger) -> Source:
     """The source with the limit of its next batch; what the last ones took is read only if that matters."""
     if source.batch_size is None:
         return source
-    return source.sized(ledger.pace() if source.batch_size.target_seconds is not None else ())
+    return source.with_limit(ledger.pace() if source.batch_size.target_seconds is not None else ())
 
 
 def _decide(
@@ -149,28 +149,28 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
     with _asked(source, f"transaction {attempt.txid} after position {dumps(position)[:200]}"):
         batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
-            dumps([batch.rows, batch.position, batch.begin])
+            dumps([batch.metadata, batch.position, batch.start])
     if batch is None:
         return None
     if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
         raise SourceError(
             source=type(source).__name__,
-            problem=f"transaction {attempt.txid} has rows {dumps(batch.rows)[:200]}, and ends where the one before it "
-            f"ended, at {dumps(position)[:200]}: the next one would have them again",
+            problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, and ends where the one before "
+            f"it ended, at {dumps(position)[:200]}: the next one would have them again",
             remedy="Nothing was allocated; let the source give a position that lies after the rows.",
         )
-    begins = batch.begin if isinstance(batch.begin, dict) else None
-    return Proposed(batch.rows, batch.position, batch.size, begins)
+    begins = batch.start if isinstance(batch.start, dict) else None
+    return Proposed(batch.metadata, batch.position, batch.size, begins)
 
 
-def decide_again(source: Source, attempt: TransactionAttempt, rows: Any) -> Any:
+def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
     """Ask the source for the rows of the same place as they are now; whatever goes wrong there is one line.
 
-    :param rows: as they were decided before.
+    :param metadata: as it was decided before.
     :raises SourceError: the source failed, or what it said is no plain JSON.
     """
-    with _asked(source, f"transaction {attempt.txid} with rows {dumps(rows)[:200]}"):
-        again = source.decide_again(attempt, rows)
+    with _asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
+        again = source.decide_again(attempt, metadata)
         dumps(again)
     return again
 
@@ -197,7 +197,7 @@ def _asked(source: Source, what: str) -> Iterator[None]:
 
 def emit_lag(spec: TransactionSpec, ledger: Ledger, log: Any) -> None:
     """Ask the source, and send the gauge, if Airflow sends metrics. It never fails: a task does not end for one."""
-    if spec.source.by_run or not compat.sends_metrics():
+    if spec.source.per_run or not compat.sends_metrics():
         return
     try:
         sources = {spec.topology: (spec.source, ledger.standing())}

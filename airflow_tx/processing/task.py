@@ -89,8 +89,8 @@ class Processing:
         return self.payload.transaction
 
     @property
-    def rows(self) -> Any:
-        return self.payload.rows
+    def metadata(self) -> Any:
+        return self.payload.metadata
 
     @property
     def source(self) -> Source:

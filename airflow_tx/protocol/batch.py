@@ -64,15 +64,15 @@ WHOLE = ""
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows that come next at a place of a source, and that it can no longer give.
+    """Rows that come next in a source, and that it can no longer give.
 
     :param partition: "" for a source without partitions.
-    :param place: the position, of the partition, that they would follow.
-    :param goes_on: the place from which it can give rows again.
-    :param what: which rows they are, in words.
+    :param position: of the partition: they would follow it.
+    :param resume_at: the position from which it can give rows again.
+    :param description: which rows they are, in words.
     """
 
     partition: str
-    place: Any
-    goes_on: Any
-    what: str
+    position: Any
+    resume_at: Any
+    description: str

@@ -128,7 +128,7 @@ class Ledger(StepRunner):
             elif isinstance(result, NeedBatch):
                 proposal = Proposal(result.attempt.txid, result.base, decide(result.attempt, result.position))
             elif isinstance(result, NeedRows):
-                again = decide_again(result.attempt, result.rows)
+                again = decide_again(result.attempt, result.metadata)
                 proposal = Proposal(result.attempt.txid, result.asked, (again, None))
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)

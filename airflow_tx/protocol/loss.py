@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_tx.errors import LossRefused
@@ -67,6 +67,16 @@ def going_on_at(read: Reader, paths: Paths, topology: TopologyRecord, position: 
         places[partition] = behind[-1]["goes_on"] if behind else place
         lost[partition] = [each["what"] for each in behind]
     return Place(places, lost)
+
+
+def _written(loss: Loss) -> dict[str, Any]:
+    """A loss as records of all releases name its fields."""
+    return {
+        "partition": loss.partition,
+        "place": loss.position,
+        "goes_on": loss.resume_at,
+        "what": loss.description,
+    }
 
 
 _Accepted = dict[str, list[dict[str, Any]]]
@@ -157,8 +167,8 @@ def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Lo
     current = read.peek(Counter, paths.current)
     if not losses:
         raise LossRefused(topology=paths.topology)
-    told = "lost, and in no batch: " + "; ".join(shortened([loss.what for loss in losses]))
-    listed = tuple(asdict(loss) for loss in losses)
+    told = "lost, and in no batch: " + "; ".join(shortened([loss.description for loss in losses]))
+    listed = tuple(_written(loss) for loss in losses)
     noted = note(read, stamp, paths, audit, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
     number = int(noted[-1].path.rpartition("/")[2])
     after = replace(topology, losses=[*topology.losses, number], op=stamp.op)

@@ -52,7 +52,7 @@ class Begun:
     """
 
     attempt: TransactionAttempt
-    rows: Any
+    metadata: Any
     position: Any
     rows_digest: str
     replay: bool
@@ -92,13 +92,13 @@ class NeedBatch:
 
 @dataclass(frozen=True)
 class NeedRows:
-    """Ask the source for `rows` as they are now, at the same place, and come again with them.
+    """Ask the source for the rows of `metadata` as they are now, at the same place, and come again with them.
 
     :param asked: what the answer is known by.
     """
 
     attempt: TransactionAttempt
-    rows: Any
+    metadata: Any
     asked: str
 
 
@@ -213,12 +213,12 @@ class Granted:
 class SkipGranted:
     """The turn is taken to skip a transaction.
 
-    :param attempt: its newest one; rows and position are those of its batch.
+    :param attempt: its newest one; metadata and position are those of its batch.
     """
 
     grant: Granted
     attempt: TransactionAttempt
-    rows: Any = field(hash=False)
+    metadata: Any = field(hash=False)
     position: Any = field(hash=False)
 
 

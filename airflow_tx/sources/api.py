@@ -39,26 +39,26 @@ class SourceKind(str, Enum):
 class Batch:
     """The rows of one transaction, as metadata.
 
-    :param rows: plain JSON that says exactly which rows they are.
+    :param metadata: plain JSON that says exactly which rows they are.
     :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
     :param count: how many rows they are, if the source knows.
-    :param why: what made it so many, in words.
+    :param reason: what made it so many, in words.
     :param unit: what was counted, if it is not rows.
-    :param begin: of a partition that had no place: where it begins, as a position. A replay of an opaque source goes on
+    :param start: of a partition that had no place: where it begins, as a position. A replay of an opaque source goes on
         there, whatever was added or removed meanwhile. Of all partitions together: by partition.
     """
 
-    rows: Json
+    metadata: Json
     position: Json
     count: int | None = None
-    why: str = ""
+    reason: str = ""
     unit: str = "rows"
-    begin: Json = None
+    start: Json = None
 
     @property
     def size(self) -> dict[str, Any] | None:
         """As the ledger keeps it; None if nobody counted."""
-        return None if self.count is None else {self.unit: self.count, "why": self.why}
+        return None if self.count is None else {self.unit: self.count, "why": self.reason}
 
 
 class Source(ABC):
@@ -71,7 +71,7 @@ class Source(ABC):
 
     kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
     partitioned: ClassVar[bool] = False
-    by_run: ClassVar[bool] = False
+    per_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
@@ -101,16 +101,16 @@ class Source(ABC):
             mapping from partitions to where each of them stands.
         """
 
-    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         """The same place of the source, as it is now, for a person who has corrected what is there.
 
         Where the batch ends does not change. By default what was decided: rows that are known by their place alone are
         read as they are now anyway. A source that checks what it finds there says what there is to find now.
 
-        :param rows: the metadata of the batch, as it was decided before.
+        :param metadata: as it was decided before.
         :raises SourceError: what is there now does not end where the batch ended.
         """
-        return rows
+        return metadata
 
     @abstractmethod
     def emit_batch(
@@ -132,11 +132,11 @@ class Source(ABC):
         """
         return run.run_id
 
-    def of_run(self, run: RunInfo) -> Source:
+    def for_run(self, run: RunInfo) -> Source:
         """The source as it is to be asked for the batch of this run; by default any run takes the next rows."""
         return self
 
-    def of_key(self, key: str) -> Source:
+    def for_key(self, key: str) -> Source:
         """The same for a run that was deleted and made anew: of what it stood for only its key is left."""
         return self
 
@@ -150,7 +150,7 @@ class Source(ABC):
         """The command that takes the rows of a transaction as they are now, for the advice of an error."""
         return f"airflow tx replay {self.topology} {txid} --changed-rows --why TEXT"
 
-    def sized(self, measured: Measured) -> Source:
+    def with_limit(self, measured: Measured) -> Source:
         """The source as it is to be asked for the next batch: with the `limit` that its `batch_size` comes to.
 
         :param measured: of the last committed transactions, rows and seconds in process.
@@ -179,7 +179,7 @@ class Source(ABC):
         """
         return ()
 
-    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         """What an error of a Spark application that read its rows comes from; None if it knows no better.
 
         :return: a `FailedBatch` for a row that cannot be read, so that only this transaction is replayed.
@@ -203,10 +203,10 @@ class TransactionalSource(Source):
     """
 
     @abstractmethod
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | Json:
+    def initialize_transaction(self, txid: int, position: Json) -> Batch | Json:
         """Decide the rows of transaction `txid`.
 
-        :param prev_metadata: the position after transaction txid − 1; None for the first one.
+        :param position: the position after transaction txid − 1; None for the first one.
         :return: a `Batch`; plain JSON if rows and position are the same; None if there is no data.
         """
 
@@ -218,7 +218,7 @@ def as_batch(decided: Batch | Json) -> Batch | None:
     """Read the answer of `initialize_transaction`: plain JSON stands for both rows and position."""
     if decided is None or isinstance(decided, Batch):
         return decided
-    return Batch(rows=decided, position=decided)
+    return Batch(metadata=decided, position=decided)
 
 
 def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:

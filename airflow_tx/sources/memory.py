@@ -67,10 +67,8 @@ class MemorySource(PartitionedTransactionalSource):
     def partitions(self) -> list[str]:
         return sorted(self.rows)
 
-    def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
-    ) -> Batch | None:
-        taken = 0 if prev_metadata is None else prev_metadata
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+        taken = 0 if position is None else position
         rows = self.rows[partition]
         if not isinstance(taken, int):
             remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
@@ -79,10 +77,12 @@ class MemorySource(PartitionedTransactionalSource):
             reason = f"{taken} of its rows were taken, and it has {len(rows)}"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
         end = min(taken + self.per_batch, len(rows))
-        return Batch(rows={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
+        return Batch(metadata={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
-        return Limit(why=f"per_batch={self.per_batch} of each partition").told(count, self.backlog(dict(places)))
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
+        return Limit(reason=f"per_batch={self.per_batch} of each partition").reason_for(
+            count, self.backlog(dict(places))
+        )
 
     def backlog(self, position: Json) -> int:
         places: Mapping[str, Any] = position if isinstance(position, dict) else {}

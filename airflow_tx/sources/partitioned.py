@@ -44,11 +44,11 @@ class PartitionedTransactionalSource(Source):
 
     @abstractmethod
     def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
+        self, attempt: TransactionAttempt, partition: str, position: Json
     ) -> Batch | Json | None:
         """Decide the rows of one partition in a transaction. No row is read here: Storm's spout emits them, too.
 
-        :param prev_metadata: where the partition stands; None if it never took part.
+        :param position: where the partition stands; None if it never took part.
         :return: a `Batch`; plain JSON if rows and position are the same; None if the partition has nothing now.
         :raises PartitionUnavailable: it cannot be reached now.
         """
@@ -82,26 +82,26 @@ class PartitionedTransactionalSource(Source):
             return None
         counts = [batch.count for batch in taken.values() if batch.count is not None]
         count = sum(counts) if len(counts) == len(taken) else None
-        rows = {partition: batch.rows for partition, batch in taken.items()}
+        rows = {partition: batch.metadata for partition, batch in taken.items()}
         after = {partition: batch.position for partition, batch in taken.items()}
-        taken_up = (name for name, batch in taken.items() if name not in places and batch.begin is not None)
-        begins: Json = {name: taken[name].begin for name in taken_up}
-        return Batch(rows, after, count, "" if count is None else self.told(count, places), self.unit, begins)
+        taken_up = (name for name, batch in taken.items() if name not in places and batch.start is not None)
+        begins: Json = {name: taken[name].start for name in taken_up}
+        return Batch(rows, after, count, "" if count is None else self.limit_reason(count, places), self.unit, begins)
 
-    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
-        assert isinstance(rows, dict)
-        return {name: self.decide_partition_again(attempt, name, each) for name, each in rows.items()}
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
+        assert isinstance(metadata, dict)
+        return {name: self.decide_partition_again(attempt, name, each) for name, each in metadata.items()}
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         """See `Source.decide_again`, of one partition."""
-        return rows
+        return metadata
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
         """Why a batch has so many rows, in words.
 
         :param places: where every partition stood before it.
         """
-        return self.limit.told(count, None)
+        return self.limit.reason_for(count, None)
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
@@ -131,8 +131,8 @@ class PartitionedTransactionalSource(Source):
         if batch.position == place:
             raise SourceError(
                 source=repr(self),
-                problem=f"partition {partition} has rows {str(batch.rows)[:80]}, and stays at {str(place)[:80]}: the "
-                "next batch would have them again",
+                problem=f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(place)[:80]}: "
+                "the next batch would have them again",
                 remedy="Nothing was allocated; let the source give a position that lies after the rows.",
             )
 

@@ -32,12 +32,12 @@ class Limit:
 
     :param rows: at most so many rows; None: no limit.
     :param bytes: at most so many bytes, estimated where the source cannot know; None: no limit.
-    :param why: what sets `rows`, in words.
+    :param reason: what sets `rows`, in words.
     """
 
     rows: int | None = None
     bytes: int | None = None
-    why: str = "no limit is set"
+    reason: str = "no limit is set"
 
     def of_rows_of(self, sizes: Sequence[int]) -> Limit:
         """With `bytes` as a number of rows, by the sizes of a sample of them; at least one row fits.
@@ -52,7 +52,7 @@ class Limit:
             return self
         return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {each:.0f} bytes a row")
 
-    def told(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
+    def reason_for(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
         """Why a batch has the rows that it has, in words.
 
         :param taken: its rows.
@@ -61,7 +61,7 @@ class Limit:
         """
         if backlog is not None and taken >= backlog:
             return f"all {taken} {unit} that there were"
-        return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.why}"
+        return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
         """How many rows every partition may give: as evenly as they have them, and `rows` in all.
@@ -136,12 +136,12 @@ class BatchSize:
         adapted = _adapted(self.target_seconds, measured)
         if self.max_rows is not None and adapted.rows is not None and self.max_rows <= adapted.rows:
             return fixed
-        return Limit(adapted.rows, self.max_bytes, adapted.why)
+        return Limit(adapted.rows, self.max_bytes, adapted.reason)
 
 
 def _adapted(target: float, measured: Measured) -> Limit:
     if not measured:
-        return Limit(FIRST_ROWS, why=f"nothing is measured yet, target_seconds={target:g}")
+        return Limit(FIRST_ROWS, reason=f"nothing is measured yet, target_seconds={target:g}")
     overhead, per_row, counted = _line(measured)
     fastest = GROWTH * int(max(rows for rows, _ in measured))
     seconds = max(target - overhead, ROWS_SHARE * target)
@@ -152,7 +152,7 @@ def _adapted(target: float, measured: Measured) -> Limit:
         why += f"; at most {GROWTH} times the largest of them"
     if fitting < LEAST_ROWS:
         why += f"; at least {LEAST_ROWS} rows"
-    return Limit(max(fitting, LEAST_ROWS), why=why)
+    return Limit(max(fitting, LEAST_ROWS), reason=why)
 
 
 def _line(measured: Measured) -> tuple[float, float, int]:

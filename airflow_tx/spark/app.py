@@ -61,7 +61,7 @@ class BatchApp:
             )
             return batch.finish(self.name)
         except Exception as error:
-            known = batch.cause(error)
+            known = batch.explain_error(error)
             _report(where, known or error)
             if known is not None:
                 raise known from error

@@ -49,9 +49,9 @@ class Batch:
         return self.descriptor.attempt
 
     @property
-    def rows(self) -> Any:
-        """The metadata of the batch: plain JSON that says exactly which rows it has."""
-        return self.descriptor.rows
+    def metadata(self) -> Any:
+        """Plain JSON that says exactly which rows the batch has."""
+        return self.descriptor.metadata
 
     def read(self) -> DataFrame:
         """Exactly this transaction's rows.
@@ -60,7 +60,7 @@ class Batch:
         """
         if self._source is None:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
-        rows = self._source.emit_batch(self.attempt, self.rows, self._spark)
+        rows = self._source.emit_batch(self.attempt, self.metadata, self._spark)
         if hasattr(rows, "write"):
             return cast("DataFrame", rows)
         # A source that knows nothing of Spark gives Python rows.
@@ -122,9 +122,9 @@ class Batch:
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
         return write_manifest(self._where, self._outputs, consumed_rows=self.consumed_rows)
 
-    def cause(self, error: Exception) -> TxError | None:
+    def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""
-        return None if self._source is None else self._source.cause(self.attempt, error)
+        return None if self._source is None else self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:
         """Give back what the source holds."""

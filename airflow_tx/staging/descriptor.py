@@ -49,7 +49,7 @@ class Descriptor:
     :param topology: name of the topology.
     :param attempt: which attempt of which transaction.
     :param task: the try that the output belongs to.
-    :param rows: the metadata, plain JSON: exactly which rows.
+    :param metadata: plain JSON: exactly which rows.
     :param source: class path and constructor arguments, as `Source.serialize()` gave them.
     :param root: root of the staging area.
     :param inputs: output of tasks before it, by name.
@@ -58,7 +58,7 @@ class Descriptor:
     topology: str
     attempt: TransactionAttempt
     task: TaskTry
-    rows: Any
+    metadata: Any
     source: tuple[str, Mapping[str, Any]]
     root: str
     inputs: Mapping[str, Input] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Descriptor:
                 "task_id": self.task.task_id,
                 "map_index": self.task.map_index,
                 "try": self.task.task_try,
-                "rows": self.rows,
+                "rows": self.metadata,
                 "source": [self.source[0], dict(self.source[1])],
                 "root": self.root,
                 "inputs": {name: asdict(each) for name, each in self.inputs.items()},
@@ -104,7 +104,7 @@ class Descriptor:
             topology=value["topology"],
             attempt=TransactionAttempt(value["txid"], value["attempt"]),
             task=TaskTry(value["task_id"], value["map_index"], value["try"]),
-            rows=value["rows"],
+            metadata=value["rows"],
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
             inputs={name: Input(**{key: tuple(of[key]) for key in of}) for name, of in value.get("inputs", {}).items()},

@@ -48,14 +48,14 @@ class Grant:
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     @classmethod
-    def of(cls, topology: str, attempt: TransactionAttempt, granted: Granted, *, rows: Any, position: Any) -> Grant:
+    def of(cls, topology: str, attempt: TransactionAttempt, granted: Granted, *, metadata: Any, position: Any) -> Grant:
         """What a committer shows to the states.
 
-        :param rows: of the batch; `position` is where the source stands after it.
+        :param metadata: of the batch; `position` is where the source stands after it.
         """
         own = (granted.epoch, granted.nonce, granted.birth)
         token = Token(granted.generation, attempt.txid, attempt.attempt, *own)
-        batch = dumps({**granted.told, "rows": rows, "position": position, "prev": granted.position_before})
+        batch = dumps({**granted.told, "rows": metadata, "position": position, "prev": granted.position_before})
         return cls(topology, granted.incarnation, token, granted.last, batch, granted.births)
 
     @property

@@ -62,7 +62,7 @@ class Log:
     def decide(self, attempt: TransactionAttempt, position: Any) -> Proposed | None:
         self.asked.append(position)
         if lost := self.losses(position):
-            raise SourceError(source="Log", problem=f"{lost[0].what} are lost", remedy="airflow tx accept-loss")
+            raise SourceError(source="Log", problem=f"{lost[0].description} are lost", remedy="airflow tx accept-loss")
         places = {"": position} if not self.partitioned else (position or {})
         next_ones = {name: self._take(name, places.get(name)) for name in self.there}
         taken = {name: rows for name, rows in next_ones.items() if rows}
@@ -126,10 +126,10 @@ def test_the_next_transaction_begins_behind_the_rows_and_says_so(
     assert topology.accept(10) == "lost, and in no batch: rows 10 to 24 of it"
 
     second = topology.begin("r2")
-    assert (second.rows, second.position) == ([25, 35], 35)
+    assert (second.metadata, second.position) == ([25, 35], 35)
     assert second.lost == ("rows 10 to 24 of it",)
     third = topology.begin("r3")
-    assert (third.rows, third.lost) == ([35, 45], ())
+    assert (third.metadata, third.lost) == ([35, 45], ())
     topology.finish(second)
     topology.finish(third)
     shown = transaction_details(topology.store, topology.paths, 2).transaction
@@ -160,7 +160,7 @@ def test_a_partition_goes_on_behind_its_loss_and_the_others_where_they_were(
         topology.begin("r2")
     topology.accept({"a": 10, "b": 10})
     second = topology.begin("r2")
-    assert second.rows == {"a": [10, 20], "b": [40, 50]}
+    assert second.metadata == {"a": [10, 20], "b": [40, 50]}
     assert second.position == {"a": 20, "b": 50}
     assert second.lost == ("rows 10 to 39 of b",)
     assert topology.record(2).base == digest({"a": 10, "b": 10})
@@ -175,10 +175,10 @@ def test_a_loss_is_told_by_the_transaction_in_which_its_partition_takes_part(
     log.there["b"] = range(40, 40)
     topology.accept({"a": 10, "b": 10})
     second = topology.begin("r2")
-    assert (second.rows, second.position, second.lost) == ({"a": [10, 20]}, {"a": 20, "b": 10}, ())
+    assert (second.metadata, second.position, second.lost) == ({"a": [10, 20]}, {"a": 20, "b": 10}, ())
     log.there["b"] = range(40, 41)
     third = topology.begin("r3")
-    assert (third.rows["b"], third.lost) == ([40, 41], ("rows 10 to 39 of b",))
+    assert (third.metadata["b"], third.lost) == ([40, 41], ("rows 10 to 39 of b",))
 
 
 def test_an_opaque_replay_is_decided_behind_the_loss(each_store: Store, zookeeper_root: str) -> None:
@@ -191,10 +191,10 @@ def test_an_opaque_replay_is_decided_behind_the_loss(each_store: Store, zookeepe
         topology.begin("r2")
     topology.accept(10)
     again = topology.begin("r2")
-    assert (again.rows, again.lost, again.attempt.attempt) == ([15, 25], ("rows 10 to 14 of it",), 2)
+    assert (again.metadata, again.lost, again.attempt.attempt) == ([15, 25], ("rows 10 to 14 of it",), 2)
     assert [each.stale for each in topology_view(topology.store, topology.paths).transactions] == [True, False, False]
-    assert topology.begin("r3").rows == [25, 35]
-    assert topology.begin("r2").rows == [15, 25]
+    assert topology.begin("r3").metadata == [25, 35]
+    assert topology.begin("r2").metadata == [15, 25]
 
 
 def test_an_opaque_replay_that_finds_no_rows_stays_before_the_loss(each_store: Store, zookeeper_root: str) -> None:
@@ -204,10 +204,10 @@ def test_an_opaque_replay_that_finds_no_rows_stays_before_the_loss(each_store: S
     topology.log.there[""] = range(15, 15)
     topology.accept(10)
     empty = topology.begin("r2")
-    assert (empty.rows, empty.position, empty.lost) == (None, 10, ())
+    assert (empty.metadata, empty.position, empty.lost) == (None, 10, ())
     topology.log.there[""] = range(15, 20)
     third = topology.begin("r3")
-    assert (third.rows, third.lost) == ([15, 20], ("rows 10 to 14 of it",))
+    assert (third.metadata, third.lost) == ([15, 20], ("rows 10 to 14 of it",))
 
 
 def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_loss(each_store: Store, zookeeper_root: str) -> None:
@@ -218,7 +218,7 @@ def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_loss(each_stor
     topology.begin("r2")
     topology.log.there[""] = range(30, 1000)
     again = topology.begin("r2")
-    assert (again.rows, again.lost, again.size) == (
+    assert (again.metadata, again.lost, again.size) == (
         [25, 35],
         ("rows 10 to 24 of it",),
         {"rows": 10, "why": "ten of each"},
@@ -235,7 +235,7 @@ def test_rows_behind_an_accepted_loss_can_be_lost_in_turn(each_store: Store, zoo
         topology.begin("r2")
     topology.accept(25)
     second = topology.begin("r2")
-    assert second.rows == [50, 60]
+    assert second.metadata == [50, 60]
     assert second.lost == ("rows 10 to 24 of it", "rows 25 to 49 of it")
 
 
@@ -248,7 +248,7 @@ def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_
     topology.accept(25)
     topology.accept(10)
     second = topology.begin("r2")
-    assert (second.rows, second.lost) == ([50, 60], ("rows 10 to 49 of it",))
+    assert (second.metadata, second.lost) == ([50, 60], ("rows 10 to 49 of it",))
     losses = [each for repair in topology_view(topology.store, topology.paths).repairs for each in repair.losses]
     assert [(each["place"], each["goes_on"]) for each in losses] == [(10, 25), (25, 50), (10, 50)]
 
@@ -258,7 +258,7 @@ def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str
     topology.finish(topology.begin("r1"))
     topology.ledger.accept_loss([Loss("", 10, 20, "one"), Loss("", 20, 10, "two")], AUDIT)
     begun = topology.begin("r2")
-    assert (begun.rows, begun.lost) == ([10, 20], ("one", "two"))
+    assert (begun.metadata, begun.lost) == ([10, 20], ("one", "two"))
 
 
 def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
@@ -281,7 +281,7 @@ def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
     request = BeginRequest(topology.request, "r2", "r2", "900000", False, {})
     begun = topology.ledger.begin(request, decide=decide, run_state=lambda run_id: None)
     assert isinstance(begun, Begun)
-    assert (begun.rows, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
+    assert (begun.metadata, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
 
 
 def test_nothing_lost_is_refused_and_changes_nothing(each_store: Store, zookeeper_root: str) -> None:
@@ -325,7 +325,7 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
     assert (view.record.pace, view.record.accepted) == ([], {})
     assert [(each.size, each.lost) for each in view.transactions] == [(None, ()), (None, ())]
     topology.finish(topology.begin("r2"))
-    assert topology.begin("r3").rows == [20, 30]
+    assert topology.begin("r3").metadata == [20, 30]
 
 
 def old_losses(topology: Topology) -> None:
@@ -361,11 +361,11 @@ def test_a_loss_is_dropped_once_the_source_has_passed_it_everywhere(
     assert kept() == 1, "b has taken no part"
     log.there["b"] = range(40, 100)
     third, fourth = topology.begin("r3"), topology.begin("r4")
-    assert (third.rows["b"], third.lost) == ([40, 50], ("rows 10 to 39 of b",))
+    assert (third.metadata["b"], third.lost) == ([40, 50], ("rows 10 to 39 of b",))
     topology.finish(third)
     assert kept() == 0
     topology.finish(fourth)
-    assert topology.begin("r5").rows == {"a": [50, 60], "b": [60, 70]}
+    assert topology.begin("r5").metadata == {"a": [50, 60], "b": [60, 70]}
     assert topology_view(topology.store, topology.paths).repairs[0].why == AUDIT.why
 
 
@@ -383,7 +383,7 @@ def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
         assert told.endswith("; and 480 more")
         place = start
     second = topology.begin("r2")
-    assert second.rows[names[-1]] == [300, 310]
+    assert second.metadata[names[-1]] == [300, 310]
     assert (len(second.lost), second.lost[-1]) == (21, "and 8980 more")
     assert len(topology_view(topology.store, topology.paths).record.losses) == 18
     topology.finish(second)

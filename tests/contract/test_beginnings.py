@@ -28,9 +28,9 @@ def test_a_replay_of_the_first_transaction_begins_where_it_began(each_store: Sto
     assert topology.begin("r1").position == {"a": 3}
     log.there["a"] = range(7)
     second = topology.begin("r2")
-    assert second.rows == {"a": [3, 7]}
+    assert second.metadata == {"a": [3, 7]}
     again = topology.begin("r1")
-    assert (again.rows, again.position) == ({"a": [3, 7]}, {"a": 7})
+    assert (again.metadata, again.position) == ({"a": [3, 7]}, {"a": 7})
     assert log.asked == [None, {"a": 3}, {"a": 3}]
 
 
@@ -40,9 +40,9 @@ def test_a_replay_that_has_no_rows_keeps_the_beginning(each_store: Store, zookee
     topology.begin("r1")
     for _ in range(2):
         again = topology.begin("r1")
-        assert (again.rows, again.position) == (None, {"a": 3})
+        assert (again.metadata, again.position) == (None, {"a": 3})
     log.there["a"] = range(7)
-    assert topology.begin("r2").rows == {"a": [3, 7]}
+    assert topology.begin("r2").metadata == {"a": [3, 7]}
 
 
 def test_a_partition_that_was_added_begins_once_too(each_store: Store, zookeeper_root: str) -> None:
@@ -52,7 +52,7 @@ def test_a_partition_that_was_added_begins_once_too(each_store: Store, zookeeper
     log.there.update(a=range(4), b=range(5))
     assert topology.begin("r2").position == {"a": 4, "b": 5}
     log.there.update(b=range(9))
-    assert topology.begin("r2").rows == {"a": [3, 4], "b": [5, 9]}
+    assert topology.begin("r2").metadata == {"a": [3, 4], "b": [5, 9]}
 
 
 def test_a_replay_of_a_transactional_source_has_its_rows_and_no_beginning(
@@ -63,4 +63,4 @@ def test_a_replay_of_a_transactional_source_has_its_rows_and_no_beginning(
     first = topology.begin("r1")
     log.there["a"] = range(7)
     again = topology.begin("r1")
-    assert (again.rows, again.position) == (first.rows, first.position)
+    assert (again.metadata, again.position) == (first.metadata, first.position)

@@ -41,8 +41,8 @@ class Files(Pipeline):
         number = ((position or {}).get("p", 0) if self.partitioned else position or 0) + 1
         return self._rows(number), {"p": number} if self.partitioned else number
 
-    def decide_again(self, attempt: TransactionAttempt, rows: Any) -> Any:
-        return self._rows(rows["p"][0] if self.partitioned else rows[0])
+    def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
+        return self._rows(metadata["p"][0] if self.partitioned else metadata[0])
 
     def begin(self, run: str) -> Begun:
         request = BeginRequest(self.request, run, run, f"{next(self.numbers):06}", False, {"task0": "1"})
@@ -87,15 +87,15 @@ def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
     files.contents[1] = "bad"
     bad, after = files.begin("r1"), files.begin("r2")
     files.contents[1] = "mended"
-    assert files.begin("r1").rows == bad.rows  # without a word of a person the rows stay
+    assert files.begin("r1").metadata == bad.metadata  # without a word of a person the rows stay
     files.ledger.note_changed(1, {}, AUDIT)
     assert files.record(1).phase is Phase.FAILED
 
     mended = files.begin("r1")
-    assert (mended.rows, mended.position) == (files._rows(1), bad.position)
+    assert (mended.metadata, mended.position) == (files._rows(1), bad.position)
     files.contents[1] = "changed again"
     again = files.begin("r1")
-    assert again.rows == mended.rows  # once
+    assert again.metadata == mended.metadata  # once
     files.finish(again)
     files.finish(after)  # what follows it starts where it ended, and was not touched
     (told,) = files.final(1).changed
@@ -151,11 +151,11 @@ def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: St
     files.contents[1] = "mended"
     files.ledger.readmit(1, AUDIT)
     back = files.begin("r1")
-    assert (back.attempt.txid, back.rows, back.position) == (3, [1, "mended"], 2)
+    assert (back.attempt.txid, back.metadata, back.position) == (3, [1, "mended"], 2)
     files.contents[1] = "changed again"
-    assert files.begin("r1").rows == [1, "mended"]
+    assert files.begin("r1").metadata == [1, "mended"]
     files.ledger.note_changed(3, {}, AUDIT)
-    assert (files.begin("r1").rows, files.begin("r3").rows) == ([1, "changed again"], [3, "good"])
+    assert (files.begin("r1").metadata, files.begin("r3").metadata) == ([1, "changed again"], [3, "good"])
 
 
 def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
@@ -166,7 +166,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
     files.ledger.note_changed(1, {}, AUDIT)
     files.ledger.note_skip(1, AUDIT)
     files.contents[1] = "mended"
-    assert files.begin("r1").rows == [1, "good"]
+    assert files.begin("r1").metadata == [1, "good"]
 
 
 def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root: str) -> None:
@@ -174,7 +174,7 @@ def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root
     files.begin("r1")
     files.ledger.note_changed(1, {}, AUDIT)
     files.contents[1] = "mended"
-    assert files.begin("r1").rows == [1, "mended"]
+    assert files.begin("r1").metadata == [1, "mended"]
     assert [each["attempt"] for each in files.record(1).changed] == [1]
 
 

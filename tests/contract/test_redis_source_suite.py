@@ -11,6 +11,7 @@ import pytest
 
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
 from airflow_tx.testing.suites.source_suite import Row, SourceSuite
@@ -82,7 +83,9 @@ class TestNumberedMessages(_OnTwoServers):
             self.servers[conn_id].client().setnx(f"{self.keys[-1]}NEXT_WRITE", 1)
 
     def make(self) -> Source:
-        return RedisListSource(self.conn_ids, prefix=self.keys, max_rows_per_batch=6, kind=self.kind, move_cursor=True)
+        return RedisNumberedSource(
+            self.conn_ids, prefix=self.keys, max_rows_per_batch=6, kind=self.kind, move_cursor=True
+        )
 
     def put(self, client: Any, key: str, number: int) -> tuple[str, Any]:
         place = int(client.get(f"{key}NEXT_WRITE"))

@@ -35,12 +35,12 @@ class Table(TransactionalSource):
     def backlog(self, position: Json) -> int:
         return ROWS - (position if isinstance(position, int) else 0)
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
-        start, there = ROWS - self.backlog(prev_metadata), self.backlog(prev_metadata)
+    def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
+        start, there = ROWS - self.backlog(position), self.backlog(position)
         if not there:
             return None
         count = min(there, self.limit.rows or 7)
-        return Batch([start, start + count], start + count, count, self.limit.told(count, there))
+        return Batch([start, start + count], start + count, count, self.limit.reason_for(count, there))
 
     def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[dict[str, int]]:
         return ({"n": number} for number in range(*metadata))
@@ -77,7 +77,7 @@ class Topology(Pipeline):
 
     def finish(self, begun: Begun) -> None:
         # It stands still but for this: every look at the clock is a second.
-        for _ in range((begun.rows[1] - begun.rows[0]) // 100_000):
+        for _ in range((begun.metadata[1] - begun.metadata[0]) // 100_000):
             self._clock.now()
         self.mark(self.acquire(begun, self.process(begun)))
 
@@ -101,7 +101,7 @@ def test_the_size_and_its_reason_are_in_the_answer_in_the_record_and_in_the_hist
 def test_a_replay_keeps_the_size_with_the_rows(topology: Topology) -> None:
     begun = topology.begin("r1")
     again = topology.begin("r1")
-    assert (again.attempt.attempt, again.rows, again.size) == (2, begun.rows, begun.size)
+    assert (again.attempt.attempt, again.metadata, again.size) == (2, begun.metadata, begun.size)
 
 
 def test_a_backlog_is_worked_off_in_few_batches_that_fit_the_time(topology: Topology) -> None:

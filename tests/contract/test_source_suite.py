@@ -232,7 +232,7 @@ class TestNumbersOfTheDocs(SourceSuite):
 
     def make(self) -> Source:
         source: Source = _NUMBERS.Numbers(str(self.file), max_rows_per_batch=10)
-        return source.sized(())
+        return source.with_limit(())
 
     def add(self) -> list[Row]:
         before, self.end = self.end, self.end + 25
@@ -247,7 +247,7 @@ class TestNumbersOfTheDocs(SourceSuite):
         self.add()
         self.lose_rows()
         (loss,) = self.make().losses(1)
-        assert (loss.place, loss.goes_on, loss.what) == (1, 3, "numbers 1 to 2")
+        assert (loss.position, loss.resume_at, loss.description) == (1, 3, "numbers 1 to 2")
         with pytest.raises(SourceError, match="airflow tx accept-loss TOPOLOGY --why TEXT"):
             self.make().decide(TransactionAttempt(2, 1), 1)
 

@@ -115,7 +115,7 @@ class Pipeline:
         request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names)
         granted = (ledger or self.ledger).acquire(request)
         assert isinstance(granted, Granted), granted
-        return grant_of(self.paths.topology, begun.attempt, granted, begun.rows, begun.position)
+        return grant_of(self.paths.topology, begun.attempt, granted, begun.metadata, begun.position)
 
     def write(self, grant: Grant, rows: Any) -> None:
         """Add the row to every state, as a committer does."""
@@ -136,7 +136,7 @@ class Pipeline:
         """A whole run; its txid."""
         begun = self.begin(run)
         grant = self.acquire(begun, self.process(begun))
-        self.write(grant, begun.rows)
+        self.write(grant, begun.metadata)
         self.mark(grant)
         return begun.attempt.txid
 
@@ -153,4 +153,4 @@ class Pipeline:
 
 def grant_of(topology: str, attempt: TransactionAttempt, granted: Granted, rows: Any, position: Any) -> Grant:
     """What the committer shows to the states."""
-    return Grant.of(topology, attempt, granted, rows=rows, position=position)
+    return Grant.of(topology, attempt, granted, metadata=rows, position=position)

@@ -52,7 +52,7 @@ class Topology:
         assert isinstance(answer, Begun)
         own = answer.attempt
         payload = Payload(
-            "flights", own.txid, own.attempt, answer.rows, answer.position, answer.rows_digest, answer.replay
+            "flights", own.txid, own.attempt, answer.metadata, answer.position, answer.rows_digest, answer.replay
         )
         return SparkRun(self, run_id, payload)
 

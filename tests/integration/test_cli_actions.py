@@ -123,7 +123,7 @@ def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
     commands = Commands(tmp_path_factory.mktemp("actions") / "home", zookeeper)
     (commands.dags / "exact.py").write_text(_EXACT)
     logged = _EXACT.replace('FileSource("/nowhere/*.csv")', 'RedisStreamSource("nowhere", "stream")')
-    logged = logged.replace("sources.files import FileSource", "sources.redis_stream import RedisStreamSource")
+    logged = logged.replace("sources.files.source import FileSource", "sources.redis.stream import RedisStreamSource")
     (commands.dags / "logged.py").write_text(logged.replace('"exact"', '"logged"'))
     with ended(commands):
         commands.in_a_process("dags", "reserialize")
@@ -248,7 +248,7 @@ def test_a_skip_undoes_what_its_transaction_wrote_and_its_committer_comes_too_la
     pipeline.run("r1")
     begun = pipeline.begin("r2")
     grant = pipeline.acquire(begun, pipeline.process(begun))
-    pipeline.write(grant, begun.rows)
+    pipeline.write(grant, begun.metadata)
     assert pipeline.totals() == [3, 3]
     airflow.run("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
     assert pipeline.totals() == [1, 1]
@@ -265,7 +265,7 @@ def test_what_may_lie_in_a_state_that_cannot_undo_is_not_skipped(
     exact = Pipeline(store, zookeeper_root, [state], topology="exact")
     exact.request = TopologyRequest("exact", "opaque", 8)
     begun = exact.begin("r1")
-    exact.write(exact.acquire(begun, exact.process(begun)), begun.rows)
+    exact.write(exact.acquire(begun, exact.process(begun)), begun.metadata)
     skip = ("tx", "skip", "exact", "1", "--why", "wrong", "--yes")
     assert one_line(airflow.run(*skip, root=zookeeper_root, fails=True)).startswith(
         f"Skip of transaction 1 refused: it may be in state {state.name} already, which cannot undo it. "

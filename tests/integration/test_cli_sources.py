@@ -59,12 +59,12 @@ class Log(TransactionalSource):
             return []
         return [Loss("", position, first, f"numbers {position} to {first - 1}")]
 
-    def initialize_transaction(self, txid, prev_metadata):
+    def initialize_transaction(self, txid, position):
         first, end = self.there()
-        if prev_metadata is not None and (lost := self.losses(prev_metadata)):
+        if position is not None and (lost := self.losses(position)):
             remedy = "To go on without them: airflow tx accept-loss TOPOLOGY --why TEXT"
-            raise SourceError(source=repr(self), problem=f"{lost[0].what} are lost", remedy=remedy)
-        start = prev_metadata or first
+            raise SourceError(source=repr(self), problem=f"{lost[0].description} are lost", remedy=remedy)
+        start = position or first
         return Batch([start, start + 2], start + 2, 2, "2 at a time") if start + 2 <= end else None
 
     def emit_batch(self, attempt, metadata, spark=None):
@@ -162,7 +162,7 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
 
     (told,) = airflow.json(*accept, *why, "--yes", root=root)
     assert told == {"partition": None, "lost": "numbers 2 to 9", "goes_on_at": "10"}
-    assert log.begin("r2").rows == [10, 12]
+    assert log.begin("r2").metadata == [10, 12]
     (shown,) = airflow.json("tx", "show", "numbers", "2", root=root)
     assert (shown["size"], shown["lost"]) == ("2 rows (2 at a time)", "numbers 2 to 9")
     second, first = airflow.json("tx", "list", "numbers", root=root)
@@ -191,7 +191,7 @@ def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
             continue
         (told,) = airflow.json(*accept, root=root)
         assert told["lost"] == "numbers 2 to 2"
-        assert log.begin("r2").rows == [3, 5]
+        assert log.begin("r2").metadata == [3, 5]
 
 
 def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(

@@ -76,16 +76,16 @@ class Ledger:
         """As `airflow tx accept-loss` does."""
         assert self.places is not None
         for loss in losses:
-            assert self.places[loss.partition] == loss.place
-            self.places[loss.partition] = loss.goes_on
+            assert self.places[loss.partition] == loss.position
+            self.places[loss.partition] = loss.resume_at
 
     def values(self, batch: Batch) -> list[Any]:
-        rows = cast("Iterable[Any]", self.source.emit_batch(TransactionAttempt(1, 1), batch.rows))
+        rows = cast("Iterable[Any]", self.source.emit_batch(TransactionAttempt(1, 1), batch.metadata))
         return sorted(row["value"] for row in rows)
 
 
 def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
-    rows = cast("dict[str, Any]", batch.rows)
+    rows = cast("dict[str, Any]", batch.metadata)
     return {name.rpartition("-")[2]: (each["from"], each["to"]) for name, each in rows.items()}
 
 
@@ -236,11 +236,11 @@ def test_a_batch_has_no_more_than_its_limits_say_and_tells_why(server: LocalKafk
     assert Ledger(topic, {"max_rows_per_batch": 20}).take() == {"0": (0, 16), "1": (0, 4)}
     limited = Ledger(topic, {"max_bytes_per_batch": 1000}).decide()
     assert limited is not None
-    assert (limited.count, limited.why) == (10, "10 of 54 rows: max_bytes_per_batch=1000, 100 bytes a row")
+    assert (limited.count, limited.reason) == (10, "10 of 54 rows: max_bytes_per_batch=1000, 100 bytes a row")
     whole = Ledger(topic, {"target_seconds": 5})
     batch = whole.decide()
     assert batch is not None
-    assert (batch.count, batch.why) == (54, "all 54 rows that there were")
+    assert (batch.count, batch.reason) == (54, "all 54 rows that there were")
     assert whole.source.backlog(None) == 54
     whole.take()
     assert whole.source.backlog(whole.places) == 0
@@ -254,7 +254,7 @@ def test_two_topics_are_one_source(server: LocalKafka, topic: str) -> None:
     ledger = Ledger(f"{topic},{other}")
     batch = ledger.decide()
     assert batch is not None
-    assert set(cast("dict[str, Any]", batch.rows)) == {f"{topic}-0", f"{topic}-1", f"{other}-0"}
+    assert set(cast("dict[str, Any]", batch.metadata)) == {f"{topic}-0", f"{topic}-1", f"{other}-0"}
     assert ledger.values(batch) == [b"a", b"b"]
 
 
@@ -265,14 +265,14 @@ def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_it
     ledger = Ledger(topic, {"value_schema": "user STRING, amount DOUBLE"})
     batch = ledger.decide()
     assert batch is not None
-    rows = cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.rows))
+    rows = cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.metadata))
     assert [row["value"] for row in rows] == [{"user": "ann", "amount": 1.5}, {"user": "7", "amount": None}, None]
     ledger.take()
     server.produce(topic, ['{"user": "bob", "amount": "much"}'], 0)
     wrong = ledger.decide()
     assert wrong is not None
     with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset 3.*airflow tx skip TOPOLOGY 2 "):
-        list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.rows)))
+        list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.metadata)))
 
 
 def test_a_wrong_password_is_told_at_once_and_never_printed(

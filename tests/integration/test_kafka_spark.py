@@ -89,11 +89,11 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
             batch = source.decide(ATTEMPT, places)
             assert batch is not None
             places = batch.position
-            frame: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+            frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
             those = sorted(
                 (plain(row.asDict(True)) for row in frame.collect()), key=lambda row: (row["partition"], row["offset"])
             )
-            without_spark: Any = source.emit_batch(ATTEMPT, batch.rows)
+            without_spark: Any = source.emit_batch(ATTEMPT, batch.metadata)
             assert those == [plain(row) for row in without_spark]
             rows += those
         assert sorted(row["value"] for row in rows) == sorted(
@@ -101,7 +101,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
         )
         batch = KafkaSource(topic=topic, starting="latest").decide(ATTEMPT, None)
         assert batch is not None
-        empty: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+        empty: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
         assert empty.schema == frame.schema
         assert empty.collect() == []
 
@@ -135,8 +135,8 @@ def test_rows_that_are_deleted_while_spark_reads_them_are_told_as_such(
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     with session(spark.url, tag="test", server="the test's") as found:
-        frame: Any = source.emit_batch(ATTEMPT, batch.rows, found)
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
         kafka.delete_records(topic, 0, 2)
         with pytest.raises(Exception, match="lost") as lost:
             frame.collect()
-    assert "rows of transaction 1 are gone" in str(source.cause(ATTEMPT, lost.value))
+    assert "rows of transaction 1 are gone" in str(source.explain_error(ATTEMPT, lost.value))

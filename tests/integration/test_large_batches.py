@@ -53,7 +53,7 @@ class Finished(Pipeline):
 
     def finish(self, begun: Begun) -> None:
         grant = self.acquire(begun, self.complete(begun))
-        self.write(grant, begun.rows)
+        self.write(grant, begun.metadata)
         self.mark(grant)
 
 
@@ -212,7 +212,7 @@ def test_a_batch_of_5000_partitions_is_begun_replayed_and_committed(
     assert pipeline.begin("r2").attempt.attempt == 2
     assert pipeline.run("r2") == 2
     third = pipeline.begin("r3")
-    assert (third.rows[PARTITIONS[-1]], len(third.rows)) == ([2, 3], 5000)
+    assert (third.metadata[PARTITIONS[-1]], len(third.metadata)) == ([2, 3], 5000)
     pipeline.process(third)
     before = store.requests
     pipeline.finish(third)

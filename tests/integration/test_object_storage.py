@@ -99,7 +99,7 @@ def take(source: FileSource, position: Json = None) -> Batch:
 
 
 def names(batch: Batch) -> list[str]:
-    return [file["name"] for file in cast("dict[str, Any]", batch.rows)["files"]]
+    return [file["name"] for file in cast("dict[str, Any]", batch.metadata)["files"]]
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_an_object_with_the_same_size_and_another_content_has_changed(bucket: Bu
     bucket.put("in/a.csv", "n\n1\n")
     batch = take(source)
     bucket.put("in/a.csv", "n\n1\n")  # the very same again
-    assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, batch.rows))) == [{"n": "1"}]
+    assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, batch.metadata))) == [{"n": "1"}]
     bucket.put("in/a.csv", "n\n2\n")
     with pytest.raises(SourceError, match=r"file s3://bucket-\d+/in/a.csv was 4 bytes with etag:\w+, and is 4 bytes"):
-        source.emit_batch(ATTEMPT, batch.rows)
+        source.emit_batch(ATTEMPT, batch.metadata)
 
 
 def test_a_batch_has_as_many_objects_as_fit_and_one_at_least(bucket: Bucket) -> None:
@@ -150,7 +150,7 @@ def test_a_batch_has_as_many_objects_as_fit_and_one_at_least(bucket: Bucket) -> 
     )
     second = take(source, first.position)
     assert names(second) == ["c.csv"]
-    assert take(source, second.position).why == "all 1 files that there were"
+    assert take(source, second.position).reason == "all 1 files that there were"
 
 
 def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:
@@ -160,7 +160,7 @@ def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:
     bucket.put("in/a.json", '{"n": 1}\n{"n": 2}\n')
     for kind in ("parquet", "json"):
         source = FileSource(f"{bucket.url}/in/*.{kind}", format=kind, conn_id=bucket.conn_id)
-        assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, take(source).rows))) == [{"n": 1}, {"n": 2}]
+        assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, take(source).metadata))) == [{"n": 1}, {"n": 2}]
 
 
 def test_a_bucket_that_is_not_there_is_one_line(bucket: Bucket) -> None:

@@ -13,6 +13,7 @@ from airflow_tx.errors import ConfigError, FailedBatch, PartitionUnavailable, So
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
@@ -64,7 +65,7 @@ class Numbered:
             client.mset({f"{self.key}{number}": message, f"{self.key}NEXT_WRITE": number + 1})
 
     def source(self, **arguments: Any) -> RedisSource:
-        return RedisListSource("tweets", prefix=self.key, **arguments)
+        return RedisNumberedSource("tweets", prefix=self.key, **arguments)
 
     def decide(self, position: Any = None, **arguments: Any) -> Batch | None:
         source = self.source(**arguments)
@@ -79,7 +80,7 @@ class Numbered:
         return batch
 
     def texts(self, batch: Batch) -> list[str]:
-        return [self.text(row["message"]) for row in rows_of(self.source(), batch.rows)]
+        return [self.text(row["message"]) for row in rows_of(self.source(), batch.metadata)]
 
     def text(self, message: Any) -> str:
         return str(message)
@@ -89,12 +90,12 @@ class Numbered:
         source = self.source()
         (loss,) = source.losses(plain(position))
         source.close()
-        assert (loss.partition, loss.place) == (self.partition, plain(position)[self.partition])
+        assert (loss.partition, loss.position) == (self.partition, plain(position)[self.partition])
         with pytest.raises(SourceError) as refusal:
             self.decide(position)
-        assert loss.what in str(refusal.value)
+        assert loss.description in str(refusal.value)
         assert "\n" not in str(refusal.value)
-        return {self.partition: loss.goes_on}
+        return {self.partition: loss.resume_at}
 
 
 class Listed(Numbered):
@@ -137,7 +138,7 @@ def test_a_server_that_is_away_is_named_and_everything_goes_on_exactly_once_it_i
     log.server.kill()
     for kind in ("transactional", "opaque"):
         with pytest.raises(PartitionUnavailable, match=r"connection tweets: .*refused"):
-            rows_of(log.source(kind=kind), first.rows)
+            rows_of(log.source(kind=kind), first.metadata)
     with pytest.raises(SourceError, match=f"partition {log.partition} cannot be reached"):
         log.decide(first.position)
     assert log.decide(first.position, kind="opaque") is None
@@ -197,7 +198,7 @@ def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
     server: LocalRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, other = Numbered(server), Numbered(server)
-    source = RedisListSource("tweets", prefix=[first.key, other.key], kind="opaque")
+    source = RedisNumberedSource("tweets", prefix=[first.key, other.key], kind="opaque")
     for each in (first, other):
         each.write("a", "b")
     batch = source.decide(ATTEMPT, None)
@@ -206,7 +207,7 @@ def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
     other.write("c")
     after = source.decide(ATTEMPT, plain(batch.position))
     assert after is not None
-    assert set(plain(after.rows)) == {other.partition}
+    assert set(plain(after.metadata)) == {other.partition}
     assert "would give 2 anew" in caplog.text
     (loss,) = source.losses(plain(batch.position))
     assert loss.partition == first.partition
@@ -345,15 +346,15 @@ def test_a_batch_keeps_within_its_limit_over_all_partitions_and_says_why(server:
     logs[0].write(*"ab")
     logs[1].write(*("c" * 20))
     logs[2].write(*("d" * 20))
-    source = RedisListSource("tweets", prefix=[each.key for each in logs], max_rows_per_batch=12)
+    source = RedisNumberedSource("tweets", prefix=[each.key for each in logs], max_rows_per_batch=12)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    assert (batch.count, batch.why) == (12, "12 of 42 rows: max_rows_per_batch=12")
-    assert sorted(rows["quantity"] for rows in plain(batch.rows).values()) == [2, 5, 5]
+    assert (batch.count, batch.reason) == (12, "12 of 42 rows: max_rows_per_batch=12")
+    assert sorted(rows["quantity"] for rows in plain(batch.metadata).values()) == [2, 5, 5]
     assert (source.backlog(None), source.backlog(plain(batch.position))) == (42, 30)
-    small = RedisListSource("tweets", prefix=logs[1].key, max_bytes_per_batch=4).decide(ATTEMPT, None)
+    small = RedisNumberedSource("tweets", prefix=logs[1].key, max_bytes_per_batch=4).decide(ATTEMPT, None)
     assert small is not None
-    assert (small.count, small.why) == (4, "4 of 20 rows: max_bytes_per_batch=4, 1 bytes a row")
+    assert (small.count, small.reason) == (4, "4 of 20 rows: max_bytes_per_batch=4, 1 bytes a row")
     source.close()
 
 
@@ -401,7 +402,7 @@ def test_a_message_of_another_type_is_named(server: LocalRedis) -> None:
 
 def test_a_key_that_is_missing_is_named(server: LocalRedis) -> None:
     for source, told in (
-        (RedisListSource("tweets", prefix="nobody:"), "there is no key nobody:NEXT_WRITE in database 0"),
+        (RedisNumberedSource("tweets", prefix="nobody:"), "there is no key nobody:NEXT_WRITE in database 0"),
         (RedisListSource("tweets", lists="nobody"), "there is no list nobody in database 0"),
         (RedisStreamSource("tweets", "nobody"), "there is no stream nobody in database 0"),
     ):
@@ -422,7 +423,7 @@ def test_a_wrong_password_is_told_and_never_shown() -> None:
         with pytest.raises(
             ConfigError, match="Redis connection = 'guessed' cannot be used. The server says"
         ) as refusal:
-            RedisListSource("guessed", kind=kind).decide(ATTEMPT, None)
+            RedisNumberedSource("guessed", kind=kind).decide(ATTEMPT, None)
         shown = f"{refusal.value!r} {refusal.value.fields} {refusal.getrepr(showlocals=False)}"
         assert "g0ssip" not in shown
 
@@ -439,7 +440,7 @@ def test_a_message_that_cannot_be_read_fails_the_batch_and_is_named(server: Loca
             rf"message {number} \(key {log.key}{number}\) in database 0 of connection tweets, .* cannot be read: {why}"
         )
         with pytest.raises(FailedBatch, match=named):
-            rows_of(RedisListSource("tweets", prefix=log.key, schema="n INT"), batch.rows)
+            rows_of(RedisNumberedSource("tweets", prefix=log.key, schema="n INT"), batch.metadata)
 
 
 def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
@@ -454,7 +455,7 @@ def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
 def test_a_partition_that_is_no_longer_given_stops_the_source(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()
-    other: Any = {"tweets:other": plain(batch.rows)[log.partition]}
+    other: Any = {"tweets:other": plain(batch.metadata)[log.partition]}
     with pytest.raises(SourceError, match="partition tweets:other is in the batch, and is none of"):
         rows_of(log.source(), other)
     with pytest.raises(SourceError, match="partition tweets:other took part before and is gone"):

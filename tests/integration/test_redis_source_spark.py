@@ -18,7 +18,7 @@ from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.operators.spark_submit import SparkBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.redis import source as redis_source
-from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark.failure import Failure
@@ -77,8 +77,8 @@ def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis: LocalRed
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
 
 
-def people() -> RedisListSource:
-    return RedisListSource("tweets", databases=[0, 1], schema="user STRING, n INT")
+def people() -> RedisNumberedSource:
+    return RedisNumberedSource("tweets", databases=[0, 1], schema="user STRING, n INT")
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_rows_are_the_same_in_spark_whoever_reads_them(
     monkeypatch.setattr(redis_source, "PART", part)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    plain: Any = source.emit_batch(ATTEMPT, batch.rows)
-    frame: Any = source.emit_batch(ATTEMPT, batch.rows, classic)
+    plain: Any = source.emit_batch(ATTEMPT, batch.metadata)
+    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, classic)
     found = sorted((row.asDict(True) for row in frame.collect()), key=str)
     assert found == sorted(map(dict, plain), key=str)
     assert len(found) == 2 * MESSAGES
@@ -124,7 +124,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
     before = redis.client(1).getset("17", '{"user": "@1", "n": "many"}')
 
     def collect() -> None:
-        frame: Any = source.emit_batch(ATTEMPT, batch.rows, classic)
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, classic)
         frame.collect()
 
     with pytest.raises(Exception, match="many") as error:  # Spark's own, or ours
@@ -146,7 +146,7 @@ def test_messages_that_are_gone_are_named_before_a_job_is_started(
     assert batch is not None
     before = redis.client(0).getdel("33")
     with pytest.raises(SourceError, match="messages 33 of 1 to 45 are gone"):
-        source.emit_batch(ATTEMPT, batch.rows, classic)
+        source.emit_batch(ATTEMPT, batch.metadata, classic)
     redis.client(0).set("33", before)
     source.close()
 

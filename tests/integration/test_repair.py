@@ -194,7 +194,7 @@ def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     begun = pipeline.begin("r1")
-    pipeline.write(pipeline.acquire(begun, pipeline.process(begun)), begun.rows)
+    pipeline.write(pipeline.acquire(begun, pipeline.process(begun)), begun.metadata)
     databases.drop("a")
     with pytest.raises(StateBehind, match="what was written is missing") as refusal:
         pipeline.run("r1")
@@ -210,7 +210,7 @@ def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
     pipeline.run("r1")
     begun = pipeline.begin("r2")
     late = pipeline.acquire(begun, pipeline.process(begun))
-    pipeline.write(late, begun.rows)
+    pipeline.write(late, begun.metadata)
     moved = databases.renamed("a")
     pipeline.states = [moved, pipeline.states[1]]
     with pytest.raises(StateMissing):  # it may hold something of transaction 2, under its old name
@@ -270,7 +270,7 @@ def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
     pipeline.states[0].clear()
     Repairs(pipeline.ledger).state_lost(pipeline.states[0].name, AUDIT)
     with pytest.raises(StateBehind):
-        pipeline.write(old, begun.rows)
+        pipeline.write(old, begun.metadata)
     with pytest.raises(Outranked):
         pipeline.mark(old)
     pipeline.run("r2")
@@ -316,7 +316,7 @@ def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
         else:
             grant = pipeline.acquire(begun, processed)
             snapshot(server, store, tmp_path / "snapshot")
-        pipeline.write(grant, begun.rows)
+        pipeline.write(grant, begun.metadata)
         pipeline.mark(grant)
     pipeline.run("r3")
     server.restore_from(tmp_path / "snapshot")
@@ -581,7 +581,7 @@ def test_a_transaction_that_died_between_two_states_is_open_again(
     for state in lost.states[:raised]:
         state.raise_fence(grant)
     for state in lost.states[:written]:
-        state.write(grant, [{"key": "total", "n": begun.rows}])
+        state.write(grant, [{"key": "total", "n": begun.metadata}])
     pipeline = Pipeline(store, f"{zookeeper_root}/new", lost.states)
     repaired = Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
     assert (repaired.current, repaired.generation) == (2, 2)

@@ -64,7 +64,7 @@ def batch_of(area: StagingArea, tmp_path: Path, name: str = "a.csv", **source: A
     rows = files.initialize_transaction(3, None)
     assert isinstance(rows, Rows)
     attempt = TransactionAttempt(3, 2)
-    return Descriptor("flights", attempt, TaskTry("count", -1, "try-1"), rows.rows, files.serialize(), area.root)
+    return Descriptor("flights", attempt, TaskTry("count", -1, "try-1"), rows.metadata, files.serialize(), area.root)
 
 
 def ordered(area: StagingArea, where: TryDir, name: str) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_an_application_sees_its_transaction_and_its_arguments(
 
     @batch_app
     def main(spark: SparkSession, batch: Batch) -> None:
-        seen.append((batch.txid, str(batch.attempt), batch.rows["files"][0]["name"], batch.args))
+        seen.append((batch.txid, str(batch.attempt), batch.metadata["files"][0]["name"], batch.args))
         batch.emit("all", batch.read().limit(0))
 
     refs = main.run(spark, Batch(batch_of(area, tmp_path), spark, ["--fast"]))
@@ -134,7 +134,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
     advice = (
         f"Correct the file, then: airflow tx replay {topology} 3 --changed-rows --why TEXT; or correct the source's"
     )
-    assert advice in str(batch.cause(failed.value))
+    assert advice in str(batch.explain_error(failed.value))
     swapped = batch_of(
         area, tmp_path, schema="carrier STRING, dep_delay INT, origin STRING", options={"nullValue": "NA"}
     )

@@ -70,8 +70,8 @@ def test_files_of_an_object_storage_are_the_same_in_spark(session: SparkSession,
     source = FileSource(f"file://{tmp_path}/{folder}/*.csv", files_per_batch=3, options={"fs.s3a.endpoint": "unused"})
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.rows, session)
-    assert found == rows_without_spark(source, batch.rows)
+    found = rows_of(source, batch.metadata, session)
+    assert found == rows_without_spark(source, batch.metadata)
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
@@ -81,8 +81,8 @@ def test_lines_of_text_are_the_same_in_spark(session: SparkSession, tmp_path: Pa
     source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.rows, session)
-    assert found == rows_without_spark(source, batch.rows)
+    found = rows_of(source, batch.metadata, session)
+    assert found == rows_without_spark(source, batch.metadata)
     assert {next(iter(row.values())) for row in found} == {"one", "", '\ttwo, "three" ', "four", "five", "ä"}
 
 
@@ -92,7 +92,7 @@ def test_rows_in_memory_are_the_same_in_spark(session: SparkSession, schema: str
     source = MemorySource(words, per_batch=2, schema=schema)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.rows, session)
+    found = rows_of(source, batch.metadata, session)
     assert sorted(found, key=lambda row: row["n"]) == [row for part in words.values() for row in part]
 
 
@@ -106,8 +106,8 @@ def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
     source = PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT", kind="opaque")
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.rows, session)
-    assert found == rows_without_spark(source, batch.rows)
+    found = rows_of(source, batch.metadata, session)
+    assert found == rows_without_spark(source, batch.metadata)
     assert {(row["n"], row["region"]) for row in found} >= {(1, "eu"), (20, "us"), (3, None)}
     assert len(found) == 6
 

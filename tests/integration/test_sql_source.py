@@ -75,7 +75,7 @@ def shop(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def rows(source: Source, batch: Batch) -> list[Any]:
-    found: Any = source.emit_batch(ATTEMPT, batch.rows)
+    found: Any = source.emit_batch(ATTEMPT, batch.metadata)
     return list(found)
 
 
@@ -264,8 +264,8 @@ def test_a_row_that_comes_too_late_stops_the_source_until_it_is_accepted_as_lost
     told = refusal(lambda: source.initialize_transaction(2, batch.position))
     assert "1 row(s) of table orders came too late, they are in no batch: up to 4 there were 3" in told
     (loss,) = source.losses(batch.position)
-    assert loss.place == batch.position
-    assert rest(source, loss.goes_on) == [5]
+    assert loss.position == batch.position
+    assert rest(source, loss.resume_at) == [5]
 
 
 def test_rows_that_were_taken_may_be_deleted(shop: Shop) -> None:
@@ -292,9 +292,9 @@ def test_a_table_that_begins_anew_is_read_from_its_start_once_that_is_accepted(s
         lambda: source.initialize_transaction(2, batch.position)
     )
     (loss,) = source.losses(batch.position)
-    assert rest(source, loss.goes_on) == [1]
+    assert rest(source, loss.resume_at) == [1]
     shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(2, 4)")
-    again = source.initialize_transaction(2, loss.goes_on)
+    again = source.initialize_transaction(2, loss.resume_at)
     assert again is not None
     assert again.position != batch.position  # else the loss would be found at this place, too
 
@@ -315,7 +315,7 @@ def test_a_table_that_has_grown_past_its_old_rows_is_known_to_begin_anew_by_its_
         lambda: source.initialize_transaction(2, batch.position)
     )
     (loss,) = source.losses(batch.position)
-    assert rest(source, loss.goes_on) == [1, 2, 3, 4, 5, 6]
+    assert rest(source, loss.resume_at) == [1, 2, 3, 4, 5, 6]
 
 
 def test_rows_that_changed_places_are_noticed_when_they_are_read(shop: Shop) -> None:
@@ -388,10 +388,10 @@ def test_a_batch_has_as_many_rows_as_its_limits_allow_and_says_why(shop: Shop) -
     ]
     for limits, why in asked:
         source = SqlSource("shop", "orders", **limits)
-        batch = source.sized([]).decide(ATTEMPT, None)
+        batch = source.with_limit([]).decide(ATTEMPT, None)
         assert batch is not None
         assert batch.count is not None
-        assert (batch.why, batch.count) == (why, int(why.removeprefix("all ").split()[0]))
+        assert (batch.reason, batch.count) == (why, int(why.removeprefix("all ").split()[0]))
         assert source.backlog(batch.position) == 900 - batch.count
 
 
@@ -404,12 +404,12 @@ def test_shards_share_a_limit_and_one_that_is_away_keeps_its_place(shop: Shop) -
     source = PartitionedSqlSource(["shop", "away"], ["orders", "returns"], **limits)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    assert isinstance(batch.rows, dict)
-    assert {name: sum(end[-1] for end in part["upto"]) for name, part in batch.rows.items()} == {  # type: ignore[index, call-overload, misc, union-attr]
+    assert isinstance(batch.metadata, dict)
+    assert {name: sum(end[-1] for end in part["upto"]) for name, part in batch.metadata.items()} == {  # type: ignore[index, call-overload, misc, union-attr]
         "shop.orders": 4,
         "shop.returns": 2,
     }
-    assert batch.why == "6 of many rows: max_rows_per_batch=6"
+    assert batch.reason == "6 of many rows: max_rows_per_batch=6"
     assert source.backlog(batch.position) == 6
     stopping = PartitionedSqlSource(["shop", "away"], "orders")
     assert "partition away.orders cannot be reached" in refusal(lambda: stopping.decide(ATTEMPT, None))
@@ -427,7 +427,7 @@ def test_batches_survive_a_restart_of_the_server_and_a_prepared_transaction_is_w
     source = SqlSource("shop", "orders", max_rows_per_batch=5, patience=0.2)
     first = source.initialize_transaction(1, None)
     assert first is not None
-    reading = iter(source.emit_batch(ATTEMPT, first.rows))
+    reading = iter(source.emit_batch(ATTEMPT, first.metadata))
     server.stop()
     assert "cannot be reached" in refusal(lambda: source.initialize_transaction(2, first.position))
     assert "cannot be reached" in refusal(lambda: list(itertools.islice(reading, 1)))

@@ -51,7 +51,7 @@ def rest(source: SqlSource, position: Any = None) -> list[int]:
     found: list[int] = []
     while (batch := source.initialize_transaction(1, position)) is not None:
         position = batch.position
-        rows: Any = source.emit_batch(ATTEMPT, batch.rows)
+        rows: Any = source.emit_batch(ATTEMPT, batch.metadata)
         found += [row["id"] for row in rows]
     return found
 
@@ -82,7 +82,7 @@ def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_o
             batch = source.initialize_transaction(1, position)
             if batch is not None:
                 position, batches = batch.position, batches + 1
-                rows: Any = source.emit_batch(ATTEMPT, batch.rows)
+                rows: Any = source.emit_batch(ATTEMPT, batch.metadata)
                 taken += [row["id"] for row in rows]
         for each in working:
             each.result()

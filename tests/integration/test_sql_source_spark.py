@@ -112,9 +112,9 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSess
     found: list[dict[str, Any]] = []
     counts, place = [], None
     while (batch := source.initialize_transaction(1, place)) is not None:
-        frame: Any = source.emit_batch(ATTEMPT, batch.rows, session)
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, session)
         rows = plain(frame.collect())
-        without: Any = source.emit_batch(ATTEMPT, batch.rows)
+        without: Any = source.emit_batch(ATTEMPT, batch.metadata)
         assert rows == plain(without)
         # What the user's application filters is filtered by Spark, as Spark compares texts.
         assert frame.where("`na me%` LIKE 'IT%'").count() == 0
@@ -145,7 +145,7 @@ def test_times_of_mariadb_are_the_same_whatever_zone_the_jvm_has(
         source = SqlSource("shop", f"{engine.url.database}.seen", order_by=["at", "id"], rows_per_read=1)
         try:
             zones.setDefault(zones.getTimeZone("America/New_York"))
-            frame: Any = source.emit_batch(ATTEMPT, taken(source).rows, session)
+            frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, session)
             found = frame.selectExpr("id", "unix_micros(at) AS at", "unix_micros(wall) AS wall").collect()
         finally:
             zones.setDefault(before)
@@ -177,7 +177,7 @@ def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
 ) -> None:
     source = SqlSource("shop", "orders", columns=["amount"], rows_per_read=6)
     batch = taken(source)
-    frame: Any = source.emit_batch(ATTEMPT, batch.rows, session)
+    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, session)
     with orders.begin() as connected:
         connected.exec_driver_sql("DELETE FROM orders WHERE id IN (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)")
     assert sorted(row["amount"] for row in frame.collect()) == list(range(1, 21))
@@ -186,7 +186,7 @@ def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
     assert frame.count() == 20
     source.close()
     with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
-        source.emit_batch(ATTEMPT, batch.rows, session)
+        source.emit_batch(ATTEMPT, batch.metadata, session)
     source.close()
 
 
@@ -196,7 +196,7 @@ def test_the_sessions_of_spark_hold_no_batch_back(session: SparkSession, orders:
         connected.exec_driver_sql("INSERT INTO given SELECT n FROM generate_series(1, 4) n")
     source = SqlSource("shop", "given", patience=0, max_rows_per_batch=2)
     first = taken(source)
-    source.emit_batch(ATTEMPT, first.rows, session)  # in a transaction that is open until `close`
+    source.emit_batch(ATTEMPT, first.metadata, session)  # in a transaction that is open until `close`
     assert source.initialize_transaction(2, first.position) is not None
     source.close()
 
@@ -206,7 +206,7 @@ def test_the_tables_of_a_partitioned_source_are_one_frame(session: SparkSession,
         connected.exec_driver_sql("CREATE TABLE more (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
         connected.exec_driver_sql("INSERT INTO more (amount) VALUES (100)")
     source = PartitionedSqlSource("shop", ["orders", "more"])
-    frame: Any = source.emit_batch(ATTEMPT, taken(source).rows, session)
+    frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, session)
     assert sorted(row["amount"] for row in frame.collect()) == [*range(1, 21), 100]
     source.close()
 
@@ -221,7 +221,7 @@ def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_pass
         "AIRFLOW_CONN_SHOP", _with(orders, {"sslmode": "disable", "options": "-c no.such=x -c role=nobody"})
     )
     with pytest.raises(SourceError) as error:
-        source.emit_batch(ATTEMPT, batch.rows, session)
+        source.emit_batch(ATTEMPT, batch.metadata, session)
     assert "\n" not in str(error.value)
     assert postgres.PASSWORD not in str(error.value)
 

@@ -292,7 +292,9 @@ class Skipper:
     def acquire(self) -> Skipper:
         granted = self.ask()
         assert isinstance(granted, SkipGranted), granted
-        self.grant = Grant.of("trace", granted.attempt, granted.grant, rows=granted.rows, position=granted.position)
+        self.grant = Grant.of(
+            "trace", granted.attempt, granted.grant, metadata=granted.metadata, position=granted.position
+        )
         return self
 
     def raise_fences(self) -> Skipper:
@@ -369,7 +371,7 @@ class Committer:
             return None
         assert isinstance(granted, Granted), granted
         own = self.begun
-        self.grant = Grant.of("trace", own.attempt, granted, rows=own.rows, position=own.position)
+        self.grant = Grant.of("trace", own.attempt, granted, metadata=own.metadata, position=own.position)
         states = {state.name: state for state in self.states}
         take_other_output(self.ledger, states, self.grant, granted.changed, dict.fromkeys(states, digest(self.output)))
         return self.grant

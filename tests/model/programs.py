@@ -63,7 +63,7 @@ def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: s
 
     :param how: "fails"; or "late": it is marked success after its ack, and fails then.
     """
-    spec, payload = spec_of(env, shape), Payload(**json.loads(handed))
+    spec, payload = spec_of(env, shape), Payload.from_json(json.loads(handed))
     task = Processing(spec, payload, TaskTry(TASK, -1, task_try), anchored=True)
     task._ti = ModelTi(env, shape, run, TASK, task_try)
     try:
@@ -94,7 +94,7 @@ def xcoms_of(shape: Shape, handed: str, task_try: str) -> tuple[tuple[str, str],
 def output(shape: Shape, payload: Payload, task_try: str) -> dict[str, list[dict[str, Any]]]:
     """Even and odd rows counted, per partition; where it varies, also which try did it."""
     found: dict[str, list[dict[str, Any]]] = {f"s{index}": [] for index in range(shape.states)}
-    for partition, low, high in spans(payload.rows):
+    for partition, low, high in spans(payload.metadata):
         for parity, word in enumerate(("even", "odd")):
             count = sum(row % 2 == parity for row in range(low, high))
             if count:
@@ -160,7 +160,7 @@ def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | Non
 
 
 def _payload(handed: str) -> Payload:
-    return Payload(**json.loads(handed))
+    return Payload.from_json(json.loads(handed))
 
 
 def _no_time() -> float:

@@ -105,7 +105,7 @@ def replay_readmitted(topology: Topology) -> Any:
 
     def again() -> Any:
         begun = run.begin(9, task_try=own)
-        return begun.attempt, begun.rows, begun.position
+        return begun.attempt, begun.metadata, begun.position
 
     return again
 

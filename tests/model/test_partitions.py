@@ -19,7 +19,7 @@ def test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place(par
     for number in range(2, 12):
         Run(partitioned, f"r{number}").whole({"A": 1})
     last = Run(partitioned, "r12")
-    assert last.whole({"A": 1, "B": 2}).rows == {"A": [11, 12], "B": [5, 7]}
+    assert last.whole({"A": 1, "B": 2}).metadata == {"A": [11, 12], "B": [5, 7]}
     assert last.begun is not None
     assert last.begun.position == {"A": 12, "B": 7}
     assert partitioned.position(12) == {"A": 12, "B": 7}
@@ -27,7 +27,7 @@ def test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place(par
 
 def test_a_partition_may_be_added_while_it_runs(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"A": 1})
-    assert Run(partitioned, "r2").whole({"A": 1, "B": 3}).rows == {"A": [1, 2], "B": [0, 3]}
+    assert Run(partitioned, "r2").whole({"A": 1, "B": 3}).metadata == {"A": [1, 2], "B": [0, 3]}
     assert Run(partitioned, "r3").whole({"B": 1}).position == {"A": 2, "B": 4}
 
 
@@ -41,13 +41,13 @@ def test_a_transactional_replay_keeps_partitions_rows_and_places(store: Callable
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.begin({"A": 1, "B": 2})
     second.begin({"A": 1})
-    assert first.begin({"C": 9}).rows == {"A": [0, 1], "B": [0, 2]}
+    assert first.begin({"C": 9}).metadata == {"A": [0, 1], "B": [0, 2]}
     assert topology.broken() == []
     first.process({})
     first.commit()
     second.process({})
     second.commit()
-    assert Run(topology, "r3").begin({"B": 1}).rows == {"B": [2, 3]}
+    assert Run(topology, "r3").begin({"B": 1}).metadata == {"B": [2, 3]}
 
 
 class TestReplayWithOtherPartitions:
@@ -65,7 +65,7 @@ class TestReplayWithOtherPartitions:
         with pytest.raises(StaleBatch):
             second.commit()
         assert second.whole({"A": 1}).position == {"A": 2}
-        assert third.whole({"A": 1, "B": 2}).rows == {"A": [2, 3], "B": [0, 2]}
+        assert third.whole({"A": 1, "B": 2}).metadata == {"A": [2, 3], "B": [0, 2]}
 
     def test_one_that_was_there_before_is_lost_in_a_replay_and_goes_on_from_before(self, partitioned: Topology) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
@@ -75,7 +75,7 @@ class TestReplayWithOtherPartitions:
         second.begin({"A": 1})
         second.process({})
         second.commit()
-        assert third.whole({"B": 1}).rows == {"B": [5, 6]}
+        assert third.whole({"B": 1}).metadata == {"B": [5, 6]}
 
     def test_one_that_joins_in_a_replay_goes_on_from_there(self, partitioned: Topology) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
@@ -86,16 +86,16 @@ class TestReplayWithOtherPartitions:
         second.begin({"A": 1, "B": 2})
         second.process({})
         second.commit()
-        assert third.whole({"B": 1}).rows == {"B": [7, 8]}
-        assert fourth.whole({"A": 1, "B": 1}).rows == {"A": [2, 3], "B": [8, 9]}
+        assert third.whole({"B": 1}).metadata == {"B": [7, 8]}
+        assert fourth.whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [8, 9]}
 
     def test_one_without_any_rows_leaves_every_place_where_it_was(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
         first.begin({"A": 1, "B": 1})
         second.begin({"B": 1})
-        assert first.whole({}).rows is None
+        assert first.whole({}).metadata is None
         assert partitioned.position(1) is None
-        assert second.whole({"B": 2}).rows == {"B": [0, 2]}
+        assert second.whole({"B": 2}).metadata == {"B": [0, 2]}
 
     def test_one_allocated_while_partitions_change_starts_where_the_others_end(self, partitioned: Topology) -> None:
         """Between the reads of the replay and its multi another run begins."""
@@ -117,9 +117,9 @@ class TestReplayWithOtherPartitions:
         partitioned.store = Late
         first.begin({"A": 1})
         assert third.begun is not None
-        assert first.whole({"A": 1}).rows == {"A": [0, 1]}
+        assert first.whole({"A": 1}).metadata == {"A": [0, 1]}
         assert second.whole({"A": 1}).position == {"A": 2}
-        assert third.whole({"A": 1, "B": 1}).rows == {"A": [2, 3], "B": [0, 1]}
+        assert third.whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [0, 1]}
 
     def test_only_a_later_batch_whose_partitions_moved_is_broken(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
@@ -138,11 +138,11 @@ class TestSkippedPartitions:
         first = Run(partitioned, "r1")
         first.begin({"A": 1, "B": 2})
         partitioned.skip(1)
-        assert Run(partitioned, "r2").whole({"A": 1, "C": 1}).rows == {"A": [1, 2], "C": [0, 1]}
+        assert Run(partitioned, "r2").whole({"A": 1, "C": 1}).metadata == {"A": [1, 2], "C": [0, 1]}
         partitioned.readmit(1)
         again = first.whole({"A": 99})
-        assert (again.rows, again.position) == ({"A": [0, 1], "B": [0, 2]}, {"A": 2, "B": 2, "C": 1})
-        assert Run(partitioned, "r4").whole({"A": 1, "B": 1}).rows == {"A": [2, 3], "B": [2, 3]}
+        assert (again.metadata, again.position) == ({"A": [0, 1], "B": [0, 2]}, {"A": 2, "B": 2, "C": 1})
+        assert Run(partitioned, "r4").whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [2, 3]}
 
     def test_re_admitted_failed_and_replayed_behind_one_that_lost_the_partition(self, partitioned: Topology) -> None:
         first, second, fourth = (Run(partitioned, name) for name in ("r1", "r2", "r4"))
@@ -155,8 +155,8 @@ class TestSkippedPartitions:
         second.begin({"A": 1})
         second.process({})
         second.commit()
-        assert first.whole({}).rows == {"A": [0, 1], "B": [0, 2]}
-        assert fourth.whole({"B": 1}).rows == {"B": [2, 3]}
+        assert first.whole({}).metadata == {"A": [0, 1], "B": [0, 2]}
+        assert fourth.whole({"B": 1}).metadata == {"B": [2, 3]}
 
 
 def kept_as_before(topology: Topology) -> None:

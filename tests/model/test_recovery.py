@@ -168,10 +168,10 @@ class TestAllocationAhead:
 
     def test_the_run_goes_on_with_its_first_attempt_and_the_same_rows(self, topology: Topology) -> None:
         begun = topology.allocate(2)
-        assert (begun.run_id, begun.rows) == ("tx-1", [0, 2])
+        assert (begun.run_id, begun.metadata) == ("tx-1", [0, 2])
         run = Run(topology, "tx-1")
         again = run.begin(99)
-        assert (again.attempt, again.rows, again.position, again.replay) == (begun.attempt, [0, 2], 2, False)
+        assert (again.attempt, again.metadata, again.position, again.replay) == (begun.attempt, [0, 2], 2, False)
         assert again.rows_digest == begun.rows_digest
         run.process({"a": 2})
         run.commit()
@@ -201,7 +201,7 @@ class TestAllocationAhead:
         request = BeginRequest(topology.request, None, "", "", False, {})
         answer = one.begin(request, decide=decides(1), run_state=lambda run_id: None)
         assert isinstance(answer, Begun)
-        assert [(begun.attempt.txid, begun.run_id, begun.rows) for begun in (*found, answer)] == [
+        assert [(begun.attempt.txid, begun.run_id, begun.metadata) for begun in (*found, answer)] == [
             (1, "tx-1", [0, 1]),
             (2, "tx-2", [1, 2]),
         ]
@@ -212,7 +212,7 @@ class TestAllocationAhead:
         other.begin(1)
         begun = topology.allocate(1)
         assert (begun.attempt.txid, begun.run_id) == (3, "tx-3-3")
-        assert Run(topology, "tx-3-3").begin(9).rows == [2, 3]
+        assert Run(topology, "tx-3-3").begin(9).metadata == [2, 3]
         by_hand.process({})
         by_hand.commit()
         assert by_hand.begin(9) == AlreadyCommitted(1)
@@ -248,7 +248,7 @@ class TestAllocationAhead:
         with pytest.raises(SkippedTransaction):
             run.begin(1)
         topology.readmit(1)
-        assert run.whole(9, {"a": 1}).rows == [0, 1]
+        assert run.whole(9, {"a": 1}).metadata == [0, 1]
         assert topology.allocate(1).run_id == "tx-3"
 
     def test_one_whose_predecessor_moved_before_its_run_begins_is_refused_at_its_turn(self, topology: Topology) -> None:
@@ -257,12 +257,12 @@ class TestAllocationAhead:
         topology.allocate(1)
         first.whole(1)
         second = Run(topology, "tx-2")
-        assert second.begin(1).rows == [2, 3]
+        assert second.begin(1).metadata == [2, 3]
         assert topology.broken() == [2]
         second.process({})
         with pytest.raises(StaleBatch):
             second.commit()
-        assert second.begin(1).rows == [1, 2]
+        assert second.begin(1).metadata == [1, 2]
 
 
 class TestChain:
@@ -271,15 +271,15 @@ class TestChain:
     def test_the_example_row_for_row(self, topology: Topology) -> None:
         Run(topology, "r0").whole(1)
         first, second, third = (Run(topology, name) for name in ("r1", "r2", "r3"))
-        rows = [run.begin(50).rows for run in (first, second, third)]
+        rows = [run.begin(50).metadata for run in (first, second, third)]
         assert rows == [[1, 51], [51, 101], [101, 151]]
         first.start().fail("rows from 41 on are damaged")
         assert topology.broken() == []
-        assert first.begin(40).rows == [1, 41]
+        assert first.begin(40).metadata == [1, 41]
         assert topology.broken() == [3]
-        assert second.begin(50).rows == [41, 91]
+        assert second.begin(50).metadata == [41, 91]
         assert topology.broken() == [4]
-        assert third.begin(50).rows == [91, 141]
+        assert third.begin(50).metadata == [91, 141]
         assert topology.broken() == []
         for run in (first, second, third):
             run.process({})
@@ -326,7 +326,7 @@ class TestChain:
         first.begin(2)
         second.begin(2)
         first.start().fail("on purpose")
-        assert first.begin(1).rows == [0, 2]
+        assert first.begin(1).metadata == [0, 2]
         assert transactional.broken() == []
 
     def test_a_phase_is_no_matter_of_the_chain(self, topology: Topology) -> None:

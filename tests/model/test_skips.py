@@ -109,11 +109,11 @@ class TestTrace3:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
-        assert Run(topology, "r2").whole(1, {"a": 1}).rows == [1, 2]
+        assert Run(topology, "r2").whole(1, {"a": 1}).metadata == [1, 2]
         topology.readmit(1)
         again = first.whole(99, {"a": 10})
-        assert (again.attempt.txid, again.rows, again.position, again.replay) == (3, [0, 1], 2, False)
-        assert Run(topology, "r4").whole(1, {"a": 100}).rows == [2, 3]
+        assert (again.attempt.txid, again.metadata, again.position, again.replay) == (3, [0, 1], 2, False)
+        assert Run(topology, "r4").whole(1, {"a": 100}).metadata == [2, 3]
         assert topology.totals() == {"a": 111}
 
     def test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out(self, topology: Topology) -> None:
@@ -123,21 +123,21 @@ class TestTrace3:
         second.begin(3)
         topology.readmit(1)
         first.begin(99)
-        assert fourth.begin(1).rows == [4, 5]
+        assert fourth.begin(1).metadata == [4, 5]
         first.start().fail("again")
-        assert second.begin(2).rows == [1, 3]
+        assert second.begin(2).metadata == [1, 3]
         second.process({"a": 2})
         second.commit()
         assert topology.broken() == [3]
         replayed = first.begin(99)
-        assert (replayed.attempt.attempt, replayed.rows, replayed.position) == (2, [0, 1], 3)
+        assert (replayed.attempt.attempt, replayed.metadata, replayed.position) == (2, [0, 1], 3)
         assert topology.broken() == [4]
         first.process({"b": 1})
         first.commit()
         fourth.process({})
         with pytest.raises(StaleBatch):
             fourth.commit()
-        assert fourth.begin(1).rows == [3, 4]
+        assert fourth.begin(1).metadata == [3, 4]
 
     def test_a_transactional_source_gives_the_same_rows_again(self, transactional: Topology) -> None:
         first = Run(transactional, "r1")
@@ -145,11 +145,11 @@ class TestTrace3:
         transactional.skip(1)
         Run(transactional, "r2").whole(1, {"a": 1})
         transactional.readmit(1)
-        assert first.begin(9).rows == [0, 2]
-        assert first.begin(9).rows == [0, 2]
+        assert first.begin(9).metadata == [0, 2]
+        assert first.begin(9).metadata == [0, 2]
         first.process({"a": 2})
         first.commit()
-        assert Run(transactional, "r3").begin(1).rows == [3, 4]
+        assert Run(transactional, "r3").begin(1).metadata == [3, 4]
 
     def test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused(self, topology: Topology) -> None:
         first = Run(topology, "r1")
@@ -178,8 +178,8 @@ class TestTrace3:
         with pytest.raises(NotSkipped):
             topology.readmit(1)
         topology.readmit(2)
-        assert first.whole(9, {"a": 2}).rows == [0, 2]
-        assert Run(topology, "r2").begin(1).rows == [2, 3]
+        assert first.whole(9, {"a": 2}).metadata == [0, 2]
+        assert Run(topology, "r2").begin(1).metadata == [2, 3]
 
     def test_an_empty_batch_can_be_skipped_and_re_admitted(self, topology: Topology) -> None:
         first = Run(topology, "r1")
@@ -187,8 +187,8 @@ class TestTrace3:
         first.begin(0)
         topology.skip(1)
         topology.readmit(1)
-        assert first.whole(9).rows is None
-        assert Run(topology, "r2").begin(1).rows == [0, 1]
+        assert first.whole(9).metadata is None
+        assert Run(topology, "r2").begin(1).metadata == [0, 1]
 
     def test_without_readmit_its_run_is_refused_and_told_what_to_do(self, topology: Topology) -> None:
         first = Run(topology, "r1")
@@ -210,7 +210,7 @@ class TestTrace3:
         assert type(first.begin(1)).__name__ == "WindowFull"
         second.process({})
         second.commit()
-        assert first.begin(1).rows == [0, 1]
+        assert first.begin(1).metadata == [0, 1]
 
 
 class TestTrace5And6:
@@ -224,10 +224,10 @@ class TestTrace5And6:
         topology.note_skip(2)
         with pytest.raises(StaleBatch):
             topology.take_skip(2)
-        assert second.begin(2).rows == [1, 3]
+        assert second.begin(2).metadata == [1, 3]
         assert topology.take_skip(2) == Committed(2, here=True)
         topology.readmit(2)
-        assert second.whole(9, {"a": 2}).rows == [1, 3]
+        assert second.whole(9, {"a": 2}).metadata == [1, 3]
 
     def test_a_skip_before_its_turn_is_told_to_whoever_passes_the_turn_on(self, topology: Topology) -> None:
         first, second, third = Run(topology, "r1"), Run(topology, "r2"), Run(topology, "r3")

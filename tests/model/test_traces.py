@@ -65,7 +65,7 @@ class TestTrace4:
         new = run.begin(1)
         run.process({"a": 1})
         mixed = Run(topology, "r1")
-        mixed.begun = type(new)(new.attempt, old.rows, old.position, old.rows_digest, True)
+        mixed.begun = type(new)(new.attempt, old.metadata, old.position, old.rows_digest, True)
         with pytest.raises(RowsChanged):
             mixed.committer().processed()
 
@@ -81,7 +81,7 @@ class TestTrace4:
         first.commit()
         with pytest.raises(StaleBatch, match="Clear the run"):
             second.commit()
-        assert second.begin(2).rows == [1, 3]
+        assert second.begin(2).metadata == [1, 3]
 
 
 class TestTrace8:
@@ -255,7 +255,7 @@ class TestTrace12:
         first.begin(0)
         first.process({})
         first.commit()
-        assert second.begin(1).rows == [0, 1]
+        assert second.begin(1).metadata == [0, 1]
 
 
 def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> None:

@@ -21,9 +21,9 @@ class Numbers(TransactionalSource):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "tests.unit.bench.Numbers", {}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch:
-        first = prev_metadata if isinstance(prev_metadata, int) else 0
-        return Batch(rows=[first, first + 10], position=first + 10)
+    def initialize_transaction(self, txid: int, position: Json) -> Batch:
+        first = position if isinstance(position, int) else 0
+        return Batch(metadata=[first, first + 10], position=first + 10)
 
     def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[dict[str, int]]:
         return ({"number": number} for number in range(*metadata))

@@ -49,15 +49,13 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
             log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
 
-    def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
-    ) -> Batch | None:
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
         folder = below(self._root(), partition)
         if not self._storage.is_folder(folder):
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
-        return self._next(folder, self._in(folder), self._position(prev_metadata))
+        return self._next(folder, self._in(folder), self._position(position))
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
         return f"of each folder {self._limits()}"
 
     def backlog(self, position: Json) -> int:
@@ -74,12 +72,12 @@ class PartitionedFileSource(Files, PartitionedTransactionalSource):
     def _in(self, folder: str) -> Mapping[str, Any]:
         return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         """The same files, as they are now.
 
         :raises SourceError: one of them is gone.
         """
-        return self._again(rows)
+        return self._again(metadata)
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None

@@ -153,7 +153,7 @@ class Files(Source):
         chosen = [file["name"] for file in files]
         after = position.after(chosen, None if opaque else listing)
         rows: Any = {"folder": folder, "files": files}
-        why = Limit(why=self._limits()).told(len(files), len(new), self.unit)
+        why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
     def _new(self, listing: Iterable[str], position: Position) -> list[str]:
@@ -222,7 +222,7 @@ class Files(Source):
             except (ValueError, OSError) as error:
                 raise self._unreadable(attempt, f"{path}: {error}") from None
 
-    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         told = _SPARK_CANNOT.search(str(error))
         return None if told is None else self._unreadable(attempt, told[0].rstrip("."))
 
@@ -292,18 +292,18 @@ class FileSource(Files, TransactionalSource):
     a file that vanished is left out until it is back. All names ever taken are remembered, 2 to 5 bytes each.
     """
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
+    def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         """Take the next files.
 
         :raises SourceError: if the folder is missing, or, with kind transactional, never held a file that matches.
         """
-        position = self._position(prev_metadata)
+        taken = self._position(position)
         folder = self._root()
         listing = self._storage.files(folder, self._storage.pattern)
-        if not listing and prev_metadata is None and self.kind is SourceKind.TRANSACTIONAL:
+        if not listing and position is None and self.kind is SourceKind.TRANSACTIONAL:
             where = below(folder, self._storage.pattern)
             raise self._refused(f"no file matches {where}", "Correct the glob, or put a file there.")
-        return self._next(folder, listing, position)
+        return self._next(folder, listing, taken)
 
     def late_files(self, position: Json) -> list[str]:
         """The names that sort before `position` and were never taken: they came too late, and will not be read.
@@ -331,12 +331,12 @@ class FileSource(Files, TransactionalSource):
         """
         return self._rows_of(attempt, metadata, spark)
 
-    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         """The same files, as they are now.
 
         :raises SourceError: one of them is gone.
         """
-        return self._again(rows)
+        return self._again(metadata)
 
 
 def _words(found: dict[str, Any] | None) -> str:

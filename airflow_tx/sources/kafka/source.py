@@ -90,10 +90,8 @@ class KafkaSource(KafkaTopics):
         finally:
             self._deciding = None
 
-    def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
-    ) -> Batch | None:
-        look, taken = self._deciding or self._alone(partition, prev_metadata)
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+        look, taken = self._deciding or self._alone(partition, position)
         if partition in look.away:
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=look.away[partition])
         if partition not in taken:
@@ -101,14 +99,14 @@ class KafkaSource(KafkaTopics):
         topic_id, own = look.extents[partition].topic_id, taken[partition]
         rows: Json = {"topic_id": topic_id, "from": own.start, "to": own.end}
         return Batch(
-            rows, place_of(topic_id, own.end, life_of(prev_metadata)), own.count, begin=place_of(topic_id, own.start)
+            rows, place_of(topic_id, own.end, life_of(position)), own.count, start=place_of(topic_id, own.start)
         )
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
         assert self._deciding is not None
         look, _ = self._deciding
         there = sum(each.count for each in available(look, places, self.starting).values())
-        return self._told.told(count, there)
+        return self._told.reason_for(count, there)
 
     def backlog(self, position: Json) -> int | None:
         """How many offsets there are after `position`; None if Kafka cannot be reached.
@@ -159,7 +157,7 @@ class KafkaSource(KafkaTopics):
         """Refuse what is gone, and to begin with less than all."""
         lost = losses(look, places)
         if lost:
-            named = "; ".join(loss.what for loss in lost[:_MANY]) + (" ..." if len(lost) > _MANY else "")
+            named = "; ".join(loss.description for loss in lost[:_MANY]) + (" ..." if len(lost) > _MANY else "")
             remedy = (
                 "Nothing was allocated. If they cannot be had again: airflow tx accept-loss TOPOLOGY --why TEXT; rows "
                 "of an open transaction: airflow tx skip TOPOLOGY TXID --why TEXT."

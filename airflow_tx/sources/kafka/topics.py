@@ -105,7 +105,7 @@ class KafkaTopics(PartitionedTransactionalSource):
         try:
             return kafka_spark.read(spark, self._address(), offsets, self.options, self.value_schema)
         except Exception as error:
-            known = self.cause(attempt, error)
+            known = self.explain_error(attempt, error)
             if known is None:
                 raise
             raise known from error
@@ -115,7 +115,7 @@ class KafkaTopics(PartitionedTransactionalSource):
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
         return self.emit_batch(attempt, {partition: metadata}, spark)
 
-    def cause(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         if where := kafka_spark.misfit_in(error):
             return misfit(repr(self), where, attempt.txid)
         if kafka_spark.lacks_connector(error):

@@ -122,7 +122,7 @@ class StreamMessages(MessageLog):
         if gone is not None or not taken:
             return gone
         return Batch(
-            {"after": at.after, "to": after.after, "quantity": taken}, after.to_json(), taken, begin=at.to_json()
+            {"after": at.after, "to": after.after, "quantity": taken}, after.to_json(), taken, start=at.to_json()
         )
 
     def _walk(self, client: Any, at: StreamPlace, count: int) -> tuple[int, StreamPlace, Gone | None]:

@@ -1,49 +1,42 @@
-"""Messages in Redis that are numbered: the book's keys with a cursor, or a list; the next ones are a transaction.
-
-Source: book chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactionalSpout, RQ, PartitionedRQ).
-"""
+"""Lists of Redis that only grow: the next messages of every list are a transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.sources.redis.counted import ListedMessages, NumberedMessages
-from airflow_tx.sources.redis.log import MessageLog
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
+from airflow_tx.sources.redis.log import Gone, Look, MessageLog, sampled, spelled
 from airflow_tx.sources.redis.server import Database
 from airflow_tx.sources.redis.source import RedisSource, texts
 
 
 class RedisListSource(RedisSource):
-    """The next messages of every database, by number, are a transaction.
+    """The next messages of every list, by index, are a transaction.
 
-        RedisListSource("redis_tweets")  # the book's: keys 1, 2, 3 ... and NEXT_WRITE
-        RedisListSource("redis_tweets", databases=[0, 1, 2, 3], max_rows_per_batch=50)
         RedisListSource("redis_logs", lists=["web", "app"])
 
-    A writer puts message n under the key n, and then n + 1 under NEXT_WRITE, or both in one MULTI. With `lists` it
-    appends to a list (RPUSH), which is never shortened. A message is a row ``{"partition": ..., "number": 17,
-    "message": "..."}``: numbers are those of its partition. Several connections, databases, prefixes or lists are a
+    A writer appends (RPUSH) to a list, which is never shortened. A message is a row ``{"partition": ..., "number": 17,
+    "message": "..."}``: numbers count from 0 on in its partition. Several connections, databases or lists are a
     partition each, every one with every other.
 
-    A server that was killed and forgot messages is noticed: NEXT_WRITE, or the list, ends before the place where the
-    source stands; the message before that place is another one; or numbers have no message. They are named and never
-    skipped: the source refuses until they are back, or accepted as lost. What cannot be noticed: messages that the
-    server forgot before they were in a batch, if nobody wrote since; and one that was replaced by its equal.
+    A server that was killed and forgot messages is noticed: the list ends before the next number to be taken, or the
+    message before that one is another one. They are named and never skipped: the source refuses until they are back,
+    or accepted as lost. What cannot be noticed: messages that the server forgot before they were in a batch, if nobody
+    wrote since; and one that was replaced by its equal.
 
-    It needs the commands GET, MGET, EXISTS, STRLEN and TYPE (SET with `move_cursor`), or LLEN, LINDEX and LRANGE.
+    It needs the commands LLEN, LINDEX and LRANGE.
 
     :param conn_id: Airflow connection of type redis, or several.
+    :param lists: the key of a list, or several.
     :param databases: numbers of databases of each connection; default: the one of the connection.
-    :param prefix: put before every key of numbered messages, or several such.
-    :param lists: keys of lists, instead of numbered messages.
     :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
         column `message` is a STRUCT of them. Without one a message is a text.
-    :param move_cursor: set NEXT_READ to where `begin` stands, as the book does. Where it is set, the first batch begins
-        there, whoever set it.
     :param kind: ``transactional`` or ``opaque``.
-    :param max_rows_per_batch: at most so many messages in a batch, of all partitions together.
+    :param max_rows_per_batch: at most so many messages in a batch, of all lists together.
     :param max_bytes_per_batch: at most so many bytes, by a sample of the messages.
     :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
     """
@@ -51,25 +44,23 @@ class RedisListSource(RedisSource):
     def __init__(
         self,
         conn_id: str | Sequence[str] = "redis_default",
+        lists: str | Sequence[str] = (),
         *,
         databases: Sequence[int] = (),
-        prefix: str | Sequence[str] = "",
-        lists: str | Sequence[str] = (),
         schema: str | None = None,
-        move_cursor: bool = False,
         kind: str = "transactional",
         max_rows_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
         target_seconds: float | None = None,
     ) -> None:
-        self.lists, self.prefix, self.move_cursor = texts(lists), texts(prefix), move_cursor
-        if self.lists and (self.prefix != ("",) or move_cursor):
-            remedy = "Lists have neither a prefix nor a cursor: leave out prefix and move_cursor."
+        self.lists = texts(lists)
+        if not self.lists or not all(self.lists):
+            remedy = 'Name a list, or several: lists=["web"]. Messages under numbered keys: RedisNumberedSource.'
             raise ConfigError(option="lists of RedisListSource", value=lists, remedy=remedy)
         super().__init__(
             conn_id,
             databases,
-            self.lists or self.prefix,
+            self.lists,
             kind=kind,
             schema=schema,
             max_rows_per_batch=max_rows_per_batch,
@@ -78,18 +69,64 @@ class RedisListSource(RedisSource):
         )
 
     def own_arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.lists:
-            found["lists"] = list(self.lists)
-        elif self.prefix != ("",):
-            found["prefix"] = list(self.prefix)
-        if self.schema:
-            found["schema"] = self.schema
-        if self.move_cursor:
-            found["move_cursor"] = True
-        return found
+        return {"lists": list(self.lists), **({"schema": self.schema} if self.schema else {})}
 
     def log(self, database: Database, key: str) -> MessageLog:
-        if self.lists:
-            return ListedMessages(database, key)
-        return NumberedMessages(database, key, self.move_cursor)
+        return ListedMessages(database, key)
+
+
+@dataclass(frozen=True)
+class ListedMessages(CountedMessages):
+    """A list that only grows, at its end (RPUSH): the number of a message is its index, from 0 on."""
+
+    def __str__(self) -> str:
+        return f"the list {self.key}"
+
+    def named(self, place: int | str) -> str:
+        return f"message {place} of the list {self.key}"
+
+    def look(self, client: Any, place: Json) -> Look:
+        cursor = Cursor(0) if place is None else self.cursor(place)
+        length, before = self._end_and(client, cursor.next - 1)
+        if not length and not cursor.next:
+            raise self.database.unavailable(f"there is no list {self.key} in {self.database.where}")
+        gone = self.judged(cursor, length, before if cursor.next else None)
+        return Look(cursor, max(length - cursor.next, 0), gone)
+
+    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+        count = min(count, look.available)
+        if not count:
+            return None
+        _, last = self._end_and(client, look.place.next + count - 1)
+        if last is None:
+            raise self.database.unavailable(f"the list {self.key} in {self.database.where} has become shorter")
+        return self.taken(look.place, count, last)
+
+    def check(self, client: Any, rows: Any) -> None:
+        end = rows["from"] + rows["quantity"]
+        length, last = self._end_and(client, end - 1)
+        if length < end:
+            lost = spelled(range(max(length, rows["from"]), end))
+            raise self.gone(f"messages {lost} of the list {self.key} are gone, it has {length}")
+        self.check_last(rows, last)
+
+    def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
+        end = part["from"] + part["quantity"]
+        for numbers in pages(part["from"], end):
+            messages = client.lrange(self.key, numbers[0], numbers[-1])
+            if len(messages) < len(numbers):
+                lost = spelled(numbers[len(messages) :])
+                raise self.gone(f"messages {lost} of the list {self.key} are gone")
+            yield from zip(numbers, messages, strict=True)
+
+    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+        first = look.place.next
+        return [len(message) for message in client.lrange(self.key, first, first + sampled(look) - 1)]
+
+    def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
+        """How many there are, and one of them."""
+        pipeline = client.pipeline(transaction=True)
+        pipeline.llen(self.key)
+        pipeline.lindex(self.key, max(index, 0))
+        length, message = (self.checked(self.key, reply) for reply in pipeline.execute(raise_on_error=False))
+        return length, message

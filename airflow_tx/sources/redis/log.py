@@ -24,12 +24,12 @@ _SAMPLE = 100
 class Gone:
     """Messages that come next and that the server does not have.
 
-    :param what: which they are, in words.
-    :param goes_on: the place from which there are messages again.
+    :param description: which they are, in words.
+    :param resume_at: the position from which there are messages again.
     """
 
-    what: str
-    goes_on: Json
+    description: str
+    resume_at: Json
 
 
 @dataclass(frozen=True)

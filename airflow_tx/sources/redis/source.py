@@ -46,7 +46,7 @@ class Place:
 
 
 class RedisSource(PartitionedTransactionalSource):
-    """See `RedisListSource` and `RedisStreamSource`."""
+    """Messages of Redis: the base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`."""
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
     rows_can_change: ClassVar[bool] = False
@@ -145,15 +145,13 @@ class RedisSource(PartitionedTransactionalSource):
         finally:
             self._looks = {}
 
-    def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
-    ) -> Batch | None:
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
         """Take the next messages, up to the first one that is missing.
 
         :raises PartitionUnavailable: the server cannot be reached; or, of kind opaque, the first one is missing.
         :raises SourceError: of kind transactional, the first one is missing.
         """
-        look = self._looks.get(partition) or self._look(partition, prev_metadata)
+        look = self._looks.get(partition) or self._look(partition, position)
         if isinstance(look, PartitionUnavailable):
             raise look
         if look.gone is not None:
@@ -166,12 +164,12 @@ class RedisSource(PartitionedTransactionalSource):
                 raise self._lost(partition, taken)
             if taken is None and count:
                 self._empty.add(partition)
-            if prev_metadata is not None:
+            if position is not None:
                 log.passed(self._client(log.database), look)
         return taken
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
-        return self._asked.told(count, sum(self._available().values()))
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
+        return self._asked.reason_for(count, sum(self._available().values()))
 
     def backlog(self, position: Json) -> int | None:
         places = position if isinstance(position, dict) else {}
@@ -195,7 +193,7 @@ class RedisSource(PartitionedTransactionalSource):
             except PartitionUnavailable:
                 continue
             if gone is not None:
-                found.append(Loss(name, place, gone.goes_on, gone.what))
+                found.append(Loss(name, place, gone.resume_at, gone.description))
         return found
 
     def _missing(self, name: str, place: Json) -> Gone | None:
@@ -244,11 +242,11 @@ class RedisSource(PartitionedTransactionalSource):
         self._missed[partition] = gone
         if self.kind is SourceKind.TRANSACTIONAL:
             return self._refused_as_gone({partition: gone})
-        reason = f"messages that come next are gone: {gone.what}. {_ACCEPT}"
+        reason = f"messages that come next are gone: {gone.description}. {_ACCEPT}"
         return PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
 
     def _refused_as_gone(self, lost: Mapping[str, Gone]) -> SourceError:
-        told = "; ".join(f"partition {name}: {gone.what}" for name, gone in lost.items())
+        told = "; ".join(f"partition {name}: {gone.description}" for name, gone in lost.items())
         problem = f"messages that come next are gone: {told}"
         return SourceError(source=repr(self), problem=problem, remedy=f"Nothing was allocated. {_ACCEPT}")
 

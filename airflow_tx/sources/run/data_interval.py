@@ -55,7 +55,7 @@ class DataIntervalSource(ReaderSource):
                 )
         rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
         after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
-        return Batch(rows=rows, position={"intervals": after})
+        return Batch(metadata=rows, position={"intervals": after})
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None

@@ -52,7 +52,7 @@ class RunPartitionSource(ReaderSource):
                 "a new state.",
             )
         return Batch(
-            rows={"partition": partition}, position={"count": len(taken) + 1, "partitions": pack({*taken, key})}
+            metadata={"partition": partition}, position={"count": len(taken) + 1, "partitions": pack({*taken, key})}
         )
 
     def emit_batch(

@@ -38,7 +38,7 @@ class ReaderSource(Source):
     """
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
-    by_run: ClassVar[bool] = True
+    per_run: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class ReaderSource(Source):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.reader!r})"
 
-    def of_run(self: _Self, run: RunInfo) -> _Self:
+    def for_run(self: _Self, run: RunInfo) -> _Self:
         """The source of this run's part.
 
         :raises SourceError: if the run has none.
         """
-        bound = self.of_key(self.key(run))
+        bound = self.for_key(self.key(run))
         bound._whose = f" of run {run.run_id}"
         return bound
 
-    def of_key(self: _Self, key: str) -> _Self:
+    def for_key(self: _Self, key: str) -> _Self:
         bound = copy(self)
         bound._key = key
         return bound
@@ -84,7 +84,7 @@ class ReaderSource(Source):
         :raises SourceError: if there is none.
         """
         if not self._key:
-            raise self.refused("it was asked for a batch without a run", "Ask source.of_run(run).")
+            raise self.refused("it was asked for a batch without a run", "Ask source.for_run(run).")
         return self._key
 
     def read(self, spark: SparkSession | None, *place: Any, **options: Any) -> DataFrame | Iterable[Mapping[str, Any]]:

@@ -77,7 +77,7 @@ class Shard:
             kept = self._kept(settling, position)
             loss = self._lost(settling, position, kept)
             if loss is not None:
-                raise self.teller.refused(loss.what, "Nothing was allocated. " + _ACCEPT)
+                raise self.teller.refused(loss.description, "Nothing was allocated. " + _ACCEPT)
             # Of those that are gone by now, none may stand for one that comes too late.
             return Look(replace(position, rows=kept), settling.end(position.last))
 

@@ -61,19 +61,17 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         asked._next = _Next(self, position if isinstance(position, dict) else {})
         return PartitionedTransactionalSource.decide(asked, attempt, position)
 
-    def emit_partition_batch_new(
-        self, attempt: TransactionAttempt, partition: str, prev_metadata: Json
-    ) -> Batch | None:
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
         """Take the next rows of one table.
 
         :raises SourceError: as `SqlSource.initialize_transaction`.
         """
-        following = self._next or _Next(self, {partition: prev_metadata}, [partition])
+        following = self._next or _Next(self, {partition: position}, [partition])
         return following.take(partition)
 
-    def told(self, count: int, places: Mapping[str, Json]) -> str:
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
         following = self._next
-        return self.limit.told(count, None) if following is None else following.told(count)
+        return self.limit.reason_for(count, None) if following is None else following.reason_for(count)
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
@@ -84,8 +82,8 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         """
         return self.rows_of(self.shard_of(partition), metadata, spark)
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, rows: Json) -> Json:
-        return self.shard_of(partition).again(rows)
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
+        return self.shard_of(partition).again(metadata)
 
     def backlog(self, position: Json) -> int:
         places, rows = position if isinstance(position, dict) else {}, 0
@@ -161,9 +159,9 @@ class _Next:
         self._all &= rows.ends[-1] == self._looks[partition].end
         return Batch(rows.to_json(), position.to_json(), rows.count)
 
-    def told(self, count: int) -> str:
+    def reason_for(self, count: int) -> str:
         """Why a batch has so many rows, in words."""
-        return self._limit.told(count, count if self._all else None)
+        return self._limit.reason_for(count, count if self._all else None)
 
     def _fitted(self, limit: Limit) -> tuple[Limit, dict[str, int]]:
         """The limit as a number of rows, and the share of each partition; none, if there is no limit."""

@@ -76,7 +76,7 @@ class SqlRows(Source):
         order = ", ".join(self.spec.order_by)
         return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
 
-    def sized(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
+    def with_limit(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
         asked = copy.copy(self)
         asked._read = []
         if self.batch_size is not None:
@@ -143,22 +143,22 @@ class SqlSource(SqlRows, TransactionalSource):
     def connections(self) -> dict[str, str]:
         return {self.conn_id: "postgres"}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
+    def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         """Take the next rows.
 
         :raises SourceError: the table cannot be read in this order, or rows came that are in no batch.
         """
         shard = self._shard()
-        look = shard.look(prev_metadata, self.deadline())
+        look = shard.look(position, self.deadline())
         if look.end is None:
             return None
         limit = self.limit.of_rows_of(shard.sizes(look) if self.limit.bytes is not None else [])
         taken = shard.take(look, limit.rows)
         if taken is None:
             return None
-        rows, position = taken
+        rows, after = taken
         everything = rows.count if rows.ends[-1] == look.end else None
-        return Batch(rows.to_json(), position.to_json(), rows.count, limit.told(rows.count, everything))
+        return Batch(rows.to_json(), after.to_json(), rows.count, limit.reason_for(rows.count, everything))
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
@@ -169,8 +169,8 @@ class SqlSource(SqlRows, TransactionalSource):
         """
         return self.rows_of(self._shard(), metadata, spark)
 
-    def decide_again(self, attempt: TransactionAttempt, rows: Json) -> Json:
-        return self._shard().again(rows)
+    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
+        return self._shard().again(metadata)
 
     def backlog(self, position: Json) -> int:
         return self._shard().backlog(position)

@@ -49,7 +49,7 @@ class Ledger:
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
         """The batch after the last one, which is not taken yet."""
         source = self.suite.make()
-        bound = source if run is None else source.of_run(run)
+        bound = source if run is None else source.for_run(run)
         txid = TransactionAttempt(len(self.places), attempt)
         batch = bound.decide(txid, plain(self.places[-1])) if bound.is_ready() else None
         source.close()
@@ -71,7 +71,7 @@ class Ledger:
     def take(self) -> Batch | None:
         """Decide the next batch and keep it."""
         run = self.run()
-        if run is None and self.suite.make().by_run:
+        if run is None and self.suite.make().per_run:
             return None
         batch = self.decide(run=run)
         if batch is not None:
@@ -123,7 +123,7 @@ class SourceSuite:
         raise NotImplementedError("override `add`")
 
     def runs(self) -> Iterable[RunInfo | None]:
-        """The runs there are by now, if the batch is the run's own (`by_run`); else any run takes the next rows."""
+        """The runs there are by now, if the batch is the run's own (`per_run`); else any run takes the next rows."""
         return [None]
 
     def add_partition(self) -> list[Row]:
@@ -170,7 +170,7 @@ class SourceSuite:
 
     def all_rows(self, batches: Iterable[Batch]) -> list[Row]:
         """The rows of batches."""
-        return [row for batch in batches for row in self.rows(batch.rows)]
+        return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: Ledger) -> Batch:
         """The next batch, which has rows."""
@@ -183,7 +183,7 @@ class SourceSuite:
     def test_metadata_is_small_and_plain_json(self, ledger: Ledger) -> None:
         self.add()
         for batch in ledger.rest():
-            for value in (batch.rows, batch.position):
+            for value in (batch.metadata, batch.position):
                 assert plain(value) == value
                 assert len(json.dumps(value)) <= self.metadata_limit
 
@@ -221,8 +221,8 @@ class SourceSuite:
         self.add()
         for batch in ledger.rest():
             if batch.count is not None and batch.unit == "rows":
-                assert batch.count == len(self.rows(batch.rows))
-                assert batch.why
+                assert batch.count == len(self.rows(batch.metadata))
+                assert batch.reason
 
     def _backlog(self, ledger: Ledger) -> int | None:
         source = self.make()
@@ -233,7 +233,7 @@ class SourceSuite:
     # --- every row once ---------------------------------------------------------------------------------------------
 
     def test_without_data_there_is_no_batch(self, ledger: Ledger) -> None:
-        if self.make().by_run:
+        if self.make().per_run:
             pytest.skip("every run has its batch")
         self.add()
         ledger.rest()
@@ -241,13 +241,13 @@ class SourceSuite:
             assert ledger.decide(attempt) is None
 
     def test_a_run_that_was_made_anew_has_the_batch_of_its_key(self, ledger: Ledger) -> None:
-        if not self.make().by_run:
+        if not self.make().per_run:
             pytest.skip("any run takes the next rows")
         self.add()
         run = ledger.run()
         assert run is not None, "`runs` should give the runs of what `add` adds"
         first, source = ledger.decide(run=run), self.make()
-        assert source.of_key(source.key(run)).decide(TransactionAttempt(1, 2), None) == first
+        assert source.for_key(source.key(run)).decide(TransactionAttempt(1, 2), None) == first
 
     def test_batches_have_every_row_exactly_once(self, ledger: Ledger) -> None:
         added = self.add()
@@ -275,7 +275,7 @@ class SourceSuite:
         order = {text: number for number, row in enumerate(added) for text in _sorted([row])}
         seen: dict[str, list[int]] = {}
         for batch in ledger.rest():
-            parts: Any = batch.rows if self.make().partitioned else {"": batch.rows}
+            parts: Any = batch.metadata if self.make().partitioned else {"": batch.metadata}
             for partition, metadata in parts.items():
                 rows = self.rows({partition: metadata} if self.make().partitioned else metadata)
                 seen.setdefault(partition, []).extend(order[text] for row in rows for text in _sorted([row]))
@@ -293,41 +293,41 @@ class SourceSuite:
     def test_the_same_metadata_gives_the_same_rows(self, ledger: Ledger) -> None:
         self.add()
         batch = self.some(ledger)
-        first = self.rows(batch.rows)
+        first = self.rows(batch.metadata)
         assert first
-        assert self.rows(batch.rows, attempt=2) == first
+        assert self.rows(batch.metadata, attempt=2) == first
         again = rebuild(*plain(self.make().serialize()))
-        assert self.rows(batch.rows, again) == first
+        assert self.rows(batch.metadata, again) == first
         ledger.rest()
         self.add()
         ledger.rest()
-        assert _sorted(self.rows(batch.rows)) == _sorted(first)
+        assert _sorted(self.rows(batch.metadata)) == _sorted(first)
 
     def test_rows_decided_again_are_the_same_as_long_as_nothing_has_changed(self, ledger: Ledger) -> None:
         self.add()
         batches = [self.some(ledger), self.some(ledger)]
         for txid, batch in enumerate(batches, 1):
             source = self.make()
-            again = source.decide_again(TransactionAttempt(txid, 2), plain(batch.rows))
+            again = source.decide_again(TransactionAttempt(txid, 2), plain(batch.metadata))
             source.close()
-            assert plain(again) == plain(batch.rows)
+            assert plain(again) == plain(batch.metadata)
 
     def test_a_source_that_was_closed_can_be_used_again(self, ledger: Ledger) -> None:
         self.add()
         batch = self.some(ledger)
         source = self.make()
-        first = self.rows(batch.rows, source)
+        first = self.rows(batch.metadata, source)
         source.close()
         source.close()
-        assert self.rows(batch.rows, source) == first
+        assert self.rows(batch.metadata, source) == first
 
     def test_cleaning_up_leaves_what_is_not_final(self, ledger: Ledger) -> None:
         added = self.add()
         batches = [self.some(ledger), self.some(ledger)]
-        first = self.rows(batches[0].rows)
+        first = self.rows(batches[0].metadata)
         source = self.make()
         source.cleanup_before(2)
-        assert self.rows(batches[1].rows, source)
+        assert self.rows(batches[1].metadata, source)
         batches += ledger.rest()
         assert _sorted([*first, *self.all_rows(batches[1:])]) == _sorted(added)
 
@@ -336,7 +336,7 @@ class SourceSuite:
         batch = self.some(ledger)
         self.lose_rows()
         with pytest.raises(SourceError) as refusal:
-            self.rows(batch.rows)
+            self.rows(batch.metadata)
         assert "\n" not in str(refusal.value)
 
     # --- decided again ----------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class SourceSuite:
         without = ledger.rest()
         # What was read while it was away is read now; of the first batch, when it is back.
         found = self.all_rows(without)
-        assert {name for batch in without for name in plain(batch.rows)} < set(before)
+        assert {name for batch in without for name in plain(batch.metadata)} < set(before)
         self.return_partition()
         found += self.all_rows([*batches, *ledger.rest()])
         assert _sorted(found) == _sorted(added)

@@ -31,7 +31,7 @@ FOLDER = Path(os.environ.get("AIRFLOW_TX_DATA", "/nowhere"))
 @task(retries=0)
 def count() -> list[dict[str, Any]]:
     batch = current_batch()
-    name = batch.rows["files"][0]["name"]
+    name = batch.metadata["files"][0]["name"]
     marks = FOLDER / "marks"
     while (marks / f"{name}.hold").exists():
         time.sleep(0.1)

@@ -30,9 +30,9 @@ class Numbers(TransactionalSource):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "counting.Numbers", {"size": self.size}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch:
-        first = prev_metadata if isinstance(prev_metadata, int) else 0
-        return Batch(rows=[first, first + self.size], position=first + self.size)
+    def initialize_transaction(self, txid: int, position: Json) -> Batch:
+        first = position if isinstance(position, int) else 0
+        return Batch(metadata=[first, first + self.size], position=first + self.size)
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: object = None

@@ -20,7 +20,7 @@ def give_up() -> Rows:
     path = (get_current_context()["dag_run"].conf or {}).get("fail_while")
     if path and Path(path).exists():
         raise FailedBatch("these numbers are not wanted")
-    return counted(range(*batch.rows))
+    return counted(range(*batch.metadata))
 
 
 with DAG("failed_batch", schedule=None, max_active_runs=16):
@@ -53,7 +53,7 @@ def choose() -> str:
 
 @task
 def taken() -> Rows:
-    return counted(range(*current_batch().rows))
+    return counted(range(*current_batch().metadata))
 
 
 @task

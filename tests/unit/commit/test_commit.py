@@ -346,9 +346,9 @@ def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_repla
     make: Any, state: MemoryState, store: CountingStore
 ) -> None:
     class Shrinking(OpaqueNumbers):
-        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-            batch = super().initialize_transaction(txid, prev_metadata)
-            first: Any = batch.rows[0] if isinstance(batch.rows, list) else 0
+        def initialize_transaction(self, txid: int, position: Any) -> Any:
+            batch = super().initialize_transaction(txid, position)
+            first: Any = batch.metadata[0] if isinstance(batch.metadata, list) else 0
             return type(batch)([first, first + 4], first + 4)
 
     first, second = make("r1", source=OpaqueNumbers()), make("r2", source=OpaqueNumbers())
@@ -356,12 +356,12 @@ def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_repla
     second.begin()
     second.work()
     first = make("r1", source=Shrinking())
-    assert first.begin().rows == [0, 4]
+    assert first.begin().metadata == [0, 4]
     first.work(count=4)
     first.commit_now()
     with pytest.raises(StaleBatch):
         second.commit_now()
-    assert second.begin().rows == [4, 14]
+    assert second.begin().metadata == [4, 14]
     second.work()
     second.commit_now()
     assert counts(state) == {"count": 14}
@@ -593,7 +593,7 @@ def test_a_transaction_with_one_task_takes_at_most_20_requests(make: Any, store:
 
 def test_a_source_that_fails_allocates_nothing_and_says_so_in_one_line(make: Any, store: CountingStore) -> None:
     class Broken(Numbers):
-        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        def initialize_transaction(self, txid: int, position: Any) -> Any:
             raise OSError("no such folder")
 
     with pytest.raises(SourceError, match="Broken refused: transaction 1 after position null: OSError: no such"):
@@ -604,7 +604,7 @@ def test_a_source_that_fails_allocates_nothing_and_says_so_in_one_line(make: Any
 
 def test_metadata_that_is_no_json_is_the_sources_error(make: Any) -> None:
     class Odd(Numbers):
-        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        def initialize_transaction(self, txid: int, position: Any) -> Any:
             return {"rows": {1, 2}}
 
     with pytest.raises(SourceError, match="not JSON serializable"):

@@ -283,11 +283,11 @@ def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state:
     assert open_run(make, "r2").commit_now() is None
     ledger.readmit(1, WHY)
     begun = first.begin()
-    assert (begun.attempt.txid, begun.rows) == (3, [0, 10])
+    assert (begun.attempt.txid, begun.metadata) == (3, [0, 10])
     first.work()
     assert first.commit_now() is None
     assert counts(state) == {"count": 20}
-    assert make("r5").begin().rows == [20, 30]
+    assert make("r5").begin().metadata == [20, 30]
 
 
 # --- making room ---------------------------------------------------------------------------------------------------

@@ -517,14 +517,14 @@ class Ti(FakeTi):
 class Finite(Numbers):
     """Three transactions, and a fourth one that is broken."""
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+    def initialize_transaction(self, txid: int, position: Any) -> Any:
         if txid > 3:
             raise SourceError(source="Finite", problem="it is broken", remedy="Mend it.")
-        return super().initialize_transaction(txid, prev_metadata)
+        return super().initialize_transaction(txid, position)
 
 
 class NoData(Numbers):
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+    def initialize_transaction(self, txid: int, position: Any) -> Batch:
         return None  # type: ignore[return-value]
 
 
@@ -705,7 +705,7 @@ def test_a_source_without_data_keeps_nobody_in_the_worker(world: World) -> None:
 def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) -> None:
     world.begin("r1")
     source = Numbers()
-    source.by_run = True  # type: ignore[misc]
+    source.per_run = True  # type: ignore[misc]
     world.spec = replace(world.spec, source=source)
     world.coordination().run()
     assert world.airflow.starts == [("r1", True)]
@@ -740,8 +740,8 @@ def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: Worl
     class Growing(OpaqueNumbers):
         size = 10
 
-        def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
-            first = prev_metadata or 0
+        def initialize_transaction(self, txid: int, position: Any) -> Batch:
+            first = position or 0
             return Batch([first, first + self.size], first + self.size)
 
     world.spec = replace(world.spec, source=Growing())

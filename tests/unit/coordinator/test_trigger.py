@@ -40,10 +40,12 @@ class Retained(Numbers):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{HERE}Retained", {}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
-        if lost := self.losses(prev_metadata):
-            raise SourceError(source="Retained", problem=f"{lost[0].what} are lost", remedy="airflow tx accept-loss")
-        return super().initialize_transaction(txid, prev_metadata)
+    def initialize_transaction(self, txid: int, position: Any) -> Batch:
+        if lost := self.losses(position):
+            raise SourceError(
+                source="Retained", problem=f"{lost[0].description} are lost", remedy="airflow tx accept-loss"
+            )
+        return super().initialize_transaction(txid, position)
 
     def losses(self, position: Any) -> list[Loss]:
         lost = position is not None and position < self.first
@@ -56,10 +58,10 @@ class Hanging(Numbers):
     released = threading.Event()
     asked = 0
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+    def initialize_transaction(self, txid: int, position: Any) -> Batch:
         type(self).asked += 1
         self.released.wait()
-        return super().initialize_transaction(txid, prev_metadata)
+        return super().initialize_transaction(txid, position)
 
 
 class Source(Numbers):
@@ -72,12 +74,12 @@ class Source(Numbers):
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Batch:
+    def initialize_transaction(self, txid: int, position: Any) -> Batch:
         type(self).asked += 1
         time.sleep(self.slow)
         if self.fails:
             raise OSError("no route to the source")
-        return super().initialize_transaction(txid, prev_metadata) if self.rows else None  # type: ignore[return-value]
+        return super().initialize_transaction(txid, position) if self.rows else None  # type: ignore[return-value]
 
 
 @pytest.fixture

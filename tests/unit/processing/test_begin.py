@@ -74,4 +74,4 @@ def test_a_run_that_was_deleted_and_made_anew_has_the_batch_of_its_key(
     again = ask(spec, FakeTi("begin", "r1"), anew, retry=False)
     assert isinstance(first, Begun)
     assert isinstance(again, Begun)
-    assert (again.rows, again.position, str(again.attempt)) == (first.rows, first.position, "1.2")
+    assert (again.metadata, again.position, str(again.attempt)) == (first.metadata, first.position, "1.2")

@@ -43,8 +43,9 @@ class Dag:
     def begin(self) -> dict[str, Any]:
         answer: Any = ask(self.spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
         self.payload = {
-            "topology": "numbers", "txid": answer.attempt.txid, "attempt": answer.attempt.attempt, "rows": answer.rows,
-            "position": answer.position, "rows_digest": answer.rows_digest, "replay": answer.replay,
+            "topology": "numbers", "txid": answer.attempt.txid, "attempt": answer.attempt.attempt,
+            "rows": answer.metadata, "position": answer.position, "rows_digest": answer.rows_digest,
+            "replay": answer.replay,
         }  # fmt: skip
         return self.payload
 
@@ -220,7 +221,7 @@ def test_a_task_of_a_committed_transaction_skips_itself(numbers: Dag, log: Any) 
         before_task(context)
         after_task(context, None)
     run = Run(numbers.spec, "r1", [], log)
-    run.payload = Payload(**numbers.payload)
+    run.payload = Payload.from_json(numbers.payload)
     assert run.commit_now() is None
     context = numbers.context("first")
     with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers is already committed"):
@@ -243,7 +244,7 @@ def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt
 
 def test_the_batch_gives_exactly_its_rows(numbers: Dag) -> None:
     batch = CurrentBatch(Processing.of(numbers.context("first")))
-    assert (batch.txid, str(batch.attempt), batch.rows) == (1, "1.1", [0, 10])
+    assert (batch.txid, str(batch.attempt), batch.metadata) == (1, "1.1", [0, 10])
     assert list(batch.read()) == [{"number": number} for number in range(10)]
 
 

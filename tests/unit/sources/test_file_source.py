@@ -40,12 +40,12 @@ def take(source: FileSource, position: Any = None) -> Batch:
 
 
 def json_round_trip(batch: Batch) -> Batch:
-    return Batch(json.loads(json.dumps(batch.rows)), json.loads(json.dumps(batch.position)))
+    return Batch(json.loads(json.dumps(batch.metadata)), json.loads(json.dumps(batch.position)))
 
 
 def names(batch: Batch) -> list[str]:
-    assert isinstance(batch.rows, dict)
-    return [file["name"] for file in batch.rows["files"]]  # type: ignore[union-attr, index, call-overload, misc]
+    assert isinstance(batch.metadata, dict)
+    return [file["name"] for file in batch.metadata["files"]]  # type: ignore[union-attr, index, call-overload, misc]
 
 
 def test_files_are_taken_in_order_until_there_is_none(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_position_of_ten_thousand_dated_files_is_small() -> None:
 def test_rows_are_those_of_the_files(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv", 2, options={"nullValue": "NA"}, schema="carrier STRING, delay INT")
-    rows = rows_of(source, take(source).rows)
+    rows = rows_of(source, take(source).metadata)
     assert rows == [{"carrier": "UA", "delay": 5}, {"carrier": "AA", "delay": None}] * 2
 
 
@@ -134,7 +134,7 @@ def test_rows_are_those_of_the_files(tmp_path: Path) -> None:
 def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path, change: Any, found: str) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
-    rows = take(source).rows
+    rows = take(source).metadata
     change(tmp_path / "a.csv")
     with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and {found}"):
         source.emit_batch(ATTEMPT, rows)
@@ -145,11 +145,11 @@ def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path)
     source = FileSource(f"{tmp_path}/*.csv", 2, schema="carrier STRING, delay INT").named("flights")
     batch = take(source)
     with pytest.raises(SourceError, match="Correct the file, then: airflow tx replay flights 1 --changed-rows --why"):
-        rows_of(source, batch.rows)
+        rows_of(source, batch.metadata)
     put(tmp_path, "a.csv", "b.csv", content="carrier,delay\nUA,5\n")
     with pytest.raises(SourceError, match="or take it as it is now: airflow tx replay flights 1 --changed-rows --why"):
-        rows_of(source, batch.rows)
-    again = source.decide_again(TransactionAttempt(1, 2), batch.rows)
+        rows_of(source, batch.metadata)
+    again = source.decide_again(TransactionAttempt(1, 2), batch.metadata)
     assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
 
 
@@ -159,17 +159,17 @@ def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_p
     batch = take(source)
     (tmp_path / "a.csv").unlink()
     with pytest.raises(SourceError, match="if it is gone for good: airflow tx skip flights 1 --why TEXT"):
-        rows_of(source, batch.rows)
+        rows_of(source, batch.metadata)
     with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put it there, if only one without rows"):
-        source.decide_again(ATTEMPT, batch.rows)
+        source.decide_again(ATTEMPT, batch.metadata)
     put(tmp_path, "a.csv", content="")
-    assert len(rows_of(source, source.decide_again(ATTEMPT, batch.rows))) == 2
+    assert len(rows_of(source, source.decide_again(ATTEMPT, batch.metadata))) == 2
 
 
 def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
-    rows = take(source).rows
+    rows = take(source).metadata
     os.utime(tmp_path / "a.csv", (1, 1))
     assert len(rows_of(source, rows)) == 2
 
@@ -212,7 +212,7 @@ def test_rows_that_cannot_be_read_are_named(
     put(tmp_path, "a.csv", content=content)
     source = FileSource(f"{tmp_path}/*.csv", options=options, schema=schema)
     with pytest.raises(SourceError) as caught:
-        rows_of(source, take(source).rows)
+        rows_of(source, take(source).metadata)
     assert problem in str(caught.value)
 
 
@@ -231,7 +231,7 @@ def test_a_relative_glob_starts_at_base_then_the_data_folder_then_airflow_home(
     monkeypatch.delenv("AIRFLOW_HOME")
     monkeypatch.delenv("AIRFLOW_TX_DATA")
     # The folder travels with the batch: a Spark driver knows none of these variables.
-    assert len(rows_of(FileSource("in/*.csv"), batch.rows)) == 2
+    assert len(rows_of(FileSource("in/*.csv"), batch.metadata)) == 2
     with pytest.raises(SourceError, match=r"neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set\. Give an absolute path"):
         FileSource("in/*.csv").initialize_transaction(1, None)
 
@@ -241,14 +241,14 @@ def test_json_rows_and_files_of_subfolders_can_be_read(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/2013/*/*.json", 2, format="json")
     batch = take(source)
     assert names(batch) == ["01/a.json", "02/a.json"]
-    assert rows_of(source, batch.rows) == [{"a": 1}, {"a": 2}] * 2
+    assert rows_of(source, batch.metadata) == [{"a": 1}, {"a": 2}] * 2
 
 
 def test_lines_of_text_are_rows_of_one_column(tmp_path: Path) -> None:
     put(tmp_path, "a.log", content="one\n\ntwo, three\r\nfour")
     for schema, column in ((None, "value"), ("line STRING", "line")):
         source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
-        lines = [row[column] for row in rows_of(source, take(source).rows)]
+        lines = [row[column] for row in rows_of(source, take(source).metadata)]
         assert lines == ["one", "", "two, three", "four"]
 
 
@@ -263,7 +263,7 @@ def test_text_that_only_spark_could_read_is_refused(tmp_path: Path, arguments: A
     put(tmp_path, "a.log")
     source = FileSource(f"{tmp_path}/*.log", format="text", **arguments)
     with pytest.raises(SourceError, match=problem):
-        rows_of(source, take(source).rows)
+        rows_of(source, take(source).metadata)
 
 
 def test_the_source_travels_as_plain_json() -> None:
@@ -294,11 +294,11 @@ def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None
     put(tmp_path, "a.csv", content="carrier,delay\nUA,5\n" + "x" * 200_000 + ",6\n")
     batch = take(source)
     with pytest.raises(SourceError, match=told.format(3)):
-        rows_of(source, batch.rows)
+        rows_of(source, batch.metadata)
     put(tmp_path, "a.csv", content="x" * 200_000 + ",delay\n")
     spark: Any = SimpleNamespace(read=FakeReader())
     with pytest.raises(SourceError, match=told.format(1)):
-        source.emit_batch(ATTEMPT, take(source).rows, spark)
+        source.emit_batch(ATTEMPT, take(source).metadata, spark)
 
 
 class FakeReader:

@@ -63,18 +63,18 @@ def test_a_topic_that_is_added_begins_where_topics_begin() -> None:
 def test_losses_say_where_it_goes_on() -> None:
     seen = look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3))
     found = losses(seen, places(t_0=4, t_1=5, t_2=3))
-    assert [(loss.partition, loss.place["offset"], loss.goes_on) for loss in found] == [
+    assert [(loss.partition, loss.position["offset"], loss.resume_at) for loss in found] == [
         ("t-0", 4, place_of("id", 7)),
         ("t-1", 5, place_of("id", 3, life=1)),
     ]
     anew = Look({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
     found = losses(anew, places(t_0=4, t_1=5))
-    assert [(loss.partition, loss.goes_on) for loss in found] == [
+    assert [(loss.partition, loss.resume_at) for loss in found] == [
         ("t-0", place_of("new", 2, life=1)),
         ("t-1", place_of("new", 0, life=1)),
     ]
     # Accepted, they are none any more.
-    assert losses(anew, {loss.partition: loss.goes_on for loss in found}) == []
+    assert losses(anew, {loss.partition: loss.resume_at for loss in found}) == []
 
 
 def test_partitions_that_cannot_be_asked_have_lost_nothing() -> None:
@@ -104,11 +104,11 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
             monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
             for loss in losses(seen, going_on_at(read, paths, topology, position).position):
                 topology.accepted.setdefault(loss.partition, []).append(
-                    {"place": loss.place, "goes_on": loss.goes_on, "what": loss.what}
+                    {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
                 )
             decided = source.decide(TransactionAttempt(1, 1), going_on_at(read, paths, topology, position).position)
             if decided is not None:
-                batches.append((decided.rows["t-0"]["from"], decided.rows["t-0"]["to"]))  # type: ignore[index,call-overload]
+                batches.append((decided.metadata["t-0"]["from"], decided.metadata["t-0"]["to"]))  # type: ignore[index,call-overload]
                 position = decided.position
     assert batches == [(5, 6), (6, 7)] * 2
 

@@ -31,7 +31,7 @@ class Asked(TransactionalSource):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "tests.unit.sources.test_lag.Asked", {}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Json:
+    def initialize_transaction(self, txid: int, position: Json) -> Json:
         return None
 
     def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> list[dict[str, Any]]:

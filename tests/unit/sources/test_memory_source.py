@@ -27,7 +27,7 @@ def decide(source: MemorySource, txid: int, position: Any, attempt: int = 1) -> 
 
 
 def numbers(source: MemorySource, batch: Batch, attempt: int = 1) -> list[int]:
-    rows = cast("Iterable[Any]", source.emit_batch(TransactionAttempt(1, attempt), batch.rows))
+    rows = cast("Iterable[Any]", source.emit_batch(TransactionAttempt(1, attempt), batch.metadata))
     return [row["n"] for row in rows]
 
 
@@ -55,7 +55,7 @@ def test_storms_example_with_another_limit_for_the_replay() -> None:
     again = decide(source(140, per_batch=40), 1, None, attempt=2)
     assert (a.position, again.position) == ({"0": 50}, {"0": 40})
     b = decide(source(140, per_batch=50), 2, again.position, attempt=2)
-    assert b.rows == {"0": {"from": 40, "to": 90}}
+    assert b.metadata == {"0": {"from": 40, "to": 90}}
 
 
 def test_a_transactional_replay_of_the_example_has_the_rows_that_were_written_down_or_stops() -> None:
@@ -68,17 +68,17 @@ def test_a_transactional_replay_of_the_example_has_the_rows_that_were_written_do
 def test_every_partition_takes_its_own_next_rows() -> None:
     both = source(5, 3, other=2)
     first = decide(both, 1, None)
-    assert first.rows == {"0": {"from": 0, "to": 3}, "1": {"from": 0, "to": 2}}
+    assert first.metadata == {"0": {"from": 0, "to": 3}, "1": {"from": 0, "to": 2}}
     # Partition 1 has nothing now, so it takes no part, and the ledger keeps its place.
     second = decide(both, 2, first.position)
-    assert (second.rows, second.position) == ({"0": {"from": 3, "to": 5}}, {"0": 5})
+    assert (second.metadata, second.position) == ({"0": {"from": 3, "to": 5}}, {"0": 5})
 
 
 def test_a_partition_that_shrank_counts_as_one_that_cannot_be_reached() -> None:
     position: Json = {"0": 2, "1": 5}
     with pytest.raises(SourceError, match=r"partition 1 cannot be reached: 5 of its rows were taken, and it has 3"):
         source(9, 3, "transactional", other=3).decide(TransactionAttempt(2, 1), position)
-    assert decide(source(9, 3, "opaque", other=3), 2, position).rows == {"0": {"from": 2, "to": 5}}
+    assert decide(source(9, 3, "opaque", other=3), 2, position).metadata == {"0": {"from": 2, "to": 5}}
 
 
 @pytest.mark.parametrize(

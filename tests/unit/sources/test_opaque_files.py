@@ -34,7 +34,7 @@ def opaque(folder: Path, size: int = 1) -> FileSource:
 
 
 def names(batch: Batch | None) -> list[str]:
-    rows: Any = batch.rows if batch is not None else {"files": []}
+    rows: Any = batch.metadata if batch is not None else {"files": []}
     return [file["name"] for file in rows["files"]]
 
 
@@ -82,7 +82,7 @@ def test_a_replay_takes_what_is_there_then(tmp_path: Path) -> None:
     again = source.initialize_transaction(1, None)
     assert again is not None
     assert names(again) == ["b.csv", "c.csv"]
-    assert rows_of(source, again.rows) == [{"n": "2"}, {"n": "1"}]
+    assert rows_of(source, again.metadata) == [{"n": "2"}, {"n": "1"}]
     put(tmp_path, "a.csv")
     assert names(source.initialize_transaction(2, again.position)) == ["a.csv"]
 
@@ -94,7 +94,7 @@ def test_within_an_attempt_the_files_are_exact(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", content="n\n2\n")
     assert batch is not None
     with pytest.raises(SourceError, match=r"a\.csv was 4 bytes with content:\w+, and is 4 bytes with content"):
-        rows_of(source, batch.rows)
+        rows_of(source, batch.metadata)
 
 
 def test_a_replay_of_the_first_transaction_may_find_no_file_and_a_missing_folder_stops(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_every_folder_has_an_order_of_its_own(tmp_path: Path) -> None:
     put(tmp_path, "asia/1.csv")
     second = source.decide(ATTEMPT, first.position)
     assert second is not None
-    rows: Any = [first.rows, second.rows]
+    rows: Any = [first.metadata, second.metadata]
     found = [{folder: [file["name"] for file in part["files"]] for folder, part in each.items()} for each in rows]
     assert found == [{"eu": ["1.csv"], "us": ["9.csv"]}, {"asia": ["1.csv"], "eu": ["2.csv"]}]
 
@@ -177,7 +177,7 @@ def test_the_name_of_a_folder_in_hives_spelling_gives_columns(tmp_path: Path) ->
     source = PartitionedFileSource(f"{tmp_path}/*/*/*.csv")
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    assert rows_of(source, batch.rows) == [
+    assert rows_of(source, batch.metadata) == [
         {"n": "1", "region": None, "day": "2"},
         {"n": "1", "region": "eu", "day": "1/2"},
     ]

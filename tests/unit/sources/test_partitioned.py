@@ -31,7 +31,7 @@ class Scripted(PartitionedTransactionalSource):
     def partitions(self) -> Sequence[str]:
         return list(self.answers) if self.names is None else self.names
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Any:
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Any) -> Any:
         answer = self.answers[partition]
         if answer == "away":
             raise PartitionUnavailable(partition=partition, source=repr(self), reason="it is switched off")
@@ -55,7 +55,7 @@ def test_a_partition_that_has_rows_and_does_not_move_is_refused_though_others_mo
 def test_one_without_data_takes_no_part() -> None:
     batch = Scripted({"a": 2, "b": None}).decide(ATTEMPT, {"a": 1, "b": 7})
     assert batch is not None
-    assert (batch.rows, batch.position) == ({"a": 2}, {"a": 2})
+    assert (batch.metadata, batch.position) == ({"a": 2}, {"a": 2})
     assert Scripted({"a": None}).decide(ATTEMPT, None) is None
 
 
@@ -68,7 +68,7 @@ def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not
     with caplog.at_level(logging.WARNING):
         batch = OpaqueScripted(answers).decide(ATTEMPT, {"gone": 1})
     assert batch is not None
-    assert batch.rows == {"a": 2}
+    assert batch.metadata == {"a": 2}
     assert "goes on without partition gone" in caplog.text
     assert "it is switched off. It is left out of this batch and keeps its place." in caplog.text
 

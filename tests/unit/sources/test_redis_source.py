@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx import RedisListSource, RedisStreamSource
+from airflow_tx import RedisListSource, RedisNumberedSource, RedisStreamSource
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import SourceKind, rebuild
 from airflow_tx.sources.redis.log import spelled
@@ -16,10 +16,10 @@ from airflow_tx.sources.redis.log import spelled
 @pytest.mark.parametrize(
     ("source", "shown", "partitions"),
     [
-        (RedisListSource(), "RedisListSource('redis_default')", ["redis_default"]),
+        (RedisNumberedSource(), "RedisNumberedSource('redis_default')", ["redis_default"]),
         (
-            RedisListSource("tweets", databases=[0, 3], max_rows_per_batch=50, move_cursor=True),
-            "RedisListSource('tweets', databases=[0, 3], move_cursor=True, max_rows_per_batch=50)",
+            RedisNumberedSource("tweets", databases=[0, 3], max_rows_per_batch=50, move_cursor=True),
+            "RedisNumberedSource('tweets', databases=[0, 3], move_cursor=True, max_rows_per_batch=50)",
             ["tweets/0", "tweets/3"],
         ),
         (
@@ -35,7 +35,7 @@ from airflow_tx.sources.redis.log import spelled
     ],
 )
 def test_every_connection_database_and_key_is_a_partition(
-    source: RedisListSource | RedisStreamSource, shown: str, partitions: list[str]
+    source: RedisListSource | RedisNumberedSource | RedisStreamSource, shown: str, partitions: list[str]
 ) -> None:
     assert (repr(source), source.partitions()) == (shown, partitions)
     again = rebuild(*json.loads(json.dumps(source.serialize())))
@@ -43,23 +43,23 @@ def test_every_connection_database_and_key_is_a_partition(
 
 
 def test_it_names_the_connections_that_a_driver_is_handed() -> None:
-    assert RedisListSource(["a", "b"], databases=[0, 1]).connections() == {"a": "redis", "b": "redis"}
+    assert RedisNumberedSource(["a", "b"], databases=[0, 1]).connections() == {"a": "redis", "b": "redis"}
     assert RedisStreamSource("a", "s", kind="opaque").kind is SourceKind.OPAQUE
 
 
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: RedisListSource(""), r"conn_id of RedisListSource = '' .*Name an Airflow connection"),
+        (lambda: RedisNumberedSource(""), r"conn_id of RedisNumberedSource = '' .*Name an Airflow connection"),
         (
-            lambda: RedisListSource(databases=cast("Any", ["0"])),
-            r"databases of RedisListSource = \['0'\] .*numbers of databases",
+            lambda: RedisNumberedSource(databases=cast("Any", ["0"])),
+            r"databases of RedisNumberedSource = \['0'\] .*numbers of databases",
         ),
-        (lambda: RedisListSource(databases=[-1]), r"databases of RedisListSource = \[-1\]"),
-        (lambda: RedisListSource(databases=[1, 1]), r"partitions of RedisListSource .*once"),
-        (lambda: RedisListSource(kind="exact"), r"kind of RedisListSource = 'exact'"),
-        (lambda: RedisListSource(max_rows_per_batch=0), r"max_rows_per_batch of RedisListSource = 0"),
-        (lambda: RedisListSource(lists="x", prefix="t:"), r"lists of RedisListSource = 'x' .*neither a prefix"),
+        (lambda: RedisNumberedSource(databases=[-1]), r"databases of RedisNumberedSource = \[-1\]"),
+        (lambda: RedisNumberedSource(databases=[1, 1]), r"partitions of RedisNumberedSource .*once"),
+        (lambda: RedisNumberedSource(kind="exact"), r"kind of RedisNumberedSource = 'exact'"),
+        (lambda: RedisNumberedSource(max_rows_per_batch=0), r"max_rows_per_batch of RedisNumberedSource = 0"),
+        (lambda: RedisListSource("a"), r"lists of RedisListSource = \(\) .*Name a list"),
         (lambda: RedisStreamSource("a"), r"streams of RedisStreamSource = \(\) .*Name a stream"),
         (lambda: RedisStreamSource("a", ["s", ""]), r"streams of RedisStreamSource"),
     ],
@@ -72,8 +72,10 @@ def test_arguments_that_cannot_be_used_are_named(make: Any, told: str) -> None:
 
 def test_a_connection_that_is_missing_or_of_another_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_TX_CONN_tweets", json.dumps({"conn_type": "http"}))
-    with pytest.raises(ConfigError, match="'tweets', conn_type = 'http' .*RedisListSource needs a connection of type"):
-        RedisListSource("tweets").backlog(None)
+    with pytest.raises(
+        ConfigError, match="'tweets', conn_type = 'http' .*RedisNumberedSource needs a connection of type"
+    ):
+        RedisNumberedSource("tweets").backlog(None)
 
 
 def test_numbers_are_spelled_as_ranges() -> None:

@@ -63,8 +63,8 @@ def source(**arguments: Any) -> DataIntervalSource:
 
 
 def take(start: datetime, position: Any = None, length: timedelta = DAY) -> Batch:
-    batch = source().of_run(run(start, length)).decide(ATTEMPT, position)
-    return Batch(json.loads(json.dumps(batch.rows)), json.loads(json.dumps(batch.position)))
+    batch = source().for_run(run(start, length)).decide(ATTEMPT, position)
+    return Batch(json.loads(json.dumps(batch.metadata)), json.loads(json.dumps(batch.position)))
 
 
 def rows_of(source: Any, metadata: Any) -> list[Any]:
@@ -84,24 +84,24 @@ def test_a_run_is_known_by_its_interval_whatever_it_is_called() -> None:
 def test_dates_of_airflow_are_taken() -> None:
     pendulum = pytest.importorskip("pendulum")
     start = pendulum.datetime(2026, 3, 29, tz="Europe/Berlin")  # a day of 23 hours
-    bound = source().of_run(run(start, start.add(days=1) - start))
+    bound = source().for_run(run(start, start.add(days=1) - start))
     batch = bound.decide(ATTEMPT, None)
-    assert batch.rows == {"from": "2026-03-28T23:00:00+00:00", "to": "2026-03-29T22:00:00+00:00"}
+    assert batch.metadata == {"from": "2026-03-28T23:00:00+00:00", "to": "2026-03-29T22:00:00+00:00"}
     assert json.loads(json.dumps(batch.position)) == batch.position
 
 
 def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
     made = source(options={"shop": 7})
     batch = take(FIRST)
-    assert batch.rows == {"from": "2026-01-01T00:00:00+00:00", "to": "2026-01-02T00:00:00+00:00"}
+    assert batch.metadata == {"from": "2026-01-01T00:00:00+00:00", "to": "2026-01-02T00:00:00+00:00"}
     again = rebuild(*json.loads(json.dumps(made.serialize())))
-    assert rows_of(again, batch.rows) == [{"from": FIRST, "to": FIRST + DAY, "shop": 7}]
+    assert rows_of(again, batch.metadata) == [{"from": FIRST, "to": FIRST + DAY, "shop": 7}]
 
 
 def test_a_bound_source_travels_as_the_unbound_one() -> None:
-    assert source().of_run(run(FIRST)).serialize() == source().serialize()
+    assert source().for_run(run(FIRST)).serialize() == source().serialize()
     assert source().serialize()[1] == {"reader": "tx_unit_readers.sales", "options": {}, "kind": "transactional"}
-    with pytest.raises(SourceError, match=r"asked for a batch without a run\. Ask source\.of_run\(run\)"):
+    with pytest.raises(SourceError, match=r"asked for a batch without a run\. Ask source\.for_run\(run\)"):
         source().decide(ATTEMPT, None)
 
 
@@ -117,7 +117,7 @@ def test_gaps_between_intervals_stay_gaps() -> None:
     position = take(FIRST + 4 * DAY, take(FIRST).position).position
     assert isinstance(position, dict)
     assert len(cast("list[Any]", position["intervals"])) == 2
-    assert take(FIRST + 2 * DAY, position).rows
+    assert take(FIRST + 2 * DAY, position).metadata
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_an_interval_that_overlaps_one_that_was_taken_is_refused(start: datetime
 
 
 def test_an_hour_after_the_days_that_were_taken_is_taken() -> None:
-    assert take(FIRST + DAY, take(FIRST).position, HOUR).rows
+    assert take(FIRST + DAY, take(FIRST).position, HOUR).metadata
 
 
-@pytest.mark.parametrize("ask", [lambda made, each: made.key(each), lambda made, each: made.of_run(each)])
+@pytest.mark.parametrize("ask", [lambda made, each: made.key(each), lambda made, each: made.for_run(each)])
 @pytest.mark.parametrize(
     ("each", "problem"),
     [
@@ -171,26 +171,26 @@ def test_a_run_is_known_by_its_partition_date_else_by_its_key() -> None:
     assert made.key(run(None, key="eu|2026")) == "partition-key:eu|2026"
     assert made.key(run(None, date=FIRST)) == "partition-date:2026-01-01T00:00:00+00:00"
     with pytest.raises(SourceError, match=r"run r has neither a partition date nor a partition key\. Give the DAG"):
-        made.of_run(run(FIRST))
+        made.for_run(run(FIRST))
     with pytest.raises(SourceError, match=r"has the partition date 'soon'"):
         made.key(run(None, date="soon"))
 
 
 def test_a_partition_is_taken_once_and_its_name_goes_to_the_reader() -> None:
     made = RunPartitionSource("tx_unit_readers.of_partition")
-    first = made.of_run(run(None, key="eu")).decide(ATTEMPT, None)
-    second = made.of_run(run(None, date=FIRST)).decide(ATTEMPT, first.position)
-    assert rows_of(made, first.rows) == [{"partition": "eu"}]
-    assert rows_of(made, second.rows) == [{"partition": "2026-01-01T00:00:00+00:00"}]
+    first = made.for_run(run(None, key="eu")).decide(ATTEMPT, None)
+    second = made.for_run(run(None, date=FIRST)).decide(ATTEMPT, first.position)
+    assert rows_of(made, first.metadata) == [{"partition": "eu"}]
+    assert rows_of(made, second.metadata) == [{"partition": "2026-01-01T00:00:00+00:00"}]
     with pytest.raises(SourceError, match=r"partition eu of run r was taken: its rows would count twice"):
-        made.of_run(run(None, key="eu")).decide(ATTEMPT, second.position)
+        made.for_run(run(None, key="eu")).decide(ATTEMPT, second.position)
 
 
 def test_the_position_of_another_source_is_refused() -> None:
-    partitions = RunPartitionSource("tx_unit_readers.of_partition").of_run(run(None, key="eu"))
+    partitions = RunPartitionSource("tx_unit_readers.of_partition").for_run(run(None, key="eu"))
     for position in (7, {"taken": "x"}, {"intervals": "x"}, {"partitions": ["x"]}, {"partitions": "x"}):
         with pytest.raises(SourceError, match="The topology had another source before"):
-            source().of_run(run(FIRST)).decide(ATTEMPT, cast("Any", position))
+            source().for_run(run(FIRST)).decide(ATTEMPT, cast("Any", position))
         with pytest.raises(SourceError, match="The topology had another source before"):
             partitions.decide(ATTEMPT, cast("Any", position))
 
@@ -231,7 +231,7 @@ def test_a_reader_that_nobody_else_can_import_is_refused(readers: ModuleType) ->
 )
 def test_a_reader_that_cannot_read_is_named(reader: str, problem: str) -> None:
     with pytest.raises(SourceError, match=problem):
-        rows_of(DataIntervalSource(reader), take(FIRST).rows)
+        rows_of(DataIntervalSource(reader), take(FIRST).metadata)
 
 
 def test_options_that_cannot_travel_and_a_wrong_kind_are_refused() -> None:

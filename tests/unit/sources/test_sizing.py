@@ -70,9 +70,9 @@ def test_the_smaller_of_rows_and_bytes_is_the_limit() -> None:
 
 def test_a_batch_says_why_it_has_so_many_rows() -> None:
     limit = BatchSize(max_rows=5).limit()
-    assert limit.told(5, 9) == "5 of 9 rows: max_rows_per_batch=5"
-    assert limit.told(5, None) == "5 of many rows: max_rows_per_batch=5"
-    assert limit.told(4, 4) == "all 4 rows that there were"
+    assert limit.reason_for(5, 9) == "5 of 9 rows: max_rows_per_batch=5"
+    assert limit.reason_for(5, None) == "5 of many rows: max_rows_per_batch=5"
+    assert limit.reason_for(4, 4) == "all 4 rows that there were"
 
 
 @pytest.mark.parametrize("name", ["max_rows", "max_bytes", "target_seconds"])
@@ -103,19 +103,19 @@ def test_an_adaptive_limit_keeps_within_its_bounds(
     assert most is None or limit.rows <= most
     if measured:
         assert limit.rows <= max(GROWTH * max(rows for rows, _ in measured), LEAST_ROWS)
-    assert limit.why
+    assert limit.reason
 
 
 def test_nothing_measured_is_a_first_guess() -> None:
     limit = BatchSize(target_seconds=60).limit()
-    assert (limit.rows, limit.why) == (FIRST_ROWS, "nothing is measured yet, target_seconds=60")
-    assert BatchSize(max_rows=10, target_seconds=60).limit().why == "max_rows_per_batch=10"
+    assert (limit.rows, limit.reason) == (FIRST_ROWS, "nothing is measured yet, target_seconds=60")
+    assert BatchSize(max_rows=10, target_seconds=60).limit().reason == "max_rows_per_batch=10"
 
 
 def test_a_batch_grows_tenfold_at_most() -> None:
     limit = BatchSize(target_seconds=600).limit([(1000, 5.0), (2000, 5.001)])
     assert limit.rows == GROWTH * 2000
-    assert limit.why.endswith("at most 10 times the largest of them")
+    assert limit.reason.endswith("at most 10 times the largest of them")
 
 
 def test_one_that_took_too_long_is_followed_by_a_smaller_one_that_fits() -> None:
@@ -127,7 +127,7 @@ def test_overhead_and_rows_are_told_apart() -> None:
     measured = [(rows, 30 + rows * 0.0001) for rows in (1_000, 50_000, 200_000)]
     limit = BatchSize(target_seconds=60).limit(measured)
     assert limit.rows == pytest.approx(300_000, rel=0.01)
-    assert "took 30.0 s and 100.0 s for a million rows" in limit.why
+    assert "took 30.0 s and 100.0 s for a million rows" in limit.reason
 
 
 def test_rows_get_a_part_of_a_target_that_the_overhead_alone_takes() -> None:
@@ -245,4 +245,4 @@ def test_older_measurements_that_contradict_newer_ones_are_left_out() -> None:
     line = [(1_000, 31.0), (100_000, 130.0)]
     limits = [BatchSize(target_seconds=60).limit(measured) for measured in (line, [(1_000_000, 5.0), *line])]
     assert [limit.rows for limit in limits] == [30_000, 30_000]
-    assert "the last 2 took 30.0 s" in limits[1].why
+    assert "the last 2 took 30.0 s" in limits[1].reason

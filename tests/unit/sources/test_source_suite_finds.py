@@ -56,19 +56,19 @@ class Sound(MemorySource):
 class Overlapping(MemorySource):
     """Its batches share a row."""
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
-        batch: Any = super().emit_partition_batch_new(attempt, partition, prev_metadata)
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Any) -> Batch | None:
+        batch: Any = super().emit_partition_batch_new(attempt, partition, position)
         if batch is None or batch.position == len(self.rows[partition]):
             return batch  # type: ignore[no-any-return]
-        return Batch(batch.rows, batch.position - 1)
+        return Batch(batch.metadata, batch.position - 1)
 
 
 class Leaking(MemorySource):
     """A row between two batches is in none."""
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
-        batch = super().emit_partition_batch_new(attempt, partition, prev_metadata)
-        return batch and Batch(batch.rows, min(int(str(batch.position)) + 1, len(self.rows[partition])))
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Any) -> Batch | None:
+        batch = super().emit_partition_batch_new(attempt, partition, position)
+        return batch and Batch(batch.metadata, min(int(str(batch.position)) + 1, len(self.rows[partition])))
 
 
 class Lenient(MemorySource):
@@ -94,7 +94,7 @@ class Remembering(MemorySource):
 
     taken: dict[str, Any] = {}  # noqa: RUF012
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Any) -> Batch | None:
         batch = super().emit_partition_batch_new(attempt, partition, self.taken.get(partition))
         if batch is not None:
             self.taken[partition] = batch.position
@@ -127,8 +127,8 @@ class Forgiving(MemorySource):
 class Forgetful(MemorySource):
     """A partition that comes back begins where the others are."""
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, prev_metadata: Any) -> Batch | None:
-        start = max(prev_metadata or 0, 3 * (attempt.txid - 1))
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Any) -> Batch | None:
+        start = max(position or 0, 3 * (attempt.txid - 1))
         return super().emit_partition_batch_new(attempt, partition, min(start, len(self.rows[partition])))
 
 

@@ -115,7 +115,7 @@ def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Books:
 
 def rows(source: SqlSource, position: Any = None) -> list[Any]:
     batch = source.initialize_transaction(1, position)
-    found: Any = [] if batch is None else source.emit_batch(ATTEMPT, batch.rows)
+    found: Any = [] if batch is None else source.emit_batch(ATTEMPT, batch.metadata)
     return list(found)
 
 
@@ -177,7 +177,7 @@ def test_a_table_that_began_anew_and_has_grown_past_its_old_rows_stops_the_sourc
     with pytest.raises(SourceError, match=told):
         rows(source, position)
     (loss,) = source.losses(position)
-    assert [row["title"] for row in rows(source, loss.goes_on)] == ["d", "e", "f", "g", "h"]
+    assert [row["title"] for row in rows(source, loss.resume_at)] == ["d", "e", "f", "g", "h"]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never
     assert batch is not None
     books.run("DELETE FROM sold WHERE id = 1; UPDATE sold SET title = 'c'")
     with pytest.raises(SourceError, match="or take what is left of them: airflow tx replay TOPOLOGY TXID --changed-ro"):
-        list(source.emit_batch(ATTEMPT, batch.rows))  # type: ignore[arg-type]
-    again = source.decide_again(ATTEMPT, batch.rows)
+        list(source.emit_batch(ATTEMPT, batch.metadata))  # type: ignore[arg-type]
+    again = source.decide_again(ATTEMPT, batch.metadata)
     assert list(source.emit_batch(ATTEMPT, again)) == [{"id": 3, "title": "c"}]  # type: ignore[arg-type]
     assert source.losses(batch.position) == []
     books.run("INSERT INTO sold VALUES (1, 'a'), (2, 'x')")
     with pytest.raises(SourceError, match="had 2 rows up to 3, and has 3. Give those inserted ids that come last"):
-        source.decide_again(ATTEMPT, batch.rows)
+        source.decide_again(ATTEMPT, batch.metadata)
 
 
 def test_a_position_without_a_mark_is_read_on(books: Books) -> None:

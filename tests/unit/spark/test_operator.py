@@ -67,7 +67,7 @@ class Processing:
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
         self.spec = SimpleNamespace(staging=lambda: staging)
-        self.rows: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}
+        self.metadata: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}
         self.task = TaskTry("partial_counts", -1, "try-1")
         self.staging = staging
         self.source = FileSource("/data/*.csv")
@@ -241,7 +241,7 @@ def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
     cluster.ledger.ack = acknowledge  # type: ignore[method-assign]
-    cluster.ledger.rows = {"folder": "/data", "files": ["y"]}
+    cluster.ledger.metadata = {"folder": "/data", "files": ["y"]}
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 

@@ -24,7 +24,7 @@ class Numbers(TransactionalSource):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "Numbers", {}
 
-    def initialize_transaction(self, txid: int, prev_metadata: Json) -> Batch | None:
+    def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         return None
 
     def emit_batch(self, attempt: Any, metadata: Json, spark: Any = None) -> Iterator[Mapping[str, Any]]:

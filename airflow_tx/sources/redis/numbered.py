@@ -1,0 +1,212 @@
+"""Messages of Redis under numbered keys, with a cursor: the next ones are a transaction.
+
+Source: book chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactionalSpout, RQ, PartitionedRQ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
+from airflow_tx.sources.redis.log import Gone, Look, MessageLog, sampled, spelled
+from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.source import RedisSource, texts
+
+NEXT_READ, NEXT_WRITE = "NEXT_READ", "NEXT_WRITE"
+
+
+class RedisNumberedSource(RedisSource):
+    """The next messages of every database, by number, are a transaction.
+
+        RedisNumberedSource("redis_tweets")  # the book's: keys 1, 2, 3 ... and NEXT_WRITE
+        RedisNumberedSource("redis_tweets", databases=[0, 1, 2, 3], max_rows_per_batch=50)
+
+    A writer puts message n under the key n, and then n + 1 under NEXT_WRITE, or both in one MULTI. A message is a row
+    ``{"partition": ..., "number": 17, "message": "..."}``: numbers are those of its partition. Several connections,
+    databases or prefixes are a partition each, every one with every other.
+
+    A server that was killed and forgot messages is noticed: NEXT_WRITE is smaller than the next number to be taken; the
+    message before that one is another one; or numbers have no message. They are named and never skipped: the source
+    refuses until they are back, or accepted as lost. What cannot be noticed: messages that the server forgot before
+    they were in a batch, if nobody wrote since; and one that was replaced by its equal.
+
+    It needs the commands GET, MGET, EXISTS, STRLEN and TYPE; SET with `move_cursor`.
+
+    :param conn_id: Airflow connection of type redis, or several.
+    :param databases: numbers of databases of each connection; default: the one of the connection.
+    :param prefix: put before every key, or several such.
+    :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
+        column `message` is a STRUCT of them. Without one a message is a text.
+    :param move_cursor: set NEXT_READ to where `begin` stands, as the book does. Where it is set, the first batch begins
+        there, whoever set it.
+    :param kind: ``transactional`` or ``opaque``.
+    :param max_rows_per_batch: at most so many messages in a batch, of all partitions together.
+    :param max_bytes_per_batch: at most so many bytes, by a sample of the messages.
+    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+    """
+
+    def __init__(
+        self,
+        conn_id: str | Sequence[str] = "redis_default",
+        *,
+        databases: Sequence[int] = (),
+        prefix: str | Sequence[str] = "",
+        schema: str | None = None,
+        move_cursor: bool = False,
+        kind: str = "transactional",
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        target_seconds: float | None = None,
+    ) -> None:
+        self.prefix, self.move_cursor = texts(prefix), move_cursor
+        super().__init__(
+            conn_id,
+            databases,
+            self.prefix,
+            kind=kind,
+            schema=schema,
+            max_rows_per_batch=max_rows_per_batch,
+            max_bytes_per_batch=max_bytes_per_batch,
+            target_seconds=target_seconds,
+        )
+
+    def own_arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.prefix != ("",):
+            found["prefix"] = list(self.prefix)
+        if self.schema:
+            found["schema"] = self.schema
+        if self.move_cursor:
+            found["move_cursor"] = True
+        return found
+
+    def log(self, database: Database, key: str) -> MessageLog:
+        return NumberedMessages(database, key, self.move_cursor)
+
+
+@dataclass(frozen=True)
+class NumberedMessages(CountedMessages):
+    """The book's: message 17 under the key `17`, and the number of the next one under NEXT_WRITE.
+
+    :param key: put before every key.
+    :param move_cursor: whether NEXT_READ is set to where the source stands, as the book's emitter does.
+    """
+
+    move_cursor: bool = False
+
+    def __str__(self) -> str:
+        return f"messages under numbered keys ({self.key}{NEXT_WRITE})"
+
+    def named(self, place: int | str) -> str:
+        return f"message {place} (key {self.key}{place})"
+
+    def look(self, client: Any, place: Json) -> Look:
+        cursor = None if place is None else self.cursor(place)
+        names = [NEXT_WRITE, NEXT_READ if cursor is None else str(cursor.next - 1)]
+        pipeline = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.get(self.key + name)
+        end, other = pipeline.execute(raise_on_error=False)
+        end = self._number(NEXT_WRITE, self.checked(self.key + names[0], end))
+        if cursor is None:
+            if end is None:
+                raise self.database.unavailable(
+                    f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: nobody ever wrote there"
+                )
+            cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
+            return Look(cursor, max(end - cursor.next, 0))
+        end = end or 1
+        gone = self.judged(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
+        return Look(cursor, max(end - cursor.next, 0), gone)
+
+    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+        cursor, end = look.place, look.place.next + look.available
+        stop = min(cursor.next + count, end)
+        if stop == cursor.next:
+            return None
+        there, last = self._all_and_last(client, cursor.next, stop)
+        if not there:
+            missing = next(self._missing(client, cursor.next, stop))
+            if missing == cursor.next:
+                return self._gap(client, cursor, end)
+            stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
+        return self.taken(cursor, stop - cursor.next, last)
+
+    def passed(self, client: Any, look: Look) -> None:
+        if self.move_cursor:
+            client.set(self.key + NEXT_READ, look.place.next)
+
+    def check(self, client: Any, rows: Any) -> None:
+        first, end = rows["from"], rows["from"] + rows["quantity"]
+        there, last = self._all_and_last(client, first, end)
+        if not there:
+            raise self.gone(
+                f"messages {spelled(list(self._missing(client, first, end)))} of {first} to {end - 1} are gone"
+            )
+        self.check_last(rows, last)
+
+    def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
+        end = part["from"] + part["quantity"]
+        for numbers in pages(part["from"], end):
+            messages = client.mget([self._key(number) for number in numbers])
+            lost = [number for number, message in zip(numbers, messages, strict=True) if message is None]
+            if lost:
+                self._check_types(client, lost)
+                raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
+            yield from zip(numbers, messages, strict=True)
+
+    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(look.place.next, look.place.next + sampled(look)):
+            pipeline.strlen(self._key(number))
+        return [self.checked("of a message", reply) for reply in pipeline.execute(raise_on_error=False)]
+
+    def _gap(self, client: Any, cursor: Cursor, end: int) -> Gone:
+        first = cursor.next
+        after = next(self._existing(client, first, end), end)
+        what = f"messages {spelled(range(first, after))} (keys {self.key}{first} ...) are not in {self.database.where}"
+        return Gone(what, Cursor(after, life=cursor.life).to_json())
+
+    def _all_and_last(self, client: Any, first: int, end: int) -> tuple[bool, Any]:
+        """Whether all of these are there, and the last one."""
+        pipeline = client.pipeline(transaction=False)
+        found = pages(first, end)
+        for page in found:
+            pipeline.exists(*map(self._key, page))
+        pipeline.get(self._key(end - 1))
+        replies = pipeline.execute(raise_on_error=False)
+        *counts, last = (self.checked(self._key(end - 1), reply) for reply in replies)
+        return counts == list(map(len, found)), last
+
+    def _missing(self, client: Any, first: int, end: int) -> Iterator[int]:
+        return (number for number, there in self._each(client, first, end) if not there)
+
+    def _existing(self, client: Any, first: int, end: int) -> Iterator[int]:
+        return (number for number, there in self._each(client, first, end) if there)
+
+    def _each(self, client: Any, first: int, end: int) -> Iterator[tuple[int, bool]]:
+        for numbers in pages(first, end):
+            pipeline = client.pipeline(transaction=False)
+            for number in numbers:
+                pipeline.exists(self._key(number))
+            yield from zip(numbers, map(bool, pipeline.execute()), strict=True)
+
+    def _check_types(self, client: Any, numbers: Sequence[int]) -> None:
+        for number in numbers[:10]:
+            found = client.type(self._key(number))
+            if found not in (b"none", b"string"):
+                problem = f"{self.named(number)} in {self.database.where} is a {found.decode()}, not a text"
+                raise self.database.refused(problem, "Put the message there, then clear the task; or skip the batch.")
+
+    def _number(self, name: str, value: bytes | None) -> int | None:
+        try:
+            return None if value is None else int(value)
+        except ValueError:
+            problem = f"key {self.key}{name} in {self.database.where} holds {value!r:.80}, which is no number"
+            raise self.database.refused(problem, "Set it to the number of the next message.") from None
+
+    def _key(self, number: int) -> str:
+        return f"{self.key}{number}"
