@@ -1,0 +1,23 @@
+"""The pages of docs/ name files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_that_a_page_refers_to_exists(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([\w/.-]+?)(?:#[\w-]+)?\)", (ROOT / page).read_text())
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_every_file_and_room_of_the_architecture_exists() -> None:
+    named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", (ROOT / "docs/architecture.md").read_text())
+    assert len(named) > 40
+    assert [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "airflow_tx"))] == []
