@@ -19,8 +19,8 @@ from airflow_tx.sources.api import Source
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+    from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.step import Begun
     from airflow_tx.protocol.topology import TopologyRequest
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -116,10 +116,9 @@ class TransactionSpec:
     def ledger(self, store: ZooKeeperStore) -> Ledger:
         """Its ledger on a store."""
         from airflow_tx.protocol.api import SystemClock, SystemIds
-        from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+        from airflow_tx.protocol.ledger import Ledger
 
-        options = LedgerOptions(history=Settings.load().history)
-        return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), options=options)
+        return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history)
 
     def staging(self) -> StagingArea:
         """Where the output of its tasks lies between processing and commit."""

@@ -80,7 +80,7 @@ def commit_all(hosts: str, url: str, folder: str, payloads: list[Payload], ready
 
 def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) -> Passed:
     from airflow_tx.commit.commit import Commit
-    from airflow_tx.protocol.step import Granted
+    from airflow_tx.protocol.answers import Granted
 
     at: dict[str, float] = {}
     log = Log()

@@ -11,6 +11,8 @@ import random
 import sys
 from typing import Any
 
+from airflow_tx.protocol import commit, processing
+from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.batch import BeginRequest
@@ -21,7 +23,6 @@ from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord, digest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.step import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.memory import MemoryStore
 
@@ -71,7 +72,7 @@ class Pipeline:
     def _process(self, begun: Begun) -> None:
         task = TaskTry("p", -1, f"{self.tries:09}")
         self.ledger.start(begun.attempt, task)
-        self.ledger.ack(begun.attempt, task)
+        self.ledger.run(processing.ack, begun.attempt, task)
 
     def _fail(self, txid: int) -> None:
         self.failures += 1
@@ -90,12 +91,12 @@ class Pipeline:
 
     def _commit(self, txid: int) -> None:
         begun = self.open.pop(txid)
-        done: Any = self.ledger.processed(begun.attempt, rows_digest=begun.rows_digest)
+        done: Any = self.ledger.run(processing.processed, begun.attempt, rows_digest=begun.rows_digest)
         assert isinstance(done, Processed), done
-        granted = self.ledger.acquire(AcquireRequest(begun.attempt, done.epoch, begun.rows_digest))
+        granted = self.ledger.run(commit.acquire, AcquireRequest(begun.attempt, done.epoch, begun.rows_digest))
         assert isinstance(granted, Granted), granted
         token = Token(granted.generation, txid, begun.attempt.attempt, granted.epoch, granted.nonce)
-        assert self.ledger.commit(token, states=()) == Committed(txid, here=True)
+        assert self.ledger.run(commit.commit, token, states=()) == Committed(txid, here=True)
 
 
 def main() -> None:

@@ -132,7 +132,7 @@ def connected(hosts: str) -> Iterator[ZooKeeperStore]:
 def begin(spec: TransactionSpec, run_id: str) -> Payload:
     """What the task `begin` does."""
     from airflow_tx.processing.begin import ask
-    from airflow_tx.protocol.step import Begun
+    from airflow_tx.protocol.answers import Begun
 
     begun = ask(
         spec, TaskInstance(spec.begin, run_id), RunInfo(run_id, "manual", None, None, None, None, None, {}), retry=False

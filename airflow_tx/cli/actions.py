@@ -12,6 +12,7 @@ from airflow_tx.errors import ChangeRefused, ConfigError
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def skip(args: Namespace) -> None:
     with store_of(args) as store:
         restarts = _restarts(store, args)
         skips = Skips(restarts.ledger, restarts, lambda: _of_dag(args, restarts.runs.dag_id)[1])
-        path = paths_of(args).transaction(args.txid)
-        record = Reader(store).peek_if_any(TransactionRecord, path)
+        record = restarts.ledger.status(args.txid)
         if record is not None:  # else the ledger says what became of it
             skips.check(args.txid, record)
             confirm(args, _question(store, args, record))
@@ -55,7 +55,7 @@ def readmit(args: Namespace) -> None:
                 f"Process the rows of transaction {args.txid} of topology {args.topology} ({who}) as a new "
                 f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}.",
             )
-        restarts.ledger.readmit(args.txid, audit_of(args))
+        restarts.ledger.run(note_readmission, args.txid, audit_of(args))
         assert skipped is not None, "else it is refused"
         how = restarts.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"

@@ -63,10 +63,11 @@ def store_of(args: Namespace) -> Iterator[Store]:
 def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
     """The ledger of a topology on a store; None: of the one that was named."""
     from airflow_tx.protocol.api import SystemClock, SystemIds
-    from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+    from airflow_tx.protocol.ledger import Ledger
 
-    options = LedgerOptions(history=Settings.load().history)
-    return Ledger(store, paths_of(args, topology), clock=SystemClock(), ids=SystemIds(), options=options)
+    return Ledger(
+        store, paths_of(args, topology), clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
+    )
 
 
 def conn_id_of(args: Namespace) -> str:
@@ -86,7 +87,7 @@ def paths_of(args: Namespace, topology: str | None = None) -> Paths:
 
 def audit_of(args: Namespace) -> Any:
     """Who is there, and why."""
-    from airflow_tx.protocol.audit import Audit
+    from airflow_tx.protocol.step import Audit
 
     return Audit(who=getuser(), why=args.why)
 

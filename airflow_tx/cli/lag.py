@@ -36,4 +36,4 @@ def _asked(args: Namespace, store: Store, view: TopologyView) -> Asked:
     ledger = ledger_on(store, args, view.name)
     if reason := elsewhere(spec, ledger.paths, conn_id_of(args)):
         raise LagUnknown(topology=view.name, reason=reason)
-    return spec.source, ledger.standing()
+    return spec.source, ledger.position()

@@ -9,12 +9,12 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Comeback, comeback, start_yielded
 from airflow_tx.processing.begin import conf_of
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol import correction, recovery, run_slots, skip
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
 
 
@@ -71,7 +71,7 @@ class Restarts:
         """
         for txid, record, live in self._named(txids, force=force):
             yield self._replay(txid, record, live, withdraw=True)
-        self.ledger.unblock()
+        self.ledger.run(recovery.unblock)
 
     def changed(
         self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool
@@ -84,10 +84,10 @@ class Restarts:
         """
         for txid, record, live in self._named(txids, force=force):
             if live is None:
-                self.ledger.note_changed(txid, states, audit)
+                self.ledger.run(correction.note_changed, txid, states, audit)
             outcome = self._replay(txid, record, live, withdraw=True)
             yield outcome if live else replace(outcome, done=f"its rows are decided anew: {outcome.done}")
-        self.ledger.unblock()
+        self.ledger.run(recovery.unblock)
 
     def _named(self, txids: Sequence[int], *, force: bool) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
@@ -107,7 +107,7 @@ class Restarts:
             if outcome is not None:
                 yield outcome
         yield from self._start_without_transaction(view.record)
-        self.ledger.unblock()
+        self.ledger.run(recovery.unblock)
 
     def yielded(self, waiting: Sequence[str]) -> Iterator[Outcome]:
         """Start runs that had yielded, once the turn has passed on.
@@ -130,13 +130,13 @@ class Restarts:
     def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Outcome:
         done = []
         if withdraw and record.skip is not None:
-            self.ledger.withdraw_skip(txid)
+            self.ledger.run(skip.withdraw_skip, txid)
             done.append("its skip was withdrawn")
         if live is not None:
             done.append(f"its run was left alone: it is {live} (--force starts it again all the same)")
         else:
             done.append(self.runs.start(record.run_id, record.key, past_limit=True))
-            self.ledger.came_back(record.run_id)
+            self.ledger.run(run_slots.came_back, record.run_id)
         return Outcome(txid, record.run_id, ", ".join(done))
 
     def _start_without_transaction(self, record: TopologyRecord) -> Iterator[Outcome]:
@@ -151,7 +151,7 @@ class Restarts:
                 continue  # one that has not ended yet is started when the turn passes on
             if found is Comeback.START:
                 self.runs.restart(run_id)
-            self.ledger.came_back(run_id)
+            self.ledger.run(run_slots.came_back, run_id)
             if found is Comeback.START:
                 yield _came_back(run_id, entry)
             elif not is_over and run_id not in states:
@@ -160,14 +160,13 @@ class Restarts:
     def _is_over(self, entry: dict[str, Any]) -> bool:
         """Whether the transaction of a run that had yielded has ended otherwise."""
         txid = entry["txid"]
-        return txid is not None and self.ledger.store.get(self.ledger.paths.transaction(txid)) is None
+        return txid is not None and self.ledger.status(txid) is None
 
     def _open(self, txid: int) -> TransactionRecord:
-        path = self.ledger.paths.transaction(txid)
-        record = Reader(self.ledger.store).peek_if_any(TransactionRecord, path)
+        record = self.ledger.status(txid)
         if record is None:
-            self.ledger.withdraw_skip(txid)  # says what became of it
-            record = Reader(self.ledger.store).peek(TransactionRecord, path)
+            self.ledger.run(skip.withdraw_skip, txid)  # says what became of it
+            return self._open(txid)
         return record
 
     def _states(self, run_ids: Any) -> dict[str, str]:

@@ -11,12 +11,12 @@ from airflow_tx import compat
 from airflow_tx.cli.runs import Outcome, Restarts
 from airflow_tx.commit.handoff import due_skip, take_skip, undoable
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol import recovery, skip
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, TransactionRecord
+from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.skip import check_states
-from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
+from airflow_tx.protocol.step import Audit
 from airflow_tx.state.api import FencedState
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Skips:
 
         :raises SkipRefused, StateMissing: it may be in a state that cannot undo it, or that the DAG has no more.
         """
-        if self._current() != txid:
+        if self.ledger.turn().current != txid:
             return
         check_states(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
@@ -59,10 +59,10 @@ class Skips:
         :raises AlreadyFinal, UnknownTransaction: it is not open.
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         """
-        if isinstance(self.ledger.note_skip(txid, audit), AlreadySkipped):
+        if isinstance(self.ledger.run(skip.note_skip, txid, audit), AlreadySkipped):
             yield Outcome(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
             return
-        self.ledger.unblock()
+        self.ledger.run(recovery.unblock)
         try:
             outcome, done = self._take(txid)
         except TxError as error:
@@ -79,9 +79,9 @@ class Skips:
             yield from self._restarts.yielded(done.waiting)
 
     def _take(self, txid: int) -> tuple[Outcome, Committed | None]:
-        record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(txid))
+        record = self.ledger.status(txid)
         run_id = "" if record is None else record.run_id
-        if self._current() < txid:
+        if self.ledger.turn().current < txid:
             return self._later(txid, run_id), None
         try:
             answer = self._raced(txid)
@@ -114,17 +114,14 @@ class Skips:
         return take_skip(self.ledger, txid, self._states, log=log)
 
     def _first(self) -> str:
-        current = self._current()
-        record = Reader(self.ledger.store).peek_if_any(TransactionRecord, self.ledger.paths.transaction(current))
+        turn = self.ledger.turn()
+        record = turn.record
         if record is None:
-            return f"transaction {current}"
-        return f"transaction {current} (run {record.run_id}, {record.phase.value})"
+            return f"transaction {turn.current}"
+        return f"transaction {turn.current} (run {record.run_id}, {record.phase.value})"
 
     def _readmit(self, txid: int) -> str:
         return f"To get its rows back: airflow tx readmit {self.ledger.paths.topology} {txid} --why TEXT"
-
-    def _current(self) -> int:
-        return Reader(self.ledger.store).peek(Counter, self.ledger.paths.current).txid
 
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:

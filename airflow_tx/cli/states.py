@@ -6,10 +6,10 @@ from argparse import Namespace
 
 from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import RenameRefused
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.repairs import Repairs
-from airflow_tx.protocol.step import Repaired
 from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import FencedState
 

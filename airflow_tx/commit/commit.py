@@ -25,11 +25,11 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol import commit, processing
+from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord, dumps
-from airflow_tx.protocol.step import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
+from airflow_tx.protocol.records import dumps
 from airflow_tx.spec import Payload, TransactionSpec
 from airflow_tx.state.api import Grant, StateKind
 
@@ -82,7 +82,7 @@ class Commit:
             if isinstance(answer, AlreadyCommitted):
                 self._log_already()
                 # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
-                topology = Reader(self.ledger.store).peek(TopologyRecord, self.spec.paths.record)
+                topology = self.ledger.topology()
                 self._pass_on(Committed.first(topology, self.payload.txid))
                 return Completion.OVER
             self._processed = answer
@@ -141,7 +141,7 @@ class Commit:
         own, states = self.payload.transaction, self._states()
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
-            answer = self.ledger.processed(own, rows_digest=self.payload.rows_digest, expected=wanted)
+            answer = self.ledger.run(processing.processed, own, rows_digest=self.payload.rows_digest, expected=wanted)
         except IncompleteBatch:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
@@ -185,7 +185,7 @@ class Commit:
             states,
             by_phase=self.spec.phase is not None,
         )
-        return self.ledger.acquire(request)
+        return self.ledger.run(commit.acquire, request)
 
     # --- in the turn
 
@@ -208,7 +208,8 @@ class Commit:
     def _mark_final(self, grant: Grant, processed: Processed) -> Committed:
         failpoint("commit.before_mark", **self._where)
         consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
-        return self.ledger.commit(
+        return self.ledger.run(
+            commit.commit,
             grant.token,
             states=[update.state.name for update in self.updates],
             rows=max(consumed, default=None),

@@ -11,12 +11,13 @@ from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
 from airflow_tx.errors import TxError
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, TransactionRecord
+from airflow_tx.protocol.records import History
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.skip import refuse_stuck
-from airflow_tx.protocol.step import AlreadySkipped, Committed, NotYet
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, Grant, StateKind
 
@@ -32,7 +33,7 @@ def pass_on(
     :param states: all states of the topology, by name.
     :param ended: what its commit or skip gave.
     """
-    while isinstance(ended, Committed) and ended.skip and _is_turn(ledger, ended.txid + 1):
+    while isinstance(ended, Committed) and ended.skip and ledger.turn().current == ended.txid + 1:
         try:
             ended = take_skip(ledger, ended.txid + 1, states, log=log)
         except TxError as error:
@@ -44,11 +45,6 @@ def pass_on(
                 log.info("Run %s had yielded, and is started again", run_id)
         except (TxError, AirflowRuntimeError) as error:
             log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(ended.waiting), error)
-
-
-def _is_turn(ledger: Ledger, txid: int) -> bool:
-    """Whether it is the turn of a transaction still: a retry asks late."""
-    return Reader(ledger.store).peek(Counter, ledger.paths.current).txid == txid
 
 
 def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
@@ -78,10 +74,8 @@ def states_of(dag: Any) -> dict[str, FencedState]:
 
 def due_skip(ledger: Ledger) -> int | None:
     """Return the txid whose turn it is, if it is to be skipped."""
-    read = Reader(ledger.store)
-    current = read.peek(Counter, ledger.paths.current).txid
-    record = read.peek_if_any(TransactionRecord, ledger.paths.transaction(current))
-    return current if record is not None and record.skip is not None else None
+    turn = ledger.turn()
+    return turn.current if turn.record is not None and turn.record.skip is not None else None
 
 
 def undoable(states: Mapping[str, FencedState], *txids: int) -> dict[str, bool]:
@@ -101,7 +95,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
     found = undoable(states, txid)
-    answer = ledger.grant_skip(txid, found)
+    answer = ledger.run(skip.grant_skip, txid, found)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
@@ -116,6 +110,6 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     refuse_stuck(txid, [name for name, state in empty.items() if state.holds(txid)], noted=True)
     for state in states.values():
         state.pass_over(grant)
-    done = ledger.commit_skip(grant.token, states=list(states))
+    done = ledger.run(skip.commit_skip, grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
     return done

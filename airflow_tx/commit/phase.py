@@ -18,8 +18,8 @@ from airflow_tx.commit.write import take_other_output, write_update
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, fingerprint, is_ref
+from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.step import Granted, Processed
 from airflow_tx.spark.new_values import newest
 from airflow_tx.spec import PhaseSpec
 from airflow_tx.state.api import Grant, StateKind

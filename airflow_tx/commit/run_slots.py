@@ -14,15 +14,12 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Outbid
 from airflow_tx.processing.begin import conf_of
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol import run_slots
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.paths import Paths
 
 QUEUED = "queued"
 _BACKFILL = "backfill"
@@ -56,19 +53,21 @@ def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | 
     :param blocking: the txid whose run has no run slot.
     :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
+    from airflow_tx.protocol.answers import Done
     from airflow_tx.protocol.run_slots import Waiter
-    from airflow_tx.protocol.step import Done
 
     ti = context["ti"]
     with spec.store() as store:
-        holder = _run_of(store, spec.paths, blocking)
+        ledger = spec.ledger(store)
+        record = ledger.status(blocking)
+        holder = None if record is None else record.run_id
         if holder is None or compat.run_state(ti, spec.dag_id, holder) != QUEUED:
             return
         if compat.is_paused(spec.dag_id):
             log.info("Run %s waits for a run slot while DAG %s is paused: nobody makes room.", holder, spec.dag_id)
             return
         try:
-            answer = spec.ledger(store).give_way(Waiter(ti.run_id, txid, str(ti.id), blocking))
+            answer = ledger.run(run_slots.give_way, Waiter(ti.run_id, txid, str(ti.id), blocking))
         except Outbid as error:
             log.info("%s", error)
             return
@@ -146,23 +145,21 @@ def start_yielded(
     :param waiting: their run_ids.
     :param patience: seconds that one which has just yielded gets to end, since there may be no later commit.
     """
-    read = Reader(ledger.store)
-    current = read.peek(Counter, ledger.paths.current).txid
-    holder = _run_of(ledger.store, ledger.paths, current)
-    if holder is not None and runs.state(holder) == QUEUED:
+    turn = ledger.turn()
+    if turn.record is not None and runs.state(turn.record.run_id) == QUEUED:
         return
-    yielded = read.peek(TopologyRecord, ledger.paths.record).yielded
+    yielded = ledger.topology().yielded
     for run_id in waiting:
         entry = yielded.get(run_id)
-        if entry is None or entry["blocking"] >= current:
+        if entry is None or entry["blocking"] >= turn.current:
             continue
-        is_over = entry["txid"] is not None and _run_of(ledger.store, ledger.paths, entry["txid"]) is None
+        is_over = entry["txid"] is not None and ledger.status(entry["txid"]) is None
         found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
         if found is Comeback.WAIT:
             continue  # the next commit asks for it
         if found is Comeback.START:
             runs.restart(run_id)
-        ledger.came_back(run_id)
+        ledger.run(run_slots.came_back, run_id)
         if found is Comeback.START:
             yield run_id, entry
 
@@ -173,8 +170,3 @@ def _state_at_end(runs: Runs, run_id: str, patience: int) -> str | None:
             return state
         time.sleep(1)
     return runs.state(run_id)
-
-
-def _run_of(store: Store, paths: Paths, txid: int) -> str | None:
-    record = Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
-    return None if record is None else record.run_id

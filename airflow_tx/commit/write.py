@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.commit.rows import StagedRows, UpdateRows, keyed, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import ConfigError, OutputChanged
+from airflow_tx.protocol import commit
 from airflow_tx.protocol.output import output_text
 from airflow_tx.state.api import FencedState, Grant
 from airflow_tx.state.persisted import PersistedState
@@ -59,7 +60,7 @@ def take_other_output(
     for name, found in changed.items():
         if states[name].holds(grant.txid):
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
-    ledger.take_output(grant.token, {name: outputs[name] for name in changed})
+    ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
 
 
 def fits_one_write(update: Update, rows: UpdateRows) -> bool:

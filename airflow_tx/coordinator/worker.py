@@ -30,6 +30,7 @@ from airflow_tx.coordinator.plan import (
 from airflow_tx.coordinator.snapshot import Look, Looker
 from airflow_tx.errors import ConfigError, Refused, SourceError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol import recovery, run_slots
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.spec import TransactionSpec
 
@@ -188,16 +189,16 @@ class Coordination:
             elif isinstance(action, Return):
                 self._return(action)
             elif isinstance(action, CameBack):
-                self._ledger.came_back(action.run_id)
+                self._ledger.run(run_slots.came_back, action.run_id)
             else:
-                self._ledger.unblock()
+                self._ledger.run(recovery.unblock)
                 self._log.info("Transaction %s is blocked no more: a person has seen to it.", action.txid)
         except (compat.RunNotStarted, Refused) as error:
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
     def _allocate(self) -> None:
         from airflow_tx.processing.begin import allocate
-        from airflow_tx.protocol.step import Begun
+        from airflow_tx.protocol.answers import Begun
 
         try:
             answer = allocate(self.spec, self._ledger)
@@ -233,13 +234,13 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
+        from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, ReplayNoted
         from airflow_tx.protocol.recovery import ReplayRequest
-        from airflow_tx.protocol.step import AlreadyCommitted, Blocked, ReplayNoted
 
         self.memory = self.memory.tried(action.txid)
         attempt = TransactionAttempt(action.txid, action.attempt)
         request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)
-        answer = self._ledger.note_replay(request)
+        answer = self._ledger.run(recovery.note_replay, request)
         if isinstance(answer, Blocked):
             self._block(action, attempt)
         if isinstance(answer, (AlreadyCommitted, Blocked)):
@@ -271,7 +272,7 @@ class Coordination:
             self.memory = self.memory.tried(action.txid)
         self._log.info("Run %s had yielded its run slot; the way is free, and it is started again.", action.run_id)
         self._runs.restart(action.run_id)
-        self._ledger.came_back(action.run_id)
+        self._ledger.run(run_slots.came_back, action.run_id)
 
     def _did(self) -> None:
         self._done += 1

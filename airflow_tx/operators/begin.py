@@ -19,7 +19,7 @@ from airflow_tx.spec import HasTransaction, Payload, TransactionSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.protocol.step import Begun, WindowFull
+    from airflow_tx.protocol.answers import Begun, WindowFull
 
 
 class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
@@ -55,7 +55,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
         :raises AirflowFailException: the ledger refuses, and would again.
         """
         from airflow_tx.processing.begin import ask
-        from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
+        from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 
         spec, ti = self.transaction, context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)

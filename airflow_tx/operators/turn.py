@@ -25,6 +25,7 @@ from airflow_tx.errors import (
     StateUnavailable,
 )
 from airflow_tx.processing.task import failure_reason
+from airflow_tx.protocol import commit
 from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def commit_failed(context: Context) -> None:
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     try:
         with spec.store() as store:
-            spec.ledger(store).commit_failed(attempt, known.epoch if known else None, failure_reason(context))
+            spec.ledger(store).run(
+                commit.commit_failed, attempt, known.epoch if known else None, failure_reason(context)
+            )
     except Refused as error:
         log.info("%s", error)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposed
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, dumps
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.sources.lag import Lag, LagUnknown, lags
 from airflow_tx.spec import TransactionSpec
@@ -200,7 +200,7 @@ def emit_lag(spec: TransactionSpec, ledger: Ledger, log: Any) -> None:
     if spec.source.per_run or not compat.sends_metrics():
         return
     try:
-        sources = {spec.topology: (spec.source, ledger.standing())}
+        sources = {spec.topology: (spec.source, ledger.position())}
         found: Lag | LagUnknown = lags(sources, seconds=LAG_PATIENCE)[spec.topology]
     except TxError as error:
         found = LagUnknown(topology=spec.topology, reason=str(error))

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol import processing
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import Payload, TransactionSpec, begins, put_back, spec_of
@@ -106,7 +107,7 @@ class Processing:
         """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
         if not self.anchored or self.started:
             return
-        from airflow_tx.protocol.step import AlreadyCommitted
+        from airflow_tx.protocol.answers import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
             answer = ledger.start(self.attempt, self._try, is_current=lambda: compat.is_current(self.task.task_try))
@@ -129,7 +130,7 @@ class Processing:
             return
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         with self._final_refusals(), self._connected() as ledger:
-            ledger.ack(self.attempt, self._try, rows=consumed_rows, outputs=outputs)
+            ledger.run(processing.ack, self.attempt, self._try, rows=consumed_rows, outputs=outputs)
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
@@ -140,7 +141,7 @@ class Processing:
         """
         if self.anchored:
             with self._connected() as ledger:
-                ledger.fail(self.attempt, self._try, reason)
+                ledger.run(processing.fail, self.attempt, self._try, reason)
 
     @property
     def _try(self) -> LedgerTry:

@@ -7,6 +7,17 @@ from dataclasses import dataclass, replace
 
 from airflow_tx.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.protocol import garbage
+from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
+    Begun,
+    NeedBatch,
+    NeedCurrent,
+    NeedRows,
+    NeedRunState,
+    NeedTopology,
+    NoData,
+    WindowFull,
+)
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
@@ -29,32 +40,23 @@ from airflow_tx.protocol.records import (
 )
 from airflow_tx.protocol.replay import replay
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    Begun,
-    Decision,
-    NeedBatch,
-    NeedRows,
-    NeedTopology,
-    NoData,
-    Result,
-    Stamp,
-    WindowFull,
-    is_committed,
-)
+from airflow_tx.protocol.step import Decision, Stamp, is_committed
 from airflow_tx.protocol.topology import check_claim, is_current
+
+BeginAnswer = (
+    Begun | NoData | WindowFull | AlreadyCommitted | NeedTopology | NeedBatch | NeedRows | NeedRunState | NeedCurrent
+)
 
 
 def begin(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     request: BeginRequest,
     proposal: Proposal | None,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
-) -> Decision | Result:
+) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
     :param current: per try found in the ledger, whether the asking one was its task's current one after that.
@@ -62,10 +64,10 @@ def begin(
     """
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
-        return NeedTopology()
+        return Decision(NeedTopology())
     check_claim(topology, paths, request.topology)
     if not is_current(topology, request.topology):
-        return NeedTopology()
+        return Decision(NeedTopology())
     if request.key is None:
         return _allocate(read, stamp, paths, topology, request, proposal, None)
     binding = read.find(Binding, paths.run(request.key))
@@ -85,9 +87,9 @@ def _final(
     request: BeginRequest,
     proposal: Proposal | None,
     txid: int,
-) -> Decision | Result:
+) -> Decision[BeginAnswer]:
     if is_committed(read, paths, txid):
-        return AlreadyCommitted(txid)
+        return Decision(AlreadyCommitted(txid))
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is None:
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
@@ -122,12 +124,12 @@ def _allocate(
     request: BeginRequest,
     proposal: Proposal | None,
     readmission: _Readmission | None,
-) -> Decision | Result:
+) -> Decision[BeginAnswer]:
     current = read.peek(Counter, paths.current)
     state = RotatingTransactionalState(read, paths)
     txid = state.last_txid + 1
     if not txid < current.txid + request.topology.max_pending:
-        return WindowFull(current.txid, state.last_txid, request.topology.max_pending)
+        return Decision(WindowFull(current.txid, state.last_txid, request.topology.max_pending))
     last = state.get_last_state()
     position = None if last is None else last.position
     base = digest(position)
@@ -138,13 +140,13 @@ def _allocate(
         if rows is not None:
             rows = decided_anew(TransactionAttempt(txid, 1), rows, proposal)
             if isinstance(rows, NeedRows):
-                return rows
+                return Decision(rows)
         after = unmoved(position, rows, partitioned=partitioned)
     else:
         if proposal is None or not proposal.answers(txid, place.digest):
-            return NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest)
+            return Decision(NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest))
         if proposal.batch is None:
-            return NoData(txid)
+            return Decision(NoData(txid))
         rows, after, size, begins = Proposed(*proposal.batch)
         if request.topology.source_kind == "transactional":
             begins = None  # its replays have the same rows
@@ -192,7 +194,7 @@ def _allocate(
         size=size,
         lost=tuple(record.lost),
     )
-    return Decision(writes, result, paths.transaction(txid))
+    return Decision(result, writes, paths.transaction(txid))
 
 
 def _unused_key(read: Reader, paths: Paths, txid: int) -> str:

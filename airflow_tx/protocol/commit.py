@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_tx.errors import (
@@ -11,7 +11,7 @@ from airflow_tx.errors import (
     StaleBatch,
     StateMissing,
 )
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Done, Granted, NotYet, Restarted, ToBeSkipped
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.end import check_names, check_token, ended, history_of
 from airflow_tx.protocol.output import same_output
@@ -25,23 +25,9 @@ from airflow_tx.protocol.records import (
     TopologyRecord,
     TransactionRecord,
     digest,
-    encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    Committed,
-    Decision,
-    Done,
-    Granted,
-    NotYet,
-    Restarted,
-    Result,
-    Stamp,
-    ToBeSkipped,
-    is_another,
-    is_committed,
-)
+from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
 
 @dataclass(frozen=True)
@@ -63,17 +49,18 @@ class AcquireRequest:
     by_phase: bool = False
 
 
-def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest, nonce: str) -> Decision | Result:
+def acquire(
+    read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
+) -> Decision[Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted]:
     """Take the turn to commit, outranking whoever held it for this transaction.
 
-    :param nonce: random, of this grant alone.
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
         as it is.
     """
     attempt = request.attempt
     record = newest(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
-        return record
+        return Decision(record)
     if record.phase is Phase.FAILED and record.skip is None:
         raise FailedTransaction(
             txid=attempt.txid,
@@ -82,11 +69,11 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         )
     current = read.get(Counter, paths.current)
     if current.txid != attempt.txid:
-        return NotYet(current.txid)
+        return Decision(NotYet(current.txid))
     if record.skip is not None:
-        return ToBeSkipped(attempt.txid)
+        return Decision(ToBeSkipped(attempt.txid))
     if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
-        return Restarted()
+        return Decision(Restarted())
     _check_rows(record, request)
     lost = set(record.fenced) - set(request.states)
     if lost:
@@ -112,7 +99,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         record,
         phase=Phase.COMMITTING,
         epoch=epoch,
-        nonce=nonce,
+        nonce=stamp.op,
         granted=True,
         # What an earlier grant may have begun to write stays, until it is proved that it has not.
         outputs={**request.outputs, **record.outputs},
@@ -123,11 +110,7 @@ def acquire(read: Reader, stamp: Stamp, *, paths: Paths, request: AcquireRequest
         op=stamp.op,
     )
     result = replace(Granted.of(topology, taken, stamp, before), changed=changed)
-    return Decision(
-        (Put(paths.transaction(attempt.txid), encode(taken)),),
-        result,
-        paths.transaction(attempt.txid),
-    )
+    return put(paths.transaction(attempt.txid), taken, result)
 
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
@@ -144,9 +127,7 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
         )
 
 
-def take_output(
-    read: Reader, stamp: Stamp, *, paths: Paths, token: Token, outputs: Mapping[str, str]
-) -> Decision | Result:
+def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]) -> Decision[Done]:
     """Note another output than an earlier grant was about to write.
 
     It is proved by then that the states hold nothing of the transaction: their fences are at this token, so no earlier
@@ -157,12 +138,12 @@ def take_output(
     path = paths.transaction(token.txid)
     record = check_token(read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token)
     noted = replace(record, outputs={**record.outputs, **outputs}, op=stamp.op)
-    return Decision((Put(path, encode(noted)),), Done(), path)
+    return put(path, noted, Done())
 
 
 def commit_failed(
-    read: Reader, stamp: Stamp, *, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
-) -> Decision | Result:
+    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
+) -> Decision[Done]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
 
     Of one grant the first failure is noted: those of other tasks of its phase follow from it.
@@ -172,48 +153,40 @@ def commit_failed(
     """
     record = newest(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
-        return Done()
+        return Decision(Done())
     granted = record.phase is Phase.COMMITTING
     if epoch != record.epoch and (granted or epoch is not None):
-        return Done()  # a newer grant, or a task that works again, has replaced it
+        return Decision(Done())  # a newer grant, or a task that works again, has replaced it
     if granted and record.error is not None:
-        return Done()
+        return Decision(Done())
     failed = replace(record, failures=record.failures + 1, error=reason[:500], op=stamp.op)
     path = paths.transaction(attempt.txid)
-    return Decision((Put(path, encode(failed)),), Done(), path)
+    return put(path, failed, Done())
 
 
-@dataclass(frozen=True)
-class CommitRequest:
-    """What a committer says when everything is written.
+def commit(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    token: Token,
+    *,
+    states: Collection[str],
+    rows: int | None = None,
+    ack_val: int = 0,
+) -> Decision[Committed]:
+    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
     :param states: names of the states whose fence its grant has raised.
     :param rows: rows of the batch, if counted.
-    :param history: how many final transactions are remembered.
-    """
-
-    token: Token
-    states: tuple[str, ...]
-    rows: int | None
-    ack_val: int
-    history: int
-
-
-def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) -> Decision | Result:
-    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
-
     :raises Outranked: the token is not the one the ledger holds.
     """
-    token = request.token
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None and is_committed(read, paths, txid) and not is_another(read, paths, txid, token.birth):
-        return Committed(txid, here=False)
+        return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
-    told = replace(
-        history_of(record, stamp, txid, Outcome.COMMITTED), rows=request.rows, ack_val=f"{request.ack_val:016x}"
-    )
+    told = replace(history_of(record, stamp, txid, Outcome.COMMITTED), rows=rows, ack_val=f"{ack_val:016x}")
     writes = ended(
         read,
         stamp,
@@ -221,7 +194,6 @@ def commit(read: Reader, stamp: Stamp, *, paths: Paths, request: CommitRequest) 
         topology=topology,
         record=record,
         history=told,
-        states=request.states,
-        limit=request.history,
+        states=states,
     )
-    return Decision(writes, Committed.first(topology, txid), paths.history(txid))
+    return Decision(Committed.first(topology, txid), writes, paths.history(txid))

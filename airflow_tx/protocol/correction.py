@@ -11,20 +11,19 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import ChangeRefused
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.answers import AlreadySkipped, Done, NeedRows
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import Proposal
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Phase, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import Phase, TransactionRecord, digest
 from airflow_tx.protocol.skip import opened
-from airflow_tx.protocol.step import AlreadySkipped, Decision, Done, NeedRows, Result, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 
 def note_changed(
-    read: Reader, stamp: Stamp, *, paths: Paths, txid: int, states: Mapping[str, bool], audit: Audit
-) -> Decision | Result:
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool], audit: Audit
+) -> Decision[Done | AlreadySkipped]:
     """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
 
     :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
@@ -33,9 +32,9 @@ def note_changed(
     """
     record = opened(read, paths, txid)
     if record is None:
-        return AlreadySkipped(txid)
+        return Decision(AlreadySkipped(txid))
     if record.to_change is not None:
-        return Done()
+        return Decision(Done())
     held = sorted(name for name in record.fenced if not states.get(name, False))
     if held:
         raise ChangeRefused(
@@ -54,7 +53,7 @@ def note_changed(
         error=f"its rows are to be decided anew ({audit.who}: {audit.why})",
         op=stamp.op,
     )
-    return Decision((Put(paths.transaction(txid), encode(after)),), Done(), paths.transaction(txid))
+    return put(paths.transaction(txid), after, Done())
 
 
 def decided_anew(attempt: TransactionAttempt, rows: Any, proposal: Proposal | None) -> Any | NeedRows:

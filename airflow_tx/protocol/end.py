@@ -79,19 +79,16 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
 def ended(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     topology: TopologyRecord,
     record: TransactionRecord,
     history: History,
     states: Collection[str],
-    limit: int,
 ) -> tuple[Write, ...]:
     """Make a transaction final and pass the turn on.
 
     :param record: of the transaction.
     :param states: names of the states whose fence its grant has raised.
-    :param limit: how many final transactions are remembered.
     """
     txid = history.txid
     read.get(Counter, paths.current)
@@ -119,12 +116,10 @@ def ended(
         Delete(paths.transaction(txid)),
         *(gone or ()),
         *rotating.cleanup_before(txid),
-        *_forgotten_history(read, paths, txid, limit),
+        *_forgotten_history(read, paths, txid - stamp.history),
     )
 
 
-def _forgotten_history(read: Reader, paths: Paths, txid: int, limit: int) -> list[Write]:
-    """Each end removes the one entry that the end before it had kept, so one look is enough."""
-    if txid > limit and read.exists(paths.history(txid - limit)):
-        return [Delete(paths.history(txid - limit))]
-    return []
+def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
+    """Each end removes the one entry that the end before it had kept, so no other is to be found."""
+    return [Delete(paths.history(txid))] if txid > 0 and read.exists(paths.history(txid), old=True) else []

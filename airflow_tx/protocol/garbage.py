@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_tx.errors import OutcomeUnknown, RequirementFailed
+from airflow_tx.protocol.answers import Done
 from airflow_tx.protocol.api import Delete, Put, Store, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, encode
-from airflow_tx.protocol.step import Decision, Done, Result, Stamp
+from airflow_tx.protocol.step import Decision, Stamp, put
 
 PORTION = 500
 """Deletions in one multi."""
@@ -72,11 +73,11 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     return True
 
 
-def forget(read: Reader, stamp: Stamp, *, paths: Paths, folders: Sequence[str]) -> Decision | Result:
+def forget(read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]) -> Decision[Done]:
     """Note that folders are removed."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]
     if rest == topology.garbage:
-        return Done()
+        return Decision(Done())
     after = replace(topology, garbage=rest, op=stamp.op)
-    return Decision((Put(paths.record, encode(after)),), Done(), paths.record)
+    return put(paths.record, after, Done())

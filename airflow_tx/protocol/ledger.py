@@ -1,62 +1,51 @@
-"""The ledger: every step of the protocol as a method of one object. Source: protocol.md §2."""
+"""The ledger of one topology: runs the steps on a store, one multi each, and reads it. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from airflow_tx.errors import StoreError, TooMuchContention, UnreadableRecord
-from airflow_tx.protocol import begin as beginning
-from airflow_tx.protocol import commit as committing
-from airflow_tx.protocol import correction, end, garbage, loss, processing, recovery, run_slots, skip
-from airflow_tx.protocol import topology as opening
-from airflow_tx.protocol.api import Clock, Ids, Store
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.audit import Audit
-from airflow_tx.protocol.batch import BeginRequest, Loss, Proposal
-from airflow_tx.protocol.commit import AcquireRequest, CommitRequest
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import Instance, TaskTry
-from airflow_tx.protocol.reader import PRESENT, Reader
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.runner import StepRunner
-from airflow_tx.protocol.step import (
+from airflow_tx.errors import (
+    OutcomeUnknown,
+    Refused,
+    RequirementFailed,
+    StoreError,
+    StoreUnavailable,
+    TooMuchContention,
+    UnreadableRecord,
+)
+from airflow_tx.protocol import end, garbage, loss, processing, topology
+from airflow_tx.protocol.answers import (
     AlreadyCommitted,
-    AlreadySkipped,
     Begun,
-    Bidding,
-    Blocked,
     Committed,
-    Decision,
-    Done,
-    Granted,
     NeedBatch,
     NeedCurrent,
     NeedRows,
     NeedRunState,
     NeedTopology,
     NoData,
-    NotNeeded,
-    NotYet,
-    Processed,
+    Question,
     Repaired,
-    ReplayNoted,
-    Restarted,
-    Result,
-    SkipGranted,
     Started,
-    ToBeSkipped,
     WindowFull,
 )
+from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
+from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.batch import BeginRequest, Loss, Proposal
+from airflow_tx.protocol.begin import begin
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import TaskTry
+from airflow_tx.protocol.reader import Memory, Reader
+from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 from airflow_tx.protocol.topology import TopologyRequest
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PASSES = 100
@@ -73,29 +62,73 @@ IsCurrent = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class LedgerOptions:
-    """:param history: how many final transactions are remembered."""
+class Turn:
+    """Whose turn it is to commit.
 
-    history: int = 1000
-
-
-class Ledger(StepRunner):
-    """The transactions of one topology, as one process sees them.
-
-    Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait.
+    :param current: the txid.
+    :param record: of that transaction; None: it has not begun yet.
     """
 
-    def __init__(
+    current: int
+    record: TransactionRecord | None
+
+
+class Ledger:
+    """The transactions of one topology, as one process sees them.
+
+    Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. It remembers the
+    records that it wrote itself, so that its next step need not read them again; such a memory is only ever used for a
+    multi that checks it.
+
+    :param history: how many final transactions are remembered.
+    """
+
+    def __init__(self, store: Store, paths: Paths, *, clock: Clock, ids: Ids, history: int = 1000) -> None:
+        self.store = store
+        self.paths = paths
+        self.clock = clock
+        self.ids = ids
+        self.history = history
+        self._known = Memory()
+
+    # --- steps
+
+    def run(
         self,
-        store: Store,
-        paths: Paths,
-        *,
-        clock: Clock,
-        ids: Ids,
-        options: LedgerOptions | None = None,
-    ) -> None:
-        super().__init__(store, paths, clock=clock, ids=ids)
-        self.options = options or LedgerOptions()
+        step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run one step: its result, once its multi is done, or its answer, once it is certain.
+
+        :raises Refused, UnreadableRecord: what the step raises, decided on what everybody has written until now.
+        :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
+        """
+        synced = False
+        for number in range(PASSES):
+            read = Reader(self.store, self._known, hasty=number == 0)
+            stamp = self._stamp()
+            try:
+                decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths, *args, **kwargs)
+            except (Refused, UnreadableRecord) as error:
+                decided = error
+            if isinstance(decided, Decision) and decided.writes:
+                if self._send(read, decided, stamp):
+                    return self._swept(decided.result)
+            elif isinstance(decided, Decision) and isinstance(decided.result, Question):
+                # The multi that follows the answer checks what led to the question.
+                self._known = read.seen
+                return decided.result
+            elif synced and not read.guessed and self._confirmed(read):
+                if isinstance(decided, Decision):
+                    return self._swept(decided.result)
+                raise decided
+            else:
+                # What writes nothing is decided on what everybody has written until now, never on a memory.
+                self.store.sync()
+                synced = True
+            self._known.clear()
+        raise TooMuchContention(step=step.__name__, subject=self.paths.topology, times=PASSES)
 
     def begin(
         self,
@@ -106,23 +139,14 @@ class Ledger(StepRunner):
         decide_again: DecideAgain = lambda attempt, rows: rows,
         is_current: IsCurrent = lambda: True,
     ) -> Begun | NoData | WindowFull | AlreadyCommitted:
-        """Step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
+        """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
-        :raises Refused: see `beginning.begin`.
+        :raises Refused: nothing has changed.
         """
         proposal: Proposal | None = None
-        states: dict[str, str | None] = {}
-        current: dict[str, bool] = {}
+        states, current = dict[str, str | None](), dict[str, bool]()
         for _ in range(PASSES):
-            step = partial(
-                beginning.begin,
-                paths=self.paths,
-                request=request,
-                proposal=proposal,
-                run_states=states,
-                current=current,
-            )
-            result = self.run(step)
+            result = self.run(begin, request, proposal, states, current)
             if isinstance(result, NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
@@ -135,242 +159,157 @@ class Ledger(StepRunner):
             elif isinstance(result, NeedCurrent):
                 current[result.found] = is_current()
             else:
-                if isinstance(result, Begun):
-                    self.sweep()
-                return cast("Begun | NoData | WindowFull | AlreadyCommitted", result)
+                return result
         raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)
 
+    def open(self, request: TopologyRequest) -> None:
+        """Make the ledger of this topology, or bring it up to date with the DAG.
+
+        :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: it stays as it was.
+        """
+        self.store.ensure(self.paths.root)
+        self.run(topology.open_topology, request)
+
+    def start(
+        self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True
+    ) -> Started | AlreadyCommitted:
+        """Run the step `start`, asking Airflow where another try has started before.
+
+        :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
+        """
+        current = dict[str, bool]()
+        for _ in range(PASSES):
+            result = self.run(processing.start, attempt, task, current)
+            if not isinstance(result, NeedCurrent):
+                return result
+            current[result.found] = is_current()
+        raise TooMuchContention(step="start", subject=task.task, times=PASSES)
+
+    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
+        """Note that these rows are lost. If it fails midway, the rest can be accepted again.
+
+        :return: the last of as many repairs as it takes.
+        :raises LossRefused: nothing is lost.
+        """
+        first, *rest = (losses[start : start + loss.PORTION] for start in range(0, len(losses) or 1, loss.PORTION))
+        done = self.run(loss.accept_loss, first, audit)
+        for portion in rest:
+            done = self.run(loss.accept_loss, portion, audit)
+        return done
+
+    def sweep(self) -> None:
+        """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
+        try:
+            # Known by now: the step has read it.
+            record = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)
+            if record is None or not record.garbage:
+                return
+            for each in record.garbage:
+                garbage.remove(self.store, f"{self.paths.base}/{each}")
+            self.run(garbage.forget, record.garbage)
+        except StoreError as error:
+            log.info("Old records of %s are left to the next transaction: %s", self.paths.topology, error)
+
+    # --- reading
+
+    def turn(self) -> Turn:
+        """Read whose turn it is to commit."""
+        current = Reader(self.store).peek(Counter, self.paths.current).txid
+        return Turn(current, self.status(current))
+
+    def status(self, txid: int) -> TransactionRecord | None:
+        """Read the record of an open transaction; None: it is final, or has not begun."""
+        return Reader(self.store).peek_if_any(TransactionRecord, self.paths.transaction(txid))
+
+    def topology(self) -> TopologyRecord:
+        """Read what holds for all transactions."""
+        return Reader(self.store).peek(TopologyRecord, self.paths.record)
+
     def pace(self) -> list[list[float]]:
-        """Of the last committed transactions, how many rows each had and how many seconds it was in process."""
+        """Read how many rows each of the last committed transactions had, and how many seconds it was in process."""
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
         return [] if record is None else record.pace
 
-    def standing(self) -> Any:
-        """Where the source stands after the last final transaction; what this process has just read is not read again.
+    def position(self) -> Any:
+        """Read where the source stands after the last final transaction; what was just read is not read again.
 
         :raises UnreadableRecord: naming the record.
         """
         return self._seen(loss.standing)
 
     def deciding_from(self) -> list[Any]:
-        """Every place from which rows will still be decided; see `accepting.deciding_from`."""
+        """Read every position from which rows will still be decided, as everybody has written it until now."""
         self.store.sync()
         self._known.clear()
         return self._seen(loss.deciding_from)
 
-    def _seen(self, look: Callable[[Reader, Paths], T]) -> T:
+    def holds(self, token: Token) -> bool:
+        """Ask whether `token` is still the grant that the ledger knows: an outranked committer, or a broken ledger?"""
+        self.store.sync()
+        return end.holds(self.status(token.txid), self.topology(), token)
+
+    def remember(self, read: Reader) -> None:
+        """Keep what a caller has just read, so that the next step need not; its multi checks it."""
+        self._known.nodes.update({path: node for path, node in read.seen.nodes.items() if node is not None})
+
+    def _seen(self, question: Callable[[Reader, Paths], T]) -> T:
         for _ in range(LOOKS):
             try:
-                return look(Reader(self.store, self._known), self.paths)
+                return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:
                 self._known.clear()  # the turn moves on, and takes away what lies behind it
-        return look(Reader(self.store), self.paths)
+        return question(Reader(self.store), self.paths)
 
-    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
-        """Rows that the source lost; see `accepting.accept_loss`. If it fails midway, the rest can be accepted again.
+    # --- one pass
 
-        :return: the last of as many repairs as it takes.
-        """
-        for start in range(0, max(len(losses), 1), loss.PORTION):
-            portion = tuple(losses[start : start + loss.PORTION])
-            done = self.run(partial(loss.accept_loss, paths=self.paths, losses=portion, audit=audit))
-        return cast(Repaired, done)
+    def _stamp(self) -> Stamp:
+        now = self.clock.now().isoformat(timespec="milliseconds")
+        return Stamp(now, self.ids.nonce(), self.ids.message_id(), self.history)
 
-    def open(self, request: TopologyRequest) -> None:
-        """Make the ledger of this topology, or bring it up to date with the DAG.
-
-        :raises Refused: see `opening.open_topology`.
-        """
-        self.store.ensure(self.paths.root)
-        self.run(
-            partial(
-                opening.open_topology,
-                paths=self.paths,
-                request=request,
-                incarnation=self.ids.nonce(),
-            )
-        )
-
-    def start(
-        self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True
-    ) -> Started | AlreadyCommitted:
-        """Step `start`, asking Airflow where another try has started before; see `processing.start`."""
-        emitted, current = self.ids.message_id(), dict[str, bool]()
-        for _ in range(PASSES):
-            step = partial(
-                processing.start, paths=self.paths, attempt=attempt, task=task, emitted=emitted, current=current
-            )
-            result = self.run(step)
-            if not isinstance(result, NeedCurrent):
-                return cast("Started | AlreadyCommitted", result)
-            current[result.found] = is_current()
-        raise TooMuchContention(step="start", subject=task.task, times=PASSES)
-
-    def ack(
-        self,
-        attempt: TransactionAttempt,
-        task: TaskTry,
-        *,
-        rows: int | None = None,
-        outputs: Collection[Any] = (),
-    ) -> Done:
-        """Step `ack`; see `processing.ack`."""
-        step = partial(
-            processing.ack,
-            paths=self.paths,
-            attempt=attempt,
-            task=task,
-            rows=rows,
-            outputs=list(outputs),
-        )
-        return cast(Done, self.run(step))
-
-    def fail(self, attempt: TransactionAttempt, task: TaskTry, reason: str) -> Done:
-        """Step `fail`; see `processing.fail`."""
-        return cast(
-            Done,
-            self.run(
-                partial(
-                    processing.fail,
-                    paths=self.paths,
-                    attempt=attempt,
-                    task=task,
-                    reason=reason,
-                )
-            ),
-        )
-
-    def processed(
-        self,
-        attempt: TransactionAttempt,
-        *,
-        rows_digest: str,
-        expected: Collection[Instance] | None = None,
-    ) -> Processed | AlreadyCommitted:
-        """Step `processed`; see `processing.processed`."""
-        step = partial(
-            processing.processed,
-            paths=self.paths,
-            attempt=attempt,
-            rows_digest=rows_digest,
-            expected=expected,
-        )
-        return cast("Processed | AlreadyCommitted", self.run(step))
-
-    def acquire(self, request: AcquireRequest) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
-        """Step `acquire`; see `committing.acquire`."""
-        step = partial(
-            committing.acquire,
-            paths=self.paths,
-            request=request,
-            nonce=self.ids.nonce(),
-        )
-        return cast("Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted", self.run(step))
-
-    def commit_failed(self, attempt: TransactionAttempt, epoch: int | None, reason: str) -> Done:
-        """A commit that nobody tries again by itself; see `committing.commit_failed`."""
-        step = partial(committing.commit_failed, paths=self.paths, attempt=attempt, epoch=epoch, reason=reason)
-        return cast(Done, self.run(step))
-
-    def take_output(self, token: Token, outputs: Mapping[str, str]) -> Done:
-        """See `committing.take_output`."""
-        return cast(Done, self.run(partial(committing.take_output, paths=self.paths, token=token, outputs=outputs)))
-
-    def commit(
-        self,
-        token: Token,
-        *,
-        states: Collection[str],
-        rows: int | None = None,
-        ack_val: int = 0,
-    ) -> Committed:
-        """Step `commit`; see `committing.commit`."""
-        request = CommitRequest(token, tuple(states), rows, ack_val, self.options.history)
-        # The history of so many commits ago is there: assume so, and read only if the multi says otherwise.
-        if token.txid > self.options.history:
-            self._known.nodes.setdefault(self.paths.history(token.txid - self.options.history), PRESENT)
-        return self._ended(partial(committing.commit, paths=self.paths, request=request))
-
-    def note_skip(self, txid: int, audit: Audit) -> Done | AlreadySkipped:
-        """Step `skip`; see `skipping.note_skip`."""
-        return cast("Done | AlreadySkipped", self.run(partial(skip.note_skip, **self._of(txid), audit=audit)))
-
-    def withdraw_skip(self, txid: int) -> Done:
-        """Step `replay` of a person; see `skipping.withdraw_skip`."""
-        return cast(Done, self.run(partial(skip.withdraw_skip, **self._of(txid))))
-
-    def note_changed(self, txid: int, states: Mapping[str, bool], audit: Audit) -> Done | AlreadySkipped:
-        """The corrected file; see `changing.note_changed`."""
-        step = partial(correction.note_changed, **self._of(txid), states=states, audit=audit)
-        return cast("Done | AlreadySkipped", self.run(step))
-
-    def grant_skip(self, txid: int, states: Mapping[str, bool]) -> SkipGranted | NotYet | AlreadySkipped:
-        """The grant of a skip; see `skipping.grant_skip`."""
-        step = partial(skip.grant_skip, **self._of(txid), states=states, nonce=self.ids.nonce())
-        return cast("SkipGranted | NotYet | AlreadySkipped", self.run(step))
-
-    def commit_skip(self, token: Token, *, states: Collection[str]) -> Committed:
-        """The end of a skip; see `skipping.commit_skip`."""
-        step = partial(
-            skip.commit_skip,
-            paths=self.paths,
-            token=token,
-            states=tuple(states),
-            history=self.options.history,
-        )
-        return self._ended(step)
-
-    def readmit(self, txid: int, audit: Audit) -> Done:
-        """Step `readmit`; see `skipping.readmit`."""
-        return cast(Done, self.run(partial(skip.readmit, **self._of(txid), audit=audit)))
-
-    def bid(self, waiter: Waiter, *, overdue: str = "") -> Bidding | NotNeeded:
-        """First half of `yield`; see `yielding.bid`."""
-        step = partial(run_slots.bid, paths=self.paths, waiter=waiter, overdue=overdue)
-        return cast("Bidding | NotNeeded", self.run(step))
-
-    def give_way(self, waiter: Waiter) -> Done | NotNeeded:
-        """Second half of `yield`; see `yielding.give_way`."""
-        return cast("Done | NotNeeded", self.run(partial(run_slots.give_way, paths=self.paths, waiter=waiter)))
-
-    def came_back(self, run_id: str) -> Done:
-        """The end of a `yield`; see `yielding.came_back`."""
-        return cast(Done, self.run(partial(run_slots.came_back, paths=self.paths, run_id=run_id)))
-
-    def note_replay(self, request: ReplayRequest) -> ReplayNoted | Blocked | AlreadyCommitted:
-        """An automatic replay; see `recovering.note_replay`."""
-        step = partial(recovery.note_replay, paths=self.paths, request=request)
-        return cast("ReplayNoted | Blocked | AlreadyCommitted", self.run(step))
-
-    def unblock(self) -> Done:
-        """See `recovering.unblock`."""
-        return cast(Done, self.run(partial(recovery.unblock, paths=self.paths)))
-
-    def _ended(self, step: partial[Decision | Result]) -> Committed:
-        ended = cast(Committed, self.run(step))
-        if ended.here:
-            self.sweep()
-        return ended
-
-    def sweep(self) -> None:
-        """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
+    def _confirmed(self, read: Reader) -> bool:
+        """Whether all that was read held at one moment: an answer must not come from records of different times."""
+        requirements = read.requirements(frozenset())
         try:
-            # Known by now: the step has read it.
-            topology = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)
-            if topology is None or not topology.garbage:
-                return
-            for each in topology.garbage:
-                garbage.remove(self.store, f"{self.paths.base}/{each}")
-            self.run(partial(garbage.forget, paths=self.paths, folders=topology.garbage))
-        except StoreError as error:
-            log.info("Old records of %s are left to the next transaction: %s", self.paths.topology, error)
+            if requirements:
+                self.store.multi(requirements, ())
+        except (RequirementFailed, OutcomeUnknown):
+            return False
+        return True
 
-    def _of(self, txid: int) -> dict[str, Any]:
-        return {"paths": self.paths, "txid": txid}
+    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp) -> bool:
+        created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
+        try:
+            self.store.multi(read.requirements(created), decision.writes)
+        except RequirementFailed:
+            return False
+        except OutcomeUnknown as unknown:
+            self._known.clear()
+            try:
+                self.store.sync()
+                found = self.store.get(decision.proof)
+            except StoreUnavailable:
+                # Not that one: it says that nothing was written.
+                raise unknown from None
+            return found is not None and f'"op":"{stamp.op}"'.encode() in found.data
+        self._known = _after(self._known, read, decision)
+        return True
 
-    def holds(self, token: Token) -> bool:
-        """Whether `token` is still the grant that the ledger knows: an outranked committer, or a broken ledger?"""
-        self.store.sync()
-        read = Reader(self.store)
-        record = read.peek_if_any(TransactionRecord, self.paths.transaction(token.txid))
-        return end.holds(record, read.peek(TopologyRecord, self.paths.record), token)
+    def _swept(self, answer: T) -> T:
+        if isinstance(answer, (Begun, Committed)):
+            self.sweep()
+        return answer
+
+
+def _after(before: Memory, read: Reader, decision: Decision[object]) -> Memory:
+    """What the process knows once its multi is done: what it read, with its own writes applied."""
+    seen = {path: node for path, node in read.seen.nodes.items() if node is not None}
+    known = Memory({**before.nodes, **seen}, {**before.children, **read.seen.children})
+    for write in decision.writes:
+        node = known.nodes.pop(write.path, None)
+        known.children.pop(write.path, None)
+        known.children.pop(write.path.rpartition("/")[0], None)
+        if isinstance(write, Create):
+            known.nodes[write.path] = Node(write.data, 0)
+        elif isinstance(write, Put) and node is not None:
+            known.nodes[write.path] = Node(write.data, node.version + 1)
+    return known

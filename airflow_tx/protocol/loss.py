@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_tx.errors import LossRefused
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Decision, Repaired, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 ACCEPT_LOSS = "accept-loss"
 PORTION = 500
@@ -158,7 +158,7 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     return [going_on_at(read, paths, topology, position).position for position in positions if position is not None]
 
 
-def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision:
+def accept_loss(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision[Repaired]:
     """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
 
     :raises LossRefused: nothing is lost.
@@ -169,9 +169,8 @@ def accept_loss(read: Reader, stamp: Stamp, *, paths: Paths, losses: Sequence[Lo
         raise LossRefused(topology=paths.topology)
     told = "lost, and in no batch: " + "; ".join(shortened([loss.description for loss in losses]))
     listed = tuple(_written(loss) for loss in losses)
-    noted = note(read, stamp, paths, audit, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
+    noted = audit.repair(read, stamp, paths, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
     number = int(noted[-1].path.rpartition("/")[2])
     after = replace(topology, losses=[*topology.losses, number], op=stamp.op)
-    return Decision(
-        (Put(paths.record, encode(after)), *noted), Repaired(after.generation, current.txid, told), noted[-1].path
-    )
+    writes = (Put(paths.record, encode(after)), *noted)
+    return Decision(Repaired(after.generation, current.txid, told), writes, noted[-1].path)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import MoveRefused, OutcomeUnknown, RequirementFailed, UnknownTransaction
+from airflow_tx.protocol.answers import Done, Repaired
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Unchanged, Write
-from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import FORMAT, Counter, TopologyRecord, decode, dumps, encode
-from airflow_tx.protocol.step import Decision, Done, Repaired, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 RENAME = "rename"
 _TOGETHER = 100  # records in one multi
@@ -63,16 +63,16 @@ class Mover:
     def claim(self, dag_id: str, audit: Audit) -> Repaired:
         """Let another DAG have the topology, under the name that it has."""
 
-        def step(read: Reader, stamp: Stamp) -> Decision:
+        def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             record = read.get(TopologyRecord, self._paths.record)
             current = read.peek(Counter, self._paths.current).txid
             told = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
-            noted = note(read, stamp, self._paths, audit, what=RENAME, generation=record.generation, told=told)
+            noted = audit.repair(read, stamp, self._paths, what=RENAME, generation=record.generation, told=told)
             after = replace(record, dag_id=dag_id, op=stamp.op)
             writes = (Put(self._paths.record, encode(after)), *noted)
-            return Decision(writes, Repaired(record.generation, current, told), self._paths.record)
+            return Decision(Repaired(record.generation, current, told), writes, self._paths.record)
 
-        return self._repaired(step)
+        return self._ledger.run(step)
 
     def rename(self, new: Paths, dag_id: str, audit: Audit) -> Repaired:
         """Give the topology another name. Its incarnation stays, so its states know it again.
@@ -113,7 +113,7 @@ class Mover:
         old = self._paths
         op = self._ledger.ids.nonce()
 
-        def step(read: Reader, stamp: Stamp) -> Decision:
+        def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
             node = read.raw(old.record)
             if node is None:
                 raise UnknownTransaction(what=f"topology {old.topology!r}", path=old.record)
@@ -129,7 +129,7 @@ class Mover:
                 there = self._check_free(read, new)
                 writes += [] if read.exists(new.base) else [Create(new.base, b"")]
                 writes.append(Put(new.record, mark) if there else Create(new.record, mark))
-            return Decision(tuple(writes), Done(), old.record)
+            return Decision(Done(), tuple(writes), old.record)
 
         self._ledger.run(step)
         return op
@@ -165,13 +165,13 @@ class Mover:
         """The new record, which is the moment from which the topology has its new name."""
         new = self._paths
 
-        def step(read: Reader, stamp: Stamp) -> Decision:
+        def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
             self._check_mine(read.raw(new.record), op)
             self._check_mine(read.raw(old.record), op)
             told = f"it was called {old.topology}, of DAG {record.dag_id}"
-            noted = note(read, stamp, new, audit, what=RENAME, generation=record.generation, told=told)
+            noted = audit.repair(read, stamp, new, what=RENAME, generation=record.generation, told=told)
             after = replace(record, dag_id=dag_id, op=stamp.op)
-            return Decision((Put(new.record, encode(after)), *noted), Done(), new.record)
+            return Decision(Done(), (Put(new.record, encode(after)), *noted), new.record)
 
         self._ledger.run(step)
 
@@ -248,11 +248,6 @@ class Mover:
         children = self._store.children(path)
         for name in children.names if children else ():
             yield from self._below(f"{path}/{name}")
-
-    def _repaired(self, step: Any) -> Repaired:
-        found = self._ledger.run(step)
-        assert isinstance(found, Repaired)
-        return found
 
     def _refused(self, problem: str, remedy: str) -> MoveRefused:
         return MoveRefused(topology=self._paths.topology, problem=problem, remedy=remedy)

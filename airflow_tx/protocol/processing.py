@@ -15,23 +15,13 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Processed, Started
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    Decision,
-    Done,
-    NeedCurrent,
-    Processed,
-    Result,
-    Stamp,
-    Started,
-    is_another,
-    is_committed,
-)
+from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
 _ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
 Instance = tuple[str, int]
@@ -80,30 +70,27 @@ def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -
 def start(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     attempt: TransactionAttempt,
     task: TaskTry,
-    emitted: int,
     current: Mapping[str, bool],
-) -> Decision | Result:
+) -> Decision[Started | AlreadyCommitted | NeedCurrent]:
     """A processing task begins to work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
-    :param emitted: random 64-bit id of the message a mapped instance emits to itself.
     :param current: per try found in the ledger, whether `task` was still its task's current try after that.
     :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
     """
     record = newest(read, paths, attempt, "start")
     if isinstance(record, AlreadyCommitted):
-        return record
+        return Decision(record)
     folder = paths.acks(attempt.txid, record.acks)
     path = f"{folder}/{ack_name(task.task, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
     if found is not None and found.task_try != task.task_try and found.task_try not in current:
-        return NeedCurrent(found.task_try)
+        return Decision(NeedCurrent(found.task_try))
     if found is not None and not current.get(found.task_try, True):
         raise _stale_try("start", attempt, task, found)
-    own = "0" if _by_begin(record, task) else f"{emitted:016x}"
+    own = "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"  # a mapped instance emits it to itself
     entry = encode(Ack(task.task_try, stamp.op, emitted=own))
     writes = [
         Create(path, entry) if found is None else Put(path, entry),
@@ -119,19 +106,19 @@ def start(
             error=None,
         )
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
-    return Decision(tuple(writes), Started(attempt), path)
+    return Decision(Started(attempt), tuple(writes), path)
 
 
 def ack(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     attempt: TransactionAttempt,
     task: TaskTry,
-    rows: int | None,
-    outputs: list[Any],
-) -> Decision | Result:
+    *,
+    rows: int | None = None,
+    outputs: Collection[Any] = (),
+) -> Decision[Done]:
     """A processing task is done, and this is its output.
 
     :param rows: rows it consumed, if counted.
@@ -154,19 +141,18 @@ def ack(
             reason=record.error or record.phase.value,
         )
     acked = record.tasks[task.task] if _by_begin(record, task) else found.emitted
-    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=outputs)
-    return Decision((Put(path, encode(entry)), Put(folder, b"")), Done(), path)
+    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs))
+    return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 
 
 def fail(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     attempt: TransactionAttempt,
     task: TaskTry,
     reason: str,
-) -> Decision | Result:
+) -> Decision[Done]:
     """A processing task has failed for good: the attempt cannot commit until somebody runs it again.
 
     :raises StaleAttempt, StaleTry: it is not for this try to say.
@@ -176,7 +162,7 @@ def fail(
         Phase.PROCESSING,
         Phase.PROCESSED,
     ):
-        return Done()
+        return Decision(Done())
     path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task, task.map_index)}"
     _own(read, path, attempt, task, "fail")
     failed = replace(
@@ -187,18 +173,18 @@ def fail(
         op=stamp.op,
     )
     path = paths.transaction(attempt.txid)
-    return Decision((Put(path, encode(failed)),), Done(), path)
+    return put(path, failed, Done())
 
 
 def processed(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     attempt: TransactionAttempt,
+    *,
     rows_digest: str,
-    expected: Collection[Instance] | None,
-) -> Decision | Result:
+    expected: Collection[Instance] | None = None,
+) -> Decision[Processed | AlreadyCommitted]:
     """Everything that must ack has acked: the batch is complete.
 
     :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
@@ -207,7 +193,7 @@ def processed(
     """
     record = newest(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
-        return record
+        return Decision(record)
     if record.phase is Phase.FAILED:
         raise FailedTransaction(
             txid=attempt.txid,
@@ -231,10 +217,10 @@ def processed(
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     result = Processed(record.epoch, acks, value)
     if record.phase is not Phase.PROCESSING:
-        return result
+        return Decision(result)
     path = paths.transaction(attempt.txid)
     done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, op=stamp.op)
-    return Decision((Put(path, encode(done)),), result, path)
+    return put(path, done, result)
 
 
 def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()) -> set[Instance]:

@@ -75,8 +75,13 @@ class Reader:
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
 
-    def exists(self, path: str) -> bool:
-        """Whether there is a record at `path`, whatever it holds, and a requirement that it stays as it is."""
+    def exists(self, path: str, *, old: bool = False) -> bool:
+        """Whether there is a record at `path`, whatever it holds, and a requirement that it stays as it is.
+
+        :param old: most likely it is there, which a hasty pass assumes: the multi is refused if it is not.
+        """
+        if old and self.hasty:
+            self._known.nodes.setdefault(path, PRESENT)
         node = self._node(path)
         self._versions[path] = None if node is None else node.version
         return node is not None

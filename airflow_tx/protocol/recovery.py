@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import StaleAttempt
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, Done, ReplayNoted
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, encode
-from airflow_tx.protocol.step import AlreadyCommitted, Blocked, Decision, Done, ReplayNoted, Result, Stamp
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
+from airflow_tx.protocol.step import Decision, Stamp, put
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class ReplayRequest:
     overdue: str = ""
 
 
-def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequest) -> Decision | Result:
+def note_replay(
+    read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest
+) -> Decision[ReplayNoted | Blocked | AlreadyCommitted]:
     """Note that an attempt is to be replayed: one of all who find it so starts its run, the others let it be.
 
     A replay by a person leaves no note, so counting begins again after it.
@@ -46,12 +48,12 @@ def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequ
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return AlreadyCommitted(attempt.txid)  # or skipped: nobody replays it
+        return Decision(AlreadyCommitted(attempt.txid))  # or skipped: nobody replays it
     if record.attempt != attempt.attempt:
         raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     before = record.replay or {}
     if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
-        return ReplayNoted(False, before["count"])
+        return Decision(ReplayNoted(False, before["count"]))
     count = before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
     if request.counts:
         count += 1
@@ -59,10 +61,10 @@ def note_replay(read: Reader, stamp: Stamp, *, paths: Paths, request: ReplayRequ
         return _block(read, stamp, paths, request)
     note = {"attempt": attempt.attempt, "count": count, "when": stamp.now, "reason": request.reason}
     after = replace(record, replay=note, op=stamp.op)
-    return Decision((Put(path, encode(after)),), ReplayNoted(True, count), path)
+    return put(path, after, ReplayNoted(True, count))
 
 
-def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> Decision | Result:
+def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> Decision[Blocked]:
     attempt = request.attempt
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
@@ -70,19 +72,19 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     # The first one stays: two that took turns would write at every look.
     mine = (attempt.txid, attempt.attempt)
     if (found.get("txid"), found.get("attempt")) == mine or found.get("txid", attempt.txid) < attempt.txid:
-        return result
+        return Decision(result)
     note = {"txid": attempt.txid, "attempt": attempt.attempt, "reason": request.reason, "when": stamp.now}
     after = replace(topology, blocked=note, op=stamp.op)
-    return Decision((Put(paths.record, encode(after)),), result, paths.record)
+    return put(paths.record, after, result)
 
 
-def unblock(read: Reader, stamp: Stamp, *, paths: Paths) -> Decision | Result:
+def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Take the mark away once a person has replayed or skipped the transaction; otherwise it stays."""
     topology = read.get(TopologyRecord, paths.record)
     if topology.blocked is None:
-        return Done()
+        return Decision(Done())
     record = read.find(TransactionRecord, paths.transaction(topology.blocked["txid"]))
     if record is not None and record.attempt == topology.blocked["attempt"] and record.skip is None:
-        return Done()
+        return Decision(Done())
     after = replace(topology, blocked=None, op=stamp.op)
-    return Decision((Put(paths.record, encode(after)),), Done(), paths.record)
+    return put(paths.record, after, Done())

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from airflow_tx.errors import RenameRefused, RepairRefused
 from airflow_tx.protocol import garbage
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
-from airflow_tx.protocol.audit import Audit, note
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild import LEDGER_LOST, Rebuilt
@@ -28,7 +28,7 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Decision, Repaired, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 from airflow_tx.protocol.topology import TopologyRequest
 
 STATE_LOST = "state-lost"
@@ -40,7 +40,7 @@ _RESETTING = "being reset: "
 # --- --state-lost ------------------------------------------------------------------------------------------------
 
 
-def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: Audit) -> Decision:
+def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit) -> Decision[Repaired]:
     """Accept what a state holds, though it is less than the ledger committed to it.
 
     :raises RepairRefused: the ledger never committed to a state of this name, nor is it about to.
@@ -58,7 +58,7 @@ def state_lost(read: Reader, stamp: Stamp, *, paths: Paths, state: str, audit: A
     return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
 
 
-def rename_state(read: Reader, stamp: Stamp, *, paths: Paths, old: str, new: str, audit: Audit) -> Decision:
+def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, audit: Audit) -> Decision[Repaired]:
     """Let a state have another name. Whoever writes under the old one is outranked.
 
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
@@ -93,8 +93,8 @@ def rename_state(read: Reader, stamp: Stamp, *, paths: Paths, old: str, new: str
 
 
 def ledger_lost(
-    read: Reader, stamp: Stamp, *, paths: Paths, request: TopologyRequest, plan: Rebuilt, audit: Audit
-) -> Decision:
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: Rebuilt, audit: Audit
+) -> Decision[Repaired]:
     """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
 
     :param request: what the DAG says of its topology, for a ledger that is lost altogether.
@@ -125,7 +125,7 @@ def ledger_lost(
         )
     generation = max(plan.generation, 0 if found is None else found.generation + 1)
     after = replace(
-        found or request.made(plan.incarnation, stamp.op),
+        found or request.made(stamp.op, plan.incarnation),
         generation=generation,
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
         births={**(found.births if found else {}), **plan.births},
@@ -232,11 +232,12 @@ def _left(read: Reader, paths: Paths) -> list[str]:
 # --- --reset -----------------------------------------------------------------------------------------------------
 
 
-def close_for_reset(read: Reader, stamp: Stamp, *, paths: Paths) -> Decision:
+def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
     """First half: nobody can use the topology until `reset` is done, and whoever tries is told so."""
     told = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
     mark = dumps({"format": told, "op": stamp.op}).encode()
-    return Decision((*_folders(read, paths), _put(read, paths.record, mark)), Repaired(0, 0, told), paths.record)
+    writes = (*_folders(read, paths), _put(read, paths.record, mark))
+    return Decision(Repaired(0, 0, told), writes, paths.record)
 
 
 def is_being_reset(data: bytes) -> bool:
@@ -254,11 +255,9 @@ def empty(store: Store, paths: Paths) -> None:
             garbage.empty(store, path)
 
 
-def reset(
-    read: Reader, stamp: Stamp, *, paths: Paths, request: TopologyRequest, incarnation: str, audit: Audit
-) -> Decision:
+def reset(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
     """Second half, once everything below the folders is deleted and the states are empty: a new ledger."""
-    after = request.made(incarnation, stamp.op)
+    after = request.made(stamp.op)
     writes = [
         _put(read, paths.record, encode(after)),
         _put(read, paths.current, encode(Counter(1))),
@@ -281,10 +280,10 @@ def _decide(
     after: TopologyRecord,
     current: int,
     told: str,
-) -> Decision:
+) -> Decision[Repaired]:
     """The writes, and the note of who made them."""
-    noted = note(read, stamp, paths, audit, what=what, generation=after.generation, told=told)
-    return Decision((*writes, *noted), Repaired(after.generation, current, told), noted[-1].path)
+    noted = audit.repair(read, stamp, paths, what=what, generation=after.generation, told=told)
+    return Decision(Repaired(after.generation, current, told), (*writes, *noted), noted[-1].path)
 
 
 def _names(read: Reader, path: str) -> tuple[str, ...]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import cast
 
 from airflow_tx.errors import RepairRefused, StateError, TxError
 from airflow_tx.protocol import repair
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.rebuild import LEDGER_LOST, Held, rebuilt
 from airflow_tx.protocol.records import TopologyRecord, decode
-from airflow_tx.protocol.step import Repaired
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies
 
@@ -39,16 +37,14 @@ class Repairs:
         :raises RepairRefused: see `repair.state_lost`.
         :raises UnreadableRecord: there is no such topology.
         """
-        step = partial(repair.state_lost, paths=self._ledger.paths, state=state, audit=audit)
-        return cast(Repaired, self._ledger.run(step))
+        return self._ledger.run(repair.state_lost, state, audit)
 
     def rename_state(self, old: str, new: str, audit: Audit) -> Repaired:
         """Let a state have another name; the state itself has it already.
 
         :raises RenameRefused: see `repair.rename_state`.
         """
-        step = partial(repair.rename_state, paths=self._ledger.paths, old=old, new=new, audit=audit)
-        return cast(Repaired, self._ledger.run(step))
+        return self._ledger.run(repair.rename_state, old, new, audit)
 
     def ledger_lost(self, held: Sequence[Held], request: TopologyRequest, audit: Audit) -> Repaired:
         """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
@@ -61,8 +57,7 @@ class Repairs:
         plan = rebuilt(paths, held)
         self._check_owner(plan.incarnation)
         self._ledger.store.ensure(paths.root)
-        step = partial(repair.ledger_lost, paths=paths, request=request, plan=plan, audit=audit)
-        done = cast(Repaired, self._ledger.run(step))
+        done = self._ledger.run(repair.ledger_lost, request, plan, audit)
         self._ledger.sweep()
         return done
 
@@ -96,12 +91,11 @@ class Repairs:
         """
         ledger, paths = self._ledger, self._ledger.paths
         ledger.store.ensure(paths.root)
-        ledger.run(partial(repair.close_for_reset, paths=paths))
-        step = partial(repair.reset, paths=paths, request=request, incarnation=ledger.ids.nonce(), audit=audit)
+        ledger.run(repair.close_for_reset)
         try:
             repair.empty(ledger.store, paths)
             clear()
-            return cast(Repaired, ledger.run(step))
+            return ledger.run(repair.reset, request, audit)
         except Exception as error:
             where = f"state {error.state!r}: " if isinstance(error, StateError) else ""
             raise ResetIncomplete(topology=paths.topology, reason=where + reason_of(error)) from error

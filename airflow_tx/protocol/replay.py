@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from airflow_tx.errors import RunHeld, StaleBegin
 from airflow_tx.protocol import garbage
+from airflow_tx.protocol.answers import Begun, NeedBatch, NeedCurrent, NeedRows, NeedRunState
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
@@ -16,8 +17,9 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
-from airflow_tx.protocol.step import Begun, Decision, NeedBatch, NeedCurrent, NeedRows, NeedRunState, Result, Stamp
+from airflow_tx.protocol.step import Decision, Stamp, put
 
+ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 
@@ -32,13 +34,13 @@ def replay(
     current: Mapping[str, bool],
     txid: int,
     record: TransactionRecord,
-) -> Decision | Result:
+) -> Decision[ReplayAnswer]:
     """The next attempt of an open transaction; the same one if it is only begun again.
 
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
     if record.request not in ("", request.task_try) and record.request not in current:
-        return NeedCurrent(record.request)
+        return Decision(NeedCurrent(record.request))
     if not current.get(record.request, True):
         raise StaleBegin(
             run_id=request.run_id,
@@ -48,7 +50,7 @@ def replay(
         )
     if record.run_id != request.run_id:
         if record.run_id not in run_states:
-            return NeedRunState(record.run_id)
+            return Decision(NeedRunState(record.run_id))
         if run_states[record.run_id] in LIVE_RUN_STATES:
             raise RunHeld(
                 run_id=request.run_id,
@@ -72,7 +74,7 @@ def _continue(
     request: BeginRequest,
     txid: int,
     record: TransactionRecord,
-) -> Decision | Result:
+) -> Decision[ReplayAnswer]:
     meta = RotatingTransactionalState(read, paths).get_state(txid)
     result = Begun(
         TransactionAttempt(txid, record.attempt, record.birth),
@@ -84,7 +86,7 @@ def _continue(
         skip=record.skip,
     )
     if record.request == request.task_try:
-        return result
+        return Decision(result)
     again = replace(
         record,
         request=request.task_try,
@@ -95,7 +97,7 @@ def _continue(
     if record.request == "":
         # Its time-out counts from now on; what was noted of it until now asked for this very begin.
         again = replace(again, began=stamp.now, replay=None)
-    return Decision((Put(paths.transaction(txid), encode(again)),), result, paths.transaction(txid))
+    return put(paths.transaction(txid), again, result)
 
 
 def _next_attempt(
@@ -108,7 +110,7 @@ def _next_attempt(
     txid: int,
     record: TransactionRecord,
     started: tuple[str, ...],
-) -> Decision | Result:
+) -> Decision[ReplayAnswer]:
     state = RotatingTransactionalState(read, paths)
     meta = state.get_state(txid)
     partitioned = request.topology.partitioned
@@ -118,7 +120,7 @@ def _next_attempt(
     if stays and to_decide_anew(record, rows):
         rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, proposal)
         if isinstance(rows, NeedRows):
-            return rows
+            return Decision(rows)
     if record.pinned or request.topology.source_kind != "transactional":
         position = state.position_before(txid)
         base = digest(position)
@@ -129,7 +131,7 @@ def _next_attempt(
             begins = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
             place = going_on_at(read, paths, topology, {**begins, **(position or {})} if begins else position)
             if proposal is None or not proposal.answers(txid, place.digest):
-                return NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest)
+                return Decision(NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest))
             nothing = (None, None if partitioned else position)
             rows, after, size, more = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
             # An empty one stays before the loss.
@@ -174,4 +176,4 @@ def _next_attempt(
         size=size,
         lost=tuple(lost),
     )
-    return Decision(writes, result, paths.transaction(txid))
+    return Decision(result, writes, paths.transaction(txid))

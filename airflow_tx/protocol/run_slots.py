@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_tx.errors import Outbid
+from airflow_tx.protocol.answers import Bidding, Done, NotNeeded
 from airflow_tx.protocol.api import Put, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, encode
-from airflow_tx.protocol.step import Bidding, Decision, Done, NotNeeded, Result, Stamp
+from airflow_tx.protocol.step import Decision, Stamp, put
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class Waiter:
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
-def bid(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter, overdue: str) -> Decision | Result:
+def bid(
+    read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter, *, overdue: str = ""
+) -> Decision[Bidding | NotNeeded]:
     """Offer to yield; the best offer leads until it does, or until the turn has moved on.
 
     :param overdue: an offer that was made before this time (ISO 8601, UTC) counts no more: whoever made it would have
@@ -45,16 +48,16 @@ def bid(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter, overdue: st
     """
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
-        return NotNeeded()
+        return Decision(NotNeeded())
     if topology.bid is not None and topology.bid["when"] >= overdue:
         found = Waiter(**{name: value for name, value in topology.bid.items() if name != "when"})
         if found.blocking == waiter.blocking and found.rank >= waiter.rank:
-            return Bidding(found.run_id)
+            return Decision(Bidding(found.run_id))
     after = replace(topology, bid={**asdict(waiter), "when": stamp.now}, op=stamp.op)
-    return Decision((Put(paths.record, encode(after)),), Bidding(waiter.run_id), paths.record)
+    return put(paths.record, after, Bidding(waiter.run_id))
 
 
-def give_way(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Decision | Result:
+def give_way(read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter) -> Decision[Done | NotNeeded]:
     """Yield: the run ends as failed, keeps its transaction, and is started again when the way is free.
 
     :raises Outbid: another waiter leads.
@@ -62,9 +65,9 @@ def give_way(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Dec
     topology = read.get(TopologyRecord, paths.record)
     # An entry of another turn is one that nobody took back when the run was started again.
     if topology.yielded.get(waiter.run_id, {}).get("blocking") == waiter.blocking:
-        return Done()
+        return Decision(Done())
     if read.get(Counter, paths.current).txid != waiter.blocking:
-        return NotNeeded()
+        return Decision(NotNeeded())
     if topology.bid is None or topology.bid["run_id"] != waiter.run_id:
         raise Outbid(run_id=waiter.run_id, leader="none" if topology.bid is None else topology.bid["run_id"])
     entry: dict[str, Any] = {"blocking": waiter.blocking, "txid": waiter.txid, "when": stamp.now}
@@ -79,17 +82,17 @@ def give_way(read: Reader, stamp: Stamp, *, paths: Paths, waiter: Waiter) -> Dec
     if waiter.txid is not None:
         record = read.find(TransactionRecord, paths.transaction(waiter.txid))
         if record is None:
-            return NotNeeded()
+            return Decision(NotNeeded())
         noted = replace(record, yielded=waiter.blocking, op=stamp.op)
         writes.append(Put(paths.transaction(waiter.txid), encode(noted)))
-    return Decision(tuple(writes), Done(), paths.record)
+    return Decision(Done(), tuple(writes), paths.record)
 
 
-def came_back(read: Reader, stamp: Stamp, *, paths: Paths, run_id: str) -> Decision | Result:
+def came_back(read: Reader, stamp: Stamp, paths: Paths, run_id: str) -> Decision[Done]:
     """Note that a run which had yielded was started again, or needs no start."""
     topology = read.get(TopologyRecord, paths.record)
     if run_id not in topology.yielded:
-        return Done()
+        return Decision(Done())
     left = {name: entry for name, entry in topology.yielded.items() if name != run_id}
     after = replace(topology, yielded=left, op=stamp.op)
-    return Decision((Put(paths.record, encode(after)),), Done(), paths.record)
+    return put(paths.record, after, Done())

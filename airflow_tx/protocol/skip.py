@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_tx.errors import (
@@ -13,9 +13,9 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet, SkipGranted
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.end import check_names, check_token, ended, history_of
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -30,34 +30,23 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import (
-    AlreadySkipped,
-    Committed,
-    Decision,
-    Done,
-    Granted,
-    NotYet,
-    Result,
-    SkipGranted,
-    Stamp,
-    is_committed,
-)
+from airflow_tx.protocol.step import Audit, Decision, Stamp, is_committed, put
 
 
-def note_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
+def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done | AlreadySkipped]:
     """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
 
     :raises AlreadyFinal, UnknownTransaction: see `opened`.
     """
     record = opened(read, paths, txid)
     if record is None:
-        return AlreadySkipped(txid)
+        return Decision(AlreadySkipped(txid))
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (Put(paths.transaction(txid), encode(noted)), _listed(read, stamp, paths, txid, wanted=True))
-    return Decision(writes, Done(), paths.transaction(txid))
+    return Decision(Done(), writes, paths.transaction(txid))
 
 
-def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Decision | Result:
+def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
     """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
 
     :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
@@ -66,7 +55,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Dec
     if record is None:
         raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
     if record.skip is None:
-        return Done()
+        return Decision(Done())
     granted = record.phase is Phase.COMMITTING
     after = replace(
         record,
@@ -77,28 +66,27 @@ def withdraw_skip(read: Reader, stamp: Stamp, *, paths: Paths, txid: int) -> Dec
         op=stamp.op,
     )
     writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))
-    return Decision(writes, Done(), paths.transaction(txid))
+    return Decision(Done(), writes, paths.transaction(txid))
 
 
 def grant_skip(
-    read: Reader, stamp: Stamp, *, paths: Paths, txid: int, states: Mapping[str, bool], nonce: str
-) -> Decision | Result:
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool]
+) -> Decision[SkipGranted | NotYet | AlreadySkipped]:
     """Take the turn to skip a transaction, outranking whoever held it.
 
     :param states: the states whose fence is about to be raised, and whether each can undo what was written to it.
-    :param nonce: random, of this grant alone.
     :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
     :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
     :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
     """
     record = opened(read, paths, txid)
     if record is None:
-        return AlreadySkipped(txid)
+        return Decision(AlreadySkipped(txid))
     if record.skip is None:
         raise SkipRefused(txid=txid, problem="nobody asked for it", remedy=f"To ask: {_skip(paths, txid)}")
     current = read.get(Counter, paths.current)
     if current.txid != txid:
-        return NotYet(current.txid)
+        return Decision(NotYet(current.txid))
     check_states(paths, txid, record, states, noted=True)
     topology = read.get(TopologyRecord, paths.record)
     check_names(topology, paths, txid, states)
@@ -108,37 +96,34 @@ def grant_skip(
         raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
     meta = state.get_state(txid)
     # Not `granted`: nothing of the batch is written under this grant.
-    taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=nonce, op=stamp.op)
+    taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op)
     grant = Granted.of(topology, taken, stamp, before)
     result = SkipGranted(grant, TransactionAttempt(txid, record.attempt), meta.rows, meta.position)
-    return Decision((Put(paths.transaction(txid), encode(taken)),), result, paths.transaction(txid))
+    return put(paths.transaction(txid), taken, result)
 
 
-def commit_skip(
-    read: Reader, stamp: Stamp, *, paths: Paths, token: Token, states: tuple[str, ...], history: int
-) -> Decision | Result:
+def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]) -> Decision[Committed]:
     """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
 
     :param states: names of the states whose fence the grant has raised.
-    :param history: how many final transactions are remembered.
     :raises Outranked: the token is not the one the ledger holds.
     """
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None and read.peek_if_any(Skipped, paths.skipped(txid)) is not None:
-        return Committed(txid, here=False)
+        return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     assert record.skip is not None, "withdrawing a skip raises the epoch"
     rows = RotatingTransactionalState(read, paths).get_state(txid).rows
     kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
     told = history_of(record, stamp, txid, Outcome.SKIPPED)
-    end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states, limit=history)
+    end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states)
     writes = (*end, Create(paths.skipped(txid), encode(kept)))
-    return Decision(writes, Committed.first(topology, txid), paths.history(txid))
+    return Decision(Committed.first(topology, txid), writes, paths.history(txid))
 
 
-def readmit(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit) -> Decision | Result:
+def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done]:
     """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
 
     :raises NotSkipped: it is not skipped, or was re-admitted already.
@@ -149,7 +134,7 @@ def readmit(read: Reader, stamp: Stamp, *, paths: Paths, txid: int, audit: Audit
     if skipped.readmitted_as is not None:
         raise NotSkipped(txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}")
     wanted = replace(skipped, readmit=audit.noted(stamp), op=stamp.op)
-    return Decision((Put(paths.skipped(txid), encode(wanted)),), Done(), paths.skipped(txid))
+    return put(paths.skipped(txid), wanted, Done())
 
 
 def opened(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:

@@ -1,16 +1,25 @@
-"""What a step gives: a decision to write, or an answer without a write. Source: protocol.md §1."""
+"""What a step gets beside what it reads, and what it decides: writes, and an answer. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from airflow_tx.protocol.api import Write
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Ack, Counter, History, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import (
+    Counter,
+    History,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    encode,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,309 +28,67 @@ class Stamp:
 
     :param now: time as ISO 8601 text.
     :param op: nonce of this pass; a write that was not answered is recognised by it.
+    :param message_id: random 64-bit id.
+    :param history: how many final transactions are remembered.
     """
 
     now: str
     op: str
+    message_id: int
+    history: int
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Writes to be made in one multi, and what they mean for the caller once they are made.
+class Decision(Generic[T_co]):
+    """What a step answers, and the writes of the one multi that makes it true.
 
+    :param writes: none: nothing changes, it is an answer only.
     :param proof: a record that holds `op` once the multi has happened.
     """
 
-    writes: tuple[Write, ...]
-    result: Result
-    proof: str
+    result: T_co
+    writes: tuple[Write, ...] = ()
+    proof: str = ""
 
 
-# --- results -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The run is this attempt of this transaction, with these rows.
-
-    :param position: where the source stands after it, all partitions included.
-    :param run_id: the run that it belongs to.
-    :param skip: who wants it skipped at its turn, when and why; None: nobody.
-    :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
-    :param lost: rows that come before it and were accepted as lost, in words.
-    """
-
-    attempt: TransactionAttempt
-    metadata: Any
-    position: Any
-    rows_digest: str
-    replay: bool
-    run_id: str = ""
-    skip: Mapping[str, str] | None = field(hash=False, default=None)
-    size: Mapping[str, Any] | None = field(hash=False, default=None)
-    lost: tuple[str, ...] = ()
+def put(path: str, record: Any, result: T) -> Decision[T]:
+    """Decide to replace one record."""
+    return Decision(result, (Put(path, encode(record)),), path)
 
 
 @dataclass(frozen=True)
-class NoData:
-    """The source has no rows now; nothing was allocated."""
-
-    txid: int
-
-
-@dataclass(frozen=True)
-class WindowFull:
-    """As many transactions are open as may be."""
-
-    current: int
-    allocated: int
-    max_pending: int
-
-
-@dataclass(frozen=True)
-class NeedBatch:
-    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal.
-
-    :param base: digest of `position`.
-    """
-
-    attempt: TransactionAttempt
-    position: Any
-    base: str
-
-
-@dataclass(frozen=True)
-class NeedRows:
-    """Ask the source for the rows of `metadata` as they are now, at the same place, and come again with them.
-
-    :param asked: what the answer is known by.
-    """
-
-    attempt: TransactionAttempt
-    metadata: Any
-    asked: str
-
-
-@dataclass(frozen=True)
-class NeedRunState:
-    """Ask Airflow for the state of this run, and come again with it."""
-
-    run_id: str
-
-
-@dataclass(frozen=True)
-class NeedCurrent:
-    """Ask Airflow whether the asking try is still its task's current one, after this try was found in the ledger.
-
-    Only a later try answers yes: the ledger knew the found one before Airflow was asked. No clock is compared.
-
-    :param found: the try that would be replaced.
-    """
-
-    found: str
-
-
-@dataclass(frozen=True)
-class NeedTopology:
-    """The ledger of this topology does not exist yet, or its record is out of date with the DAG."""
-
-
-@dataclass(frozen=True)
-class AlreadyCommitted:
-    """The transaction is committed; nothing is left to do."""
-
-    txid: int
-
-
-@dataclass(frozen=True)
-class Started:
-    """The task may work."""
-
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True)
-class Done:
-    """It is noted."""
-
-
-@dataclass(frozen=True)
-class Processed:
-    """Everything that must ack has acked.
-
-    :param epoch: changes when a task starts again; the output named here is then no longer the output.
-    :param acks: per (task id, map index) what it contributed.
-    """
-
-    epoch: int
-    acks: Mapping[tuple[str, int], Ack] = field(hash=False)
-    ack_val: int = 0
-
-
-@dataclass(frozen=True)
-class NotYet:
-    """It is the turn of an earlier transaction."""
-
-    current: int
-
-
-@dataclass(frozen=True)
-class Restarted:
-    """A task of this attempt started again after its output was read; ask `processed` again."""
-
-
-@dataclass(frozen=True)
-class ToBeSkipped:
-    """It is its turn, and a person wants it skipped: nobody commits it."""
-
-    txid: int
-
-
-@dataclass(frozen=True)
-class Granted:
-    """The turn is taken.
-
-    :param last: per state, the last txid that became final in it.
-    :param births: per state, as in the topology record.
-    :param position_before: the position after txid − 1.
-    :param told: what a repair has to know of the transaction if the ledger is lost: whose it is, since when it is
-        granted, and who skips it, if somebody does.
-    :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
-        one; it must be proved that the state holds nothing of the transaction before anything is written.
-    """
-
-    generation: int
-    incarnation: str
-    epoch: int
-    nonce: str
-    last: Mapping[str, int] = field(hash=False)
-    position_before: Any = field(hash=False, default=None)
-    birth: str = ""
-    births: Mapping[str, str] = field(hash=False, default_factory=dict)
-    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    changed: Mapping[str, str] = field(hash=False, default_factory=dict)
-
-    @classmethod
-    def of(cls, topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, before: Any) -> Granted:
-        """The grant that `record` holds."""
-        told = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip}
-        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births, told)
-        return cls(topology.generation, topology.incarnation, *own)
-
-
-@dataclass(frozen=True)
-class SkipGranted:
-    """The turn is taken to skip a transaction.
-
-    :param attempt: its newest one; metadata and position are those of its batch.
-    """
-
-    grant: Granted
-    attempt: TransactionAttempt
-    metadata: Any = field(hash=False)
-    position: Any = field(hash=False)
-
-
-@dataclass(frozen=True)
-class AlreadySkipped:
-    """The transaction is skipped; nothing is left to do."""
-
-    txid: int
-
-
-@dataclass(frozen=True)
-class Committed:
-    """The transaction is final, by this call or by an earlier one.
-
-    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier ones.
-    :param skip: whether the next transaction is to be skipped, now that it is its turn.
-    """
-
-    txid: int
-    here: bool
-    waiting: tuple[str, ...] = ()
-    skip: bool = False
-
-    @classmethod
-    def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Made final by this call, with what it leaves to be done."""
-        return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
-
-
-@dataclass(frozen=True)
-class ReplayNoted:
-    """A replay was asked for.
-
-    :param first: by this call; otherwise somebody else is at it.
-    :param count: how many automatic ones there were in a row.
-    """
-
-    first: bool
-    count: int
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """It was replayed as often as may be: a person has to look at it."""
-
-    txid: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Bidding:
-    """Which waiter gives up its run slot is being decided.
-
-    :param leader: the run that would, if it ended now.
-    """
-
-    leader: str
-
-
-@dataclass(frozen=True)
-class NotNeeded:
-    """The way is free already; nobody gives up anything."""
-
-
-@dataclass(frozen=True)
-class Repaired:
-    """The ledger was repaired.
-
-    :param told: what was found and what was made of it, in words.
-    """
-
-    generation: int
-    current: int
-    told: str
-
-
-Result = (
-    Begun
-    | NoData
-    | WindowFull
-    | NeedBatch
-    | NeedRows
-    | NeedRunState
-    | NeedCurrent
-    | NeedTopology
-    | AlreadyCommitted
-    | Started
-    | Done
-    | Processed
-    | NotYet
-    | Restarted
-    | ToBeSkipped
-    | Granted
-    | SkipGranted
-    | AlreadySkipped
-    | Committed
-    | ReplayNoted
-    | Blocked
-    | Bidding
-    | NotNeeded
-    | Repaired
-)
-Step = Callable[[Reader, Stamp], Decision | Result]
+class Audit:
+    """A person, and the reason for what the person does: kept in the ledger with it."""
+
+    who: str
+    why: str
+
+    def noted(self, stamp: Stamp) -> dict[str, str]:
+        """Return it as a record keeps it."""
+        return {"who": self.who, "when": stamp.now, "why": self.why}
+
+    def repair(
+        self,
+        read: Reader,
+        stamp: Stamp,
+        paths: Paths,
+        *,
+        what: str,
+        generation: int,
+        told: str,
+        losses: Sequence[dict[str, Any]] = (),
+    ) -> tuple[Write, ...]:
+        """Return the writes of a `RepairRecord`; the last of them is the record itself, which proves that it happened.
+
+        :param generation: of the ledger after it.
+        :param told: what was found and what was made of it, in words.
+        :param losses: the rows that were accepted as lost.
+        """
+        exists = read.exists(paths.repairs)
+        number = max(map(int, read.names(paths.repairs) if exists else ()), default=0) + 1
+        record = RepairRecord(number, what, self.who, stamp.now, self.why, told, generation, stamp.op, [*losses])
+        folder = () if exists else (Create(paths.repairs, b""),)
+        return (*folder, Create(paths.repair(number), encode(record)))
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:

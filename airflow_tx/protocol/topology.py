@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import SourceKindChanged, SourceShapeChanged, TopologyClaimed
+from airflow_tx.protocol.answers import Done
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, encode
-from airflow_tx.protocol.step import Decision, Done, Result, Stamp
+from airflow_tx.protocol.step import Decision, Stamp
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,18 @@ class TopologyRequest:
     max_pending: int
     partitioned: bool = False
 
-    def made(self, incarnation: str, op: str) -> TopologyRecord:
-        """The record of a new topology."""
-        return TopologyRecord(
-            incarnation, self.dag_id, self.source_kind, self.max_pending, op=op, partitioned=self.partitioned
-        )
+    def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
+        """Return the record of a topology; of a new one, unless it is to go on in an incarnation."""
+        own = (self.dag_id, self.source_kind, self.max_pending)
+        return TopologyRecord(incarnation or op, *own, op=op, partitioned=self.partitioned)
 
 
 def open_topology(
     read: Reader,
     stamp: Stamp,
-    *,
     paths: Paths,
     request: TopologyRequest,
-    incarnation: str,
-) -> Decision | Result:
+) -> Decision[Done]:
     """Make the ledger of a topology, or bring what its record says of the DAG up to date.
 
     :raises TopologyClaimed: another DAG uses the name.
@@ -52,8 +50,8 @@ def open_topology(
             Create(paths.current, encode(Counter(1))),
             Create(paths.allocated, encode(Counter(0))),
         ]
-        record = Create(paths.record, encode(request.made(incarnation, stamp.op)))
-        return Decision((*folders, *counters, record), Done(), paths.record)
+        record = Create(paths.record, encode(request.made(stamp.op)))
+        return Decision(Done(), (*folders, *counters, record), paths.record)
     check_claim(topology, paths, request)
     writes: list[Write] = []
     if (topology.source_kind, topology.partitioned) != (request.source_kind, request.partitioned):
@@ -68,7 +66,7 @@ def open_topology(
         max_pending=request.max_pending,
         op=stamp.op,
     )
-    return Decision((*writes, Put(paths.record, encode(changed))), Done(), paths.record)
+    return Decision(Done(), (*writes, Put(paths.record, encode(changed))), paths.record)
 
 
 def is_current(topology: TopologyRecord, request: TopologyRequest) -> bool:

@@ -15,7 +15,7 @@ from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.records import dumps
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.step import Granted
+    from airflow_tx.protocol.answers import Granted
     from airflow_tx.state.columns import Columns
 
 

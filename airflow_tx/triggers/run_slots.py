@@ -10,13 +10,12 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import QUEUED
+from airflow_tx.protocol import run_slots
+from airflow_tx.protocol.answers import Bidding
 from airflow_tx.protocol.api import Store, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Bidding
 
 Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 """Lets a function read the ledger in a thread."""
@@ -80,12 +79,11 @@ class SlotWatch:
         return {"yield": turn.current}
 
     def _read_turn(self, store: Store) -> _Turn | None:
-        read = Reader(store)
-        current = read.peek(Counter, self._paths.current).txid
-        record = read.peek_if_any(TransactionRecord, self._paths.transaction(current))
-        if record is None or record.run_id == self._run["run_id"]:
+        ledger = self._ledger(store)
+        turn = ledger.turn()
+        if turn.record is None or turn.record.run_id == self._run["run_id"]:
             return None
-        return _Turn(current, record.run_id, read.peek(TopologyRecord, self._paths.record).yields)
+        return _Turn(turn.current, turn.record.run_id, ledger.topology().yields)
 
     async def _in_the_way(self, turn: _Turn) -> bool:
         dag_id, limit = self._run["dag_id"], self._run["limit"]
@@ -97,7 +95,9 @@ class SlotWatch:
     def _bid(self, store: Store, blocking: int) -> Any:
         run = self._run
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
-        clock = SystemClock()
         # A leader that has not yielded after so long is dead.
-        overdue = (clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)).isoformat(timespec="milliseconds")
-        return Ledger(store, self._paths, clock=clock, ids=SystemIds()).bid(waiter, overdue=overdue)
+        overdue = SystemClock().now() - timedelta(seconds=2 * run["grace"] + _LEAST)
+        return self._ledger(store).run(run_slots.bid, waiter, overdue=overdue.isoformat(timespec="milliseconds"))
+
+    def _ledger(self, store: Store) -> Ledger:
+        return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds())

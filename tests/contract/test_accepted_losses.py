@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
+from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest, Loss, Proposed
 from airflow_tx.protocol.loss import going_on_at
 from airflow_tx.protocol.paths import Paths
@@ -27,7 +27,7 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
-from airflow_tx.protocol.step import Begun, NoData
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.step import Begun
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
 from airflow_tx.sources.sizing import FIRST_ROWS, BatchSize
@@ -143,10 +143,10 @@ def test_a_source_without_limits_is_not_measured_for_one(each_store: Store, zook
 
 
 def test_where_the_source_stands_is_what_the_last_final_transaction_left(topology: Topology) -> None:
-    assert topology.ledger.standing() is None
+    assert topology.ledger.position() is None
     first, second = topology.begin("r1"), topology.begin("r2")
-    assert topology.ledger.standing() is None
+    assert topology.ledger.position() is None
     topology.finish(first)
-    assert topology.ledger.standing() == FIRST_ROWS
+    assert topology.ledger.position() == FIRST_ROWS
     topology.finish(second)
-    assert topology.ledger.standing() == second.position
+    assert topology.ledger.position() == second.position

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
+from airflow_tx.protocol import commit, processing, recovery, run_slots
+from airflow_tx.protocol.answers import Begun, SkipGranted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip
 from airflow_tx.protocol.status import TransactionView
-from airflow_tx.protocol.step import Begun, SkipGranted
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
 from tests.integration.pipeline import Pipeline
@@ -42,7 +44,7 @@ def test_every_transaction_says_what_it_waits_for(pipeline: Pipeline) -> None:
     broken = TaskTry("task1", -1, "999999")
     ledger = pipeline.ledger
     ledger.start(fourth.attempt, broken)
-    ledger.fail(fourth.attempt, broken, "task1: it broke")
+    ledger.run(processing.fail, fourth.attempt, broken, "task1: it broke")
 
     view = topology_view(pipeline.store, pipeline.paths)
     assert (view.current, view.allocated) == (2, 4)
@@ -71,20 +73,22 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
     begun = pipeline.begin("r1")
     first = pipeline.acquire(begun, pipeline.process(begun))
     for reason in ("task write: the database is away", "task mark: task write has failed"):
-        pipeline.ledger.commit_failed(begun.attempt, first.token.epoch, reason)
+        pipeline.ledger.run(commit.commit_failed, begun.attempt, first.token.epoch, reason)
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, "task write: the database is away")
     assert shown.waiting_for == "its committer, which has failed: airflow tx replay flights 1, or clear its failed task"
 
     again = pipeline.acquire(begun, pipeline.complete(begun))
-    pipeline.ledger.commit_failed(begun.attempt, first.token.epoch, "the first one lived on, and has failed now")
-    pipeline.ledger.commit_failed(begun.attempt, None, "one that never had the turn has failed now")
+    pipeline.ledger.run(
+        commit.commit_failed, begun.attempt, first.token.epoch, "the first one lived on, and has failed now"
+    )
+    pipeline.ledger.run(commit.commit_failed, begun.attempt, None, "one that never had the turn has failed now")
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, None)
     assert pipeline.ledger.holds(again.token)
     pipeline.mark(again)
     assert (of(pipeline, 1).status, of(pipeline, 1).failures) == ("COMMITTED", 1)
-    pipeline.ledger.commit_failed(begun.attempt, again.token.epoch, "it is committed by now")
+    pipeline.ledger.run(commit.commit_failed, begun.attempt, again.token.epoch, "it is committed by now")
     assert of(pipeline, 1).failures == 1
 
 
@@ -92,19 +96,19 @@ def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(
     pipeline.begin("r1")
     begun = pipeline.begin("r2")
     processed = pipeline.process(begun)
-    pipeline.ledger.commit_failed(begun.attempt, processed.epoch, "its output is gone")
-    pipeline.ledger.commit_failed(begun.attempt, None, "its trigger has failed")
+    pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
+    pipeline.ledger.run(commit.commit_failed, begun.attempt, None, "its trigger has failed")
     assert (of(pipeline, 2).status, of(pipeline, 2).failures) == ("PROCESSED", 2)
     assert of(pipeline, 2).error == "its trigger has failed"
     for _ in range(2):
         pipeline.work(begun, "task0")
         assert of(pipeline, 2).error is None
-        pipeline.ledger.commit_failed(begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
         assert of(pipeline, 2).error is None
         pipeline.complete(begun)
     pipeline.begin("r2")
     with pytest.raises(StaleAttempt):
-        pipeline.ledger.commit_failed(begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
 
 
 def test_only_the_last_ended_ones_are_read(pipeline: Pipeline) -> None:
@@ -161,23 +165,23 @@ def fail(pipeline: Pipeline, begun: Begun, task_try: str) -> None:
     broken = TaskTry("task1", -1, task_try)
     ledger = pipeline.ledger
     ledger.start(begun.attempt, broken)
-    ledger.fail(begun.attempt, broken, "it broke")
+    ledger.run(processing.fail, begun.attempt, broken, "it broke")
 
 
 def skip(pipeline: Pipeline, txid: int) -> None:
     """Skip the transaction whose turn it is; the topology has no states."""
-    pipeline.ledger.note_skip(txid, AUDIT)
-    answer = pipeline.ledger.grant_skip(txid, {})
+    pipeline.ledger.run(note_skip, txid, AUDIT)
+    answer = pipeline.ledger.run(grant_skip, txid, {})
     assert isinstance(answer, SkipGranted)
     grant = answer.grant
     token = Token(grant.generation, txid, answer.attempt.attempt, grant.epoch, grant.nonce)
-    pipeline.ledger.commit_skip(token, states=[])
+    pipeline.ledger.run(commit_skip, token, states=[])
 
 
 def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.begin("r2")
-    pipeline.ledger.note_skip(2, AUDIT)
+    pipeline.ledger.run(note_skip, 2, AUDIT)
     noted = of(pipeline, 2)
     assert noted.skip is not None
     assert (noted.skip["who"], noted.skip["why"]) == ("ann", "the file is broken")
@@ -193,7 +197,7 @@ def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline)
     assert batch is not None
     assert batch.rows == 2
 
-    pipeline.ledger.readmit(2, Audit("bob", "mended"))
+    pipeline.ledger.run(note_readmission, 2, Audit("bob", "mended"))
     assert of(pipeline, 2).waiting_for == "begin of run r2, which takes its rows again"
     pipeline.begin("r2")
     back = of(pipeline, 2)
@@ -221,7 +225,7 @@ def test_what_may_be_readmitted_stays_visible_when_history_has_forgotten_it(
     assert batch is not None
     assert batch.rows == 1
 
-    pipeline.ledger.readmit(1, AUDIT)
+    pipeline.ledger.run(note_readmission, 1, AUDIT)
     pipeline.begin("r1")
     assert [each.txid for each in topology_view(pipeline.store, pipeline.paths, recent=0).transactions] == [4]
     assert (of(pipeline, 1).status, of(pipeline, 1).readmitted_as) == ("READMITTED", 4)
@@ -242,13 +246,13 @@ def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline:
     first = pipeline.begin("r1")
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
-    pipeline.ledger.note_replay(replay)
+    pipeline.ledger.run(recovery.note_replay, replay)
     assert (of(pipeline, 1).replay or {}).items() >= {"attempt": 1, "count": 1, "reason": "task1: it broke"}.items()
     assert of(pipeline, 1).blocked is None
 
     second = pipeline.begin("r1")
     fail(pipeline, second, "900002")
-    pipeline.ledger.note_replay(ReplayRequest(second.attempt, "it broke again", counts=True, limit=1))
+    pipeline.ledger.run(recovery.note_replay, ReplayRequest(second.attempt, "it broke again", counts=True, limit=1))
     blocked = of(pipeline, 1)
     assert blocked.blocked == "it broke again"
     assert blocked.waiting_for == (
@@ -262,12 +266,12 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)
-    pipeline.ledger.bid(waiter)
-    pipeline.ledger.give_way(waiter)
+    pipeline.ledger.run(run_slots.bid, waiter)
+    pipeline.ledger.run(run_slots.give_way, waiter)
     assert of(pipeline, 2).yielded == 1
     told = "the run of transaction 1, to which it gave its run slot; then it is started again"
     assert of(pipeline, 2).waiting_for == told
-    pipeline.ledger.came_back("r2")
+    pipeline.ledger.run(run_slots.came_back, "r2")
     assert of(pipeline, 2).yielded is None
     assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
 

@@ -10,15 +10,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
+from airflow_tx.protocol import processing, skip
+from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
-from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.step import Begun, Granted, Processed
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, Grant
 
@@ -75,7 +76,7 @@ class Pipeline:
     @property
     def ledger(self) -> Ledger:
         """A new one: nothing is remembered."""
-        return Ledger(self.store, self.paths, clock=self._clock, ids=Ids(), options=LedgerOptions(self.history))
+        return Ledger(self.store, self.paths, clock=self._clock, ids=Ids(), history=self.history)
 
     def begin(self, run: str) -> Begun:
         """Allocate the run's transaction, or replay it. The source counts: row n is n."""
@@ -101,11 +102,11 @@ class Pipeline:
         own = TaskTry(task, -1, f"{next(self._tries):06}")
         ledger = self.ledger
         ledger.start(begun.attempt, own)
-        ledger.ack(begun.attempt, own, rows=1)
+        ledger.run(processing.ack, begun.attempt, own, rows=1)
 
     def complete(self, begun: Begun, ledger: Ledger | None = None) -> Processed:
         """The committer finds that everything has acked."""
-        processed = (ledger or self.ledger).processed(begun.attempt, rows_digest=begun.rows_digest)
+        processed = (ledger or self.ledger).run(processing.processed, begun.attempt, rows_digest=begun.rows_digest)
         assert isinstance(processed, Processed), processed
         return processed
 
@@ -113,7 +114,7 @@ class Pipeline:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
         request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names)
-        granted = (ledger or self.ledger).acquire(request)
+        granted = (ledger or self.ledger).run(acquire, request)
         assert isinstance(granted, Granted), granted
         return grant_of(self.paths.topology, begun.attempt, granted, begun.metadata, begun.position)
 
@@ -130,7 +131,7 @@ class Pipeline:
 
     def mark(self, grant: Grant, ledger: Ledger | None = None) -> None:
         """Make the transaction final."""
-        (ledger or self.ledger).commit(grant.token, states=[state.name for state in self.states], rows=1)
+        (ledger or self.ledger).run(commit, grant.token, states=[state.name for state in self.states], rows=1)
 
     def run(self, run: str) -> int:
         """A whole run; its txid."""
@@ -142,7 +143,7 @@ class Pipeline:
 
     def skip(self, txid: int) -> None:
         """A person skips an open transaction whose turn it is."""
-        self.ledger.note_skip(txid, Audit("ada", "why"))
+        self.ledger.run(skip.note_skip, txid, Audit("ada", "why"))
         states = {state.name: state for state in self.states}
         take_skip(self.ledger, txid, states, log=logging.getLogger(__name__))
 

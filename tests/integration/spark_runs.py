@@ -13,7 +13,7 @@ from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import _KEY, Processing
-from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry, scan_output, write_manifest, write_rows

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
+from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.processing import TaskTry
@@ -24,7 +25,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Begun, Granted
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
@@ -173,14 +174,14 @@ def fail(pipeline: Pipeline, begun: Begun) -> None:
     broken = TaskTry("task0", -1, "999999")
     ledger = pipeline.ledger
     ledger.start(begun.attempt, broken)
-    ledger.fail(begun.attempt, broken, "it broke")
+    ledger.run(processing.fail, begun.attempt, broken, "it broke")
 
 
 def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:
     """Begin, process, and take the turn for these states."""
     begun = pipeline.begin(run)
     epoch = pipeline.process(begun).epoch
-    answer = pipeline.ledger.acquire(AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
+    answer = pipeline.ledger.run(commit.acquire, AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
     assert isinstance(answer, Granted)
     return answer
 
@@ -379,7 +380,7 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     for run in ("r2", "r3", "r4", "r5"):
         pipeline.begin(run)
     runs.make(r1="success", r2="failed", r3="running", r5="queued")
-    pipeline.ledger.note_skip(3, AUDIT)
+    pipeline.ledger.run(skip.note_skip, 3, AUDIT)
 
     for arguments, said in (
         ((), "Give either the txids to replay, or --failed."),
@@ -472,10 +473,10 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
     fail(pipeline, first)
     for run in ("r2", "r3", "r4"):
         pipeline.process(pipeline.begin(run))
-    pipeline.ledger.note_skip(4, AUDIT)
+    pipeline.ledger.run(skip.note_skip, 4, AUDIT)
     for waiter in (Waiter("r3", 3, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.bid(waiter)
-        pipeline.ledger.give_way(waiter)
+        pipeline.ledger.run(run_slots.bid, waiter)
+        pipeline.ledger.run(run_slots.give_way, waiter)
     runs.make(r1="failed", r2="running", r3="failed", r4="failed", room="failed")
     listed = airflow.json("tx", "list", "flights", root=root)
     assert (listed[0]["status"], listed[0]["run_id"], listed[0]["txid"]) == ("YIELDED", "room", None)
@@ -505,12 +506,12 @@ def test_a_block_is_told_and_ends_when_a_person_replays(
     root = zookeeper_root
     begun = pipeline.begin("r1")
     fail(pipeline, begun)
-    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
+    pipeline.ledger.run(recovery.note_replay, ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
     (listed,) = airflow.json("tx", "list", "flights", root=root)
     assert listed["note"] == "replayed once by itself: task0: it broke"
     begun = pipeline.begin("r1")
     fail(pipeline, begun)
-    pipeline.ledger.note_replay(ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
+    pipeline.ledger.run(recovery.note_replay, ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
     runs.make(r1="failed")
     (listed,) = airflow.json("tx", "list", root=root)
     assert listed["problem"] == "blocked at transaction 1: task0: it broke"
@@ -528,9 +529,9 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     for waiter in (Waiter("r2", 2, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.bid(waiter)
-        pipeline.ledger.give_way(waiter)
-    pipeline.ledger.note_skip(2, AUDIT)
+        pipeline.ledger.run(run_slots.bid, waiter)
+        pipeline.ledger.run(run_slots.give_way, waiter)
+    pipeline.ledger.run(skip.note_skip, 2, AUDIT)
     runs.make(r1="queued", r2="failed", room="failed")
     told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)
     # r2 has nothing to come back for: its transaction is skipped, too.

@@ -11,15 +11,16 @@ import pytest
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
 from airflow_tx.protocol.repairs import Repairs
-from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState, Grant
@@ -127,7 +128,7 @@ def test_it_is_replayed_and_only_the_acks_of_its_new_attempt_count(store: ZooKee
 def test_it_is_skipped(store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
     pipeline.map(pipeline.begin("r1"))
-    pipeline.ledger.note_skip(1, Audit("ann", "test"))
+    pipeline.ledger.run(skip.note_skip, 1, Audit("ann", "test"))
     take_skip(pipeline.ledger, 1, {}, log=Logger())
     assert (pipeline.kept(), pipeline.garbage()) == ((), [])
     assert pipeline.run("r2") == 2

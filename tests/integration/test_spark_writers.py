@@ -20,10 +20,10 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.commit import write
+from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import ConfigError, OutputChanged, StateError
 from airflow_tx.failpoints import VARIABLE
-from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
@@ -274,7 +274,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
     run = numbers.begin("r1")
     run.emit(table())
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", killed)
+        patch.setattr(Commit, "_mark_final", killed)
         with pytest.raises(OSError, match="killed"):
             run.commit(update(state, writers="worker"))
     other = numbers.begin("r1")

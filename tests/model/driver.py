@@ -10,18 +10,19 @@ from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.write import take_other_output
+from airflow_tx.protocol import commit, processing, recovery, skip
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, Grant, StateKind
 
@@ -101,12 +102,12 @@ class Topology:
         self.states = states
         self.ids = CountedIds()
         self.clock = HandClock()
-        self.options = LedgerOptions(history)
+        self.kept = history
         self.request = TopologyRequest("trace", source, max_pending, partitioned)
 
     def ledger(self) -> Ledger:
         """The ledger as a new process has it."""
-        return Ledger(self.store(), self.paths, clock=self.clock, ids=self.ids, options=self.options)
+        return Ledger(self.store(), self.paths, clock=self.clock, ids=self.ids, history=self.kept)
 
     def allocate(self, rows: Rows) -> Any:
         """The coordinator asks for the next transaction, ahead of the run that is to have it."""
@@ -115,7 +116,7 @@ class Topology:
 
     def note_skip(self, txid: int) -> Any:
         """A person wants `txid` skipped; nobody has come to do it yet."""
-        return self.ledger().note_skip(txid, Audit("ada", "rows that break the job"))
+        return self.ledger().run(skip.note_skip, txid, Audit("ada", "rows that break the job"))
 
     def take_skip(self, txid: int) -> Any:
         """Whoever finds a noted skip does it, from grant to mark."""
@@ -132,12 +133,12 @@ class Topology:
 
     def readmit(self, txid: int) -> Any:
         """A person wants `txid` back."""
-        return self.ledger().readmit(txid, Audit("ada", "the job is mended"))
+        return self.ledger().run(skip.note_readmission, txid, Audit("ada", "the job is mended"))
 
     def note_replay(self, txid: int, attempt: int, *, counts: bool = True, limit: int = 3, overdue: str = "") -> Any:
         """Somebody has found an attempt that ended without a commit."""
         request = ReplayRequest(TransactionAttempt(txid, attempt), "its run failed", counts, limit, overdue)
-        return self.ledger().note_replay(request)
+        return self.ledger().run(recovery.note_replay, request)
 
     @property
     def topology(self) -> TopologyRecord:
@@ -287,7 +288,7 @@ class Skipper:
     def ask(self) -> Any:
         """Only the question for the turn."""
         undoable = {state.name: state.kind is StateKind.OPAQUE for state in self.topology.states}
-        return self.ledger.grant_skip(self.txid, undoable)
+        return self.ledger.run(skip.grant_skip, self.txid, undoable)
 
     def acquire(self) -> Skipper:
         granted = self.ask()
@@ -311,7 +312,9 @@ class Skipper:
 
     def mark(self) -> Any:
         assert self.grant is not None
-        return self.ledger.commit_skip(self.grant.token, states=[state.name for state in self.topology.states])
+        return self.ledger.run(
+            skip.commit_skip, self.grant.token, states=[state.name for state in self.topology.states]
+        )
 
 
 class Processing:
@@ -324,10 +327,10 @@ class Processing:
         self.started = ledger.start(self.attempt, task, is_current=lambda: current)
 
     def ack(self, output: Deltas) -> None:
-        self.ledger.ack(self.attempt, self.task, rows=sum(output.values()), outputs=[dict(output)])
+        self.ledger.run(processing.ack, self.attempt, self.task, rows=sum(output.values()), outputs=[dict(output)])
 
     def fail(self, reason: str) -> None:
-        self.ledger.fail(self.attempt, self.task, reason)
+        self.ledger.run(processing.fail, self.attempt, self.task, reason)
 
 
 class Committer:
@@ -342,7 +345,7 @@ class Committer:
         self.grant: Grant | None = None
 
     def processed(self) -> Processed | AlreadyCommitted:
-        self.done = self.ledger.processed(self.begun.attempt, rows_digest=self.begun.rows_digest)
+        self.done = self.ledger.run(processing.processed, self.begun.attempt, rows_digest=self.begun.rows_digest)
         return self.done
 
     @property
@@ -356,10 +359,11 @@ class Committer:
         """Only the question for the turn."""
         assert isinstance(self.done, Processed)
         outputs = {state.name: digest(self.output) for state in self.states if state.kind.value == "transactional"}
-        return self.ledger.acquire(
+        return self.ledger.run(
+            commit.acquire,
             AcquireRequest(
                 self.begun.attempt, self.done.epoch, self.begun.rows_digest, outputs, tuple(s.name for s in self.states)
-            )
+            ),
         )
 
     def acquire(self) -> Grant | None:
@@ -392,8 +396,11 @@ class Committer:
 
     def mark(self) -> Any:
         assert self.grant is not None
-        return self.ledger.commit(
-            self.grant.token, states=[state.name for state in self.states], rows=sum(self.output.values())
+        return self.ledger.run(
+            commit.commit,
+            self.grant.token,
+            states=[state.name for state in self.states],
+            rows=sum(self.output.values()),
         )
 
     def _index(self, key: str) -> int:

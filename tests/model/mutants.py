@@ -18,7 +18,6 @@ from airflow_tx.protocol import begin, commit, end, processing, recovery, replay
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.runner import StepRunner
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
@@ -201,10 +200,10 @@ MUTANTS = (
         ((processing.fail, "Phase.PROCESSED,\n", "Phase.PROCESSED,\n        Phase.COMMITTING,\n"),),
         LATE,
     ),
-    Mutant("an answer is believed without a sync", ((StepRunner.run, "self.store.sync()", "pass"),), LAGS),
+    Mutant("an answer is believed without a sync", ((Ledger.run, "self.store.sync()", "pass"),), LAGS),
     Mutant(
         "an answer of records of different times is believed",
-        ((StepRunner.run, "and self._confirmed(read)", ""),),
+        ((Ledger.run, "and self._confirmed(read)", ""),),
         _trace(test_answers, "test_an_answer_comes_from_one_moment"),
     ),
     Mutant(
@@ -285,7 +284,7 @@ MUTANTS = (
     ),
     Mutant(
         "re-admission is allowed twice",
-        ((skip.readmit, "skipped.readmitted_as is not None", "False"),),
+        ((skip.note_readmission, "skipped.readmitted_as is not None", "False"),),
         _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
     ),
     Mutant(

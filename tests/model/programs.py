@@ -23,11 +23,12 @@ from airflow_tx.operators.turn import final_errors
 from airflow_tx.processing import begin as beginning
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
+from airflow_tx.protocol.run_slots import Waiter, bid
+from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.step import Audit
 from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry
 from tests.model.machine import Env
@@ -155,7 +156,7 @@ def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task:
 def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | None, *call: Any) -> None:
     """Deferred: the trigger waits, or it finds out that this run is to yield."""
     if env.ask("defer", *call) == "yield":
-        spec.ledger(env).bid(Waiter(ti.run_id, txid, ti.id, blocking))
+        spec.ledger(env).run(bid, Waiter(ti.run_id, txid, ti.id, blocking))
         run_slots.give_way(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
 
 
@@ -196,7 +197,7 @@ def withdraw(env: Env, shape: Shape, txid: int) -> Any:
 
 def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:
     """As `airflow tx readmit`."""
-    spec_of(env, shape).ledger(env).readmit(txid, AUDIT)
+    spec_of(env, shape).ledger(env).run(note_readmission, txid, AUDIT)
     env.ask("start_run", run, True)
 
 

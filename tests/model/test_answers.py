@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import FailedTransaction, IncompleteBatch
+from airflow_tx.protocol.answers import NotYet
 from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.runner import StepRunner
-from airflow_tx.protocol.step import NotYet
+from airflow_tx.protocol.step import Decision, Stamp
 from airflow_tx.spec import Payload
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
@@ -29,16 +30,15 @@ def test_an_answer_comes_from_one_moment(topology: Topology) -> None:
     store.multi((), both)
     others = [2, 3]
 
-    def step(read: Any, stamp: Any) -> Any:
+    def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[tuple[int, int]]:
         first = read.get(Counter, paths.current).txid
         if others:  # between the two reads, somebody writes both
             number = others.pop(0)
             store.multi((), [Put(each.path, encode(Counter(number))) for each in both])
-        return first, read.get(Counter, paths.allocated).txid
+        return Decision((first, read.get(Counter, paths.allocated).txid))
 
-    runner = StepRunner(store, paths, clock=HandClock(), ids=CountedIds())
-    answer: Any = runner.run(step)
-    assert answer == (3, 3)
+    ledger = Ledger(store, paths, clock=HandClock(), ids=CountedIds())
+    assert ledger.run(step) == (3, 3)
 
 
 def test_a_batch_is_complete_only_when_every_task_has_acked(topology: Topology) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import OutcomeUnknown, Outranked
+from airflow_tx.protocol import recovery, run_slots, skip
+from airflow_tx.protocol.answers import Committed
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Committed
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
@@ -73,7 +74,7 @@ def note_skip(topology: Topology) -> Any:
 def withdraw_skip(topology: Topology) -> Any:
     note_skip(topology)()
     topology.skipper(1).acquire()
-    return lambda: topology.ledger().withdraw_skip(1)
+    return lambda: topology.ledger().run(skip.withdraw_skip, 1)
 
 
 def grant_skip(topology: Topology) -> Any:
@@ -118,20 +119,20 @@ def begin_of_an_allocated_run(topology: Topology) -> Any:
 
 def bid(topology: Topology) -> Any:
     Run(topology, "r1").begin(1)
-    return lambda: topology.ledger().bid(Waiter("r2", None, "02", 1))
+    return lambda: topology.ledger().run(run_slots.bid, Waiter("r2", None, "02", 1))
 
 
 def give_way(topology: Topology) -> Any:
     Run(topology, "r1").begin(1)
     Run(topology, "r2").begin(1)
     waiter = Waiter("r2", 2, "02", 1)
-    topology.ledger().bid(waiter)
-    return lambda: topology.ledger().give_way(waiter)
+    topology.ledger().run(run_slots.bid, waiter)
+    return lambda: topology.ledger().run(run_slots.give_way, waiter)
 
 
 def came_back(topology: Topology) -> Any:
     give_way(topology)()
-    return lambda: topology.ledger().came_back("r2")
+    return lambda: topology.ledger().run(run_slots.came_back, "r2")
 
 
 def note_replay(topology: Topology) -> Any:
@@ -147,7 +148,7 @@ def block(topology: Topology) -> Any:
 def unblock(topology: Topology) -> Any:
     block(topology)()
     Run(topology, "r1").begin(1)
-    return lambda: topology.ledger().unblock()
+    return lambda: topology.ledger().run(recovery.unblock)
 
 
 STEPS = [

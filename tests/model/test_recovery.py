@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch
+from airflow_tx.protocol import recovery
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.step import (
-    AlreadyCommitted,
-    Begun,
-    Blocked,
-    NoData,
-    ReplayNoted,
-    WindowFull,
-)
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology, decides
 
@@ -102,11 +96,11 @@ class TestReplaysAreNoted:
         topology.note_replay(1, 1, limit=1)
         run.begin(1)
         assert isinstance(topology.note_replay(1, 2, limit=1), Blocked)
-        topology.ledger().unblock()
+        topology.ledger().run(recovery.unblock)
         assert topology.topology.blocked is not None
         run.begin(1)
-        topology.ledger().unblock()
-        topology.ledger().unblock()
+        topology.ledger().run(recovery.unblock)
+        topology.ledger().run(recovery.unblock)
         assert topology.topology.blocked is None
         assert topology.note_replay(1, 3, limit=1) == ReplayNoted(True, 1)
 

@@ -19,8 +19,9 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.answers import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
 from airflow_tx.protocol.records import Outcome, Phase
-from airflow_tx.protocol.step import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
 from tests.model.conftest import counts
 from tests.model.driver import Run, Skipper, Topology
 
@@ -78,7 +79,7 @@ class TestTrace2:
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
             transactional.take_skip(1)
         assert transactional.phase(1) is Phase.COMMITTING
-        transactional.ledger().withdraw_skip(1)
+        transactional.ledger().run(skip.withdraw_skip, 1)
         run.whole(1, {"a": 1})
         assert transactional.totals() == {"a": 1}
 
@@ -270,8 +271,8 @@ class TestWhileItIsSkipped:
         self, two_states: Topology, steps: list[str]
     ) -> None:
         run, dead = _skip_that_dies(two_states, steps)
-        assert two_states.ledger().withdraw_skip(1) == Done()
-        assert two_states.ledger().withdraw_skip(1) == Done()
+        assert two_states.ledger().run(skip.withdraw_skip, 1) == Done()
+        assert two_states.ledger().run(skip.withdraw_skip, 1) == Done()
         with pytest.raises(FailedTransaction):
             run.commit()
         run.whole(2, {"a": 1, "b": 1})
@@ -284,7 +285,7 @@ class TestWhileItIsSkipped:
         run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
-        topology.ledger().withdraw_skip(1)
+        topology.ledger().run(skip.withdraw_skip, 1)
         with pytest.raises(Outranked):
             committer.mark()
         run.process({"a": 1})
@@ -363,7 +364,7 @@ class TestAnswers:
         assert topology.note_skip(2) == AlreadySkipped(2)
         assert topology.skipper(2).ask() == AlreadySkipped(2)
         with pytest.raises(AlreadyFinal, match="airflow tx readmit"):
-            topology.ledger().withdraw_skip(2)
+            topology.ledger().run(skip.withdraw_skip, 2)
         for txid in (-1, 0, 3):
             with pytest.raises(UnknownTransaction):
                 topology.note_skip(txid)
@@ -396,7 +397,7 @@ class TestAnswers:
 
         ledger.store = Late()
         with pytest.raises(UnknownTransaction):
-            ledger.withdraw_skip(2)
+            ledger.run(skip.withdraw_skip, 2)
         assert topology.allocated == 2
 
 

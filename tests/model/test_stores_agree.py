@@ -24,18 +24,19 @@ from hypothesis.stateful import (
 )
 
 from airflow_tx.errors import TxError
+from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
+from airflow_tx.protocol.answers import Begun, Granted, Processed, SkipGranted
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger, LedgerOptions
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Begun, Granted, Processed, SkipGranted
+from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
@@ -75,9 +76,7 @@ class Side:
 
     def ledger(self, process: str) -> Ledger:
         if process not in self._ledgers:
-            self._ledgers[process] = Ledger(
-                self.store, self.paths, clock=self._same, ids=self._same, options=LedgerOptions(history=2)
-            )
+            self._ledgers[process] = Ledger(self.store, self.paths, clock=self._same, ids=self._same, history=2)
         return self._ledgers[process]
 
     def records(self) -> dict[str, tuple[bytes, int]]:
@@ -177,7 +176,9 @@ class StoresAgree(RuleBasedStateMachine):
         if begun and own:
             self.both(
                 f"{run}{own}",
-                lambda ledger: ledger.ack(begun.attempt, TaskTry(*task, own), rows=3, outputs=[{"of": own}]),
+                lambda ledger: ledger.run(
+                    processing.ack, begun.attempt, TaskTry(*task, own), rows=3, outputs=[{"of": own}]
+                ),
             )
 
     @precondition(lambda self: self.begun)
@@ -186,7 +187,10 @@ class StoresAgree(RuleBasedStateMachine):
         run = self.run(pick)
         begun, own = _aged(self.begun.get(run), age), _aged(self.started.get((run, *task)), old)
         if begun and own:
-            self.both(f"{run}{own}", lambda ledger: ledger.fail(begun.attempt, TaskTry(*task, own), "it broke"))
+            self.both(
+                f"{run}{own}",
+                lambda ledger: ledger.run(processing.fail, begun.attempt, TaskTry(*task, own), "it broke"),
+            )
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK)
@@ -203,7 +207,9 @@ class StoresAgree(RuleBasedStateMachine):
         if begun := _aged(self.begun.get(run), age):
             answer = self.both(
                 f"{run}commit",
-                lambda ledger: ledger.processed(begun.attempt, rows_digest=begun.rows_digest, expected=expected),
+                lambda ledger: ledger.run(
+                    processing.processed, begun.attempt, rows_digest=begun.rows_digest, expected=expected
+                ),
             )
             if isinstance(answer, Processed):
                 self.processed[run] = answer
@@ -215,7 +221,7 @@ class StoresAgree(RuleBasedStateMachine):
         begun, processed = _aged(self.begun.get(run), age), self.processed.get(run)
         if begun and processed:
             request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, {"s": output})
-            answer = self.both(f"{run}commit", lambda ledger: ledger.acquire(request))
+            answer = self.both(f"{run}commit", lambda ledger: ledger.run(commit.acquire, request))
             if isinstance(answer, Granted):
                 self.tokens.setdefault(run, []).append(_token(begun.attempt, answer))
 
@@ -224,7 +230,7 @@ class StoresAgree(RuleBasedStateMachine):
     def commit(self, pick: int, age: int, process: str) -> None:
         run = self.run(pick)
         if token := _aged(self.tokens.get(run), age):
-            answer = self.both(f"{run}{process}", lambda ledger: ledger.commit(token, states=["s"], rows=3))
+            answer = self.both(f"{run}{process}", lambda ledger: ledger.run(commit.commit, token, states=["s"], rows=3))
             if answer is not None:
                 self.committed.add(run)
             assert len({side.ledger("look").holds(token) for side in self.sides}) == 1
@@ -252,17 +258,17 @@ class StoresAgree(RuleBasedStateMachine):
     def ask_to_skip(self, pick: int, what: str) -> None:
         txid, audit = self.begun[self.run(pick)][-1].attempt.txid, Audit("me", "test")
         if what == "note":
-            self.both("person", lambda ledger: ledger.note_skip(txid, audit))
+            self.both("person", lambda ledger: ledger.run(skip.note_skip, txid, audit))
         elif what == "withdraw":
-            self.both("person", lambda ledger: ledger.withdraw_skip(txid))
+            self.both("person", lambda ledger: ledger.run(skip.withdraw_skip, txid))
         else:
-            self.both("person", lambda ledger: ledger.readmit(txid, audit))
+            self.both("person", lambda ledger: ledger.run(skip.note_readmission, txid, audit))
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, undoable=st.sampled_from([True, True, False]))
     def grant_skip(self, pick: int, undoable: bool) -> None:
         txid = self.begun[self.run(pick)][-1].attempt.txid
-        answer = self.both("person", lambda ledger: ledger.grant_skip(txid, {"s": undoable}))
+        answer = self.both("person", lambda ledger: ledger.run(skip.grant_skip, txid, {"s": undoable}))
         if isinstance(answer, SkipGranted):
             self.skips.setdefault(txid, []).append(_token(answer.attempt, answer.grant))
 
@@ -271,7 +277,7 @@ class StoresAgree(RuleBasedStateMachine):
     def commit_skip(self, pick: int, age: int, process: str) -> None:
         txids = sorted(self.skips)
         if token := _aged(self.skips[txids[pick % len(txids)]], age):
-            self.both(process, lambda ledger: ledger.commit_skip(token, states=["s"]))
+            self.both(process, lambda ledger: ledger.run(skip.commit_skip, token, states=["s"]))
 
     @precondition(lambda self: set(self.begun) - self.committed)
     @rule(back=st.booleans())
@@ -282,7 +288,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.ask_to_skip(pick, "note")
         self.grant_skip(pick, True)
         if token := _aged(self.skips.get(self.begun[first][-1].attempt.txid), 0):
-            self.both("person", lambda ledger: ledger.commit_skip(token, states=["s"]))
+            self.both("person", lambda ledger: ledger.run(skip.commit_skip, token, states=["s"]))
         if back:
             self.ask_to_skip(pick, "readmit")
             request = self.asks(first, f"{next(self.tries):06}", False)
@@ -302,20 +308,20 @@ class StoresAgree(RuleBasedStateMachine):
             return  # no ledger yet
         waiter = Waiter(run, txid, f"{run}-try", blocking)
         if what == "bid":
-            self.both(run, lambda ledger: ledger.bid(waiter, overdue="3000" if lapsed else ""))
+            self.both(run, lambda ledger: ledger.run(run_slots.bid, waiter, overdue="3000" if lapsed else ""))
         elif what == "give way":
-            self.both(run, lambda ledger: ledger.give_way(waiter))
+            self.both(run, lambda ledger: ledger.run(run_slots.give_way, waiter))
         else:
-            self.both("coordinator", lambda ledger: ledger.came_back(run))
+            self.both("coordinator", lambda ledger: ledger.run(run_slots.came_back, run))
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, age=AGE, counts=st.booleans(), lapsed=st.booleans(), unblock=st.booleans())
     def recover(self, pick: int, age: int, counts: bool, lapsed: bool, unblock: bool) -> None:
         if begun := _aged(self.begun[self.run(pick)], age):
             request = ReplayRequest(begun.attempt, "it broke", counts, 2, "3000" if lapsed else "")
-            self.both("coordinator", lambda ledger: ledger.note_replay(request))
+            self.both("coordinator", lambda ledger: ledger.run(recovery.note_replay, request))
         if unblock:
-            self.both("coordinator", lambda ledger: ledger.unblock())
+            self.both("coordinator", lambda ledger: ledger.run(recovery.unblock))
 
     def run(self, pick: int) -> str:
         runs = sorted(self.begun)

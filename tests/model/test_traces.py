@@ -14,8 +14,8 @@ from airflow_tx.errors import (
     StaleBegin,
     StaleTry,
 )
+from airflow_tx.protocol.answers import AlreadyCommitted, NotYet, Restarted
 from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.step import AlreadyCommitted, NotYet, Restarted
 from tests.model.driver import Run, Topology
 
 

@@ -30,10 +30,10 @@ from airflow_tx.operators.turn import commit_failed
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
-from airflow_tx.protocol.step import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.spec import COMMIT_KEY, Payload
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
@@ -377,7 +377,7 @@ def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> 
     commit.complete()
     commit.prepare()
     with monkeypatch.context() as patched:
-        patched.setattr(commit.ledger if where is None else where, method, _away)
+        patched.setattr(commit if where is None else where, method, _away)
         with pytest.raises(StateUnavailable):
             commit.commit()
 
@@ -388,7 +388,7 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
     run.begin()
     before = exact.database.snapshot()
     run.work()
-    dies(run, monkeypatch, None, "commit")
+    dies(run, monkeypatch, None, "_mark_final")
     run.work(count=11)
     with pytest.raises(OutputChanged, match='some of it.*restore the state .*use kind="opaque"'):
         run.commit_now()

@@ -13,9 +13,10 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.run_slots import TaskRuns, give_way, start_yielded
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
-from airflow_tx.protocol.audit import Audit
+from airflow_tx.protocol import run_slots, skip
+from airflow_tx.protocol.answers import Begun, Bidding, Committed, NotYet
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Begun, Bidding, Committed, NotYet
+from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.unit.bench import FakeTi
@@ -38,7 +39,7 @@ def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit.ledger, "commit", killed)
+        patch.setattr(commit, "_mark_final", killed)
         commit.complete()
         commit.prepare()
         with pytest.raises(OSError, match="killed"):
@@ -47,7 +48,7 @@ def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
     first, second = open_run(make, "r1", work=False), open_run(make, "r2")
-    first.commit().ledger.note_skip(1, WHY)
+    first.commit().ledger.run(skip.note_skip, 1, WHY)
     assert second.commit_now() is None
     assert counts(state) == {"count": 10}
     assert any("Transaction 1.1 of numbers is skipped" in line for line in second.log.lines)
@@ -55,8 +56,8 @@ def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: M
 
 def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, store: Any, state: MemoryState) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
-    open_run(make, "r3", work=False).commit().ledger.note_skip(3, WHY)
-    second.commit().ledger.note_skip(2, WHY)
+    open_run(make, "r3", work=False).commit().ledger.run(skip.note_skip, 3, WHY)
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
     assert first.commit_now() is None
     assert (record(store, 2), record(store, 3)) == (None, None)
     assert counts(state) == {"count": 10}
@@ -66,7 +67,7 @@ def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, sto
 
 def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
-    run.commit().ledger.note_skip(1, WHY)
+    run.commit().ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="airflow tx readmit numbers 1"):
         run.commit_now()
     with pytest.raises(SkippedTransaction):
@@ -82,7 +83,7 @@ def test_what_a_skipped_transaction_had_written_is_rolled_back(
     killed_before_the_mark(commit, monkeypatch)
     assert counts(state) == {"count": 10}
     ledger = run.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {state.name: state}, log=run.log), Committed)
     assert counts(state) == {}
 
@@ -95,7 +96,7 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     commit = run.commit()
     killed_before_the_mark(commit, monkeypatch)
     again = run.commit()
-    again.ledger.note_skip(1, WHY)
+    again.ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
         run.commit_now()
     assert counts(kept) == {"count": 10}
@@ -110,7 +111,7 @@ def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
     run.work()
     dies(run, monkeypatch, kept, "raise_and_write")
     ledger = run.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
     assert counts(kept) == {}
 
@@ -130,13 +131,13 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
         found = looks(txid)
         monkeypatch.setattr(kept, "holds", looks)
         killed_before_the_mark(committer, monkeypatch)
-        ledger.note_skip(1, WHY)
+        ledger.run(skip.note_skip, 1, WHY)
         return found
 
     monkeypatch.setattr(kept, "holds", look_and_be_overtaken)
     with pytest.raises(SkipRefused, match="kept.*cannot undo"):
         take_skip(ledger, 1, {kept.name: kept}, log=run.log)
-    ledger.withdraw_skip(1)
+    ledger.run(skip.withdraw_skip, 1)
     run.begin()
     run.work()
     assert run.commit_now() is None
@@ -168,13 +169,13 @@ def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, mo
     run = open_run(make, "r1")
     run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
     ledger = run.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
     assert noted.seen == []
     second = open_run(make, "r2")
     second.updates = run.updates
     killed_before_the_mark(second.commit(), monkeypatch)
-    second.commit().ledger.note_skip(2, WHY)
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
     with pytest.raises(SkipRefused, match="cannot undo"):
         second.commit_now()
     assert noted.seen == [(2, 1)]
@@ -218,10 +219,10 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     killed_before_the_mark(run.commit(), monkeypatch)
     assert undoing.total == 10
     ledger = run.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
     assert (undoing.total, undoing.updates) == (0, 1)
-    ledger.readmit(1, WHY)
+    ledger.run(skip.note_readmission, 1, WHY)
     assert run.begin().attempt.txid == 2
     run.work()
     assert run.commit_now() is None
@@ -237,7 +238,7 @@ def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeate
     run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
     killed_before_the_mark(run.commit(), monkeypatch)
     ledger = run.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     undoing.broken = True
     with pytest.raises(StateError, match="'Undoing' refused: it did not undo transaction 1: OSError: the disk is full"):
         take_skip(ledger, 1, {own.name: own}, log=run.log)
@@ -271,17 +272,17 @@ def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_
 def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
     open_run(make, "r1")
     ledger = open_run(make, "r2").commit().ledger
-    ledger.note_skip(2, WHY)
+    ledger.run(skip.note_skip, 2, WHY)
     assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
 
 
 def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state: MemoryState) -> None:
     first = open_run(make, "r1")
     ledger = first.commit().ledger
-    ledger.note_skip(1, WHY)
+    ledger.run(skip.note_skip, 1, WHY)
     take_skip(ledger, 1, {state.name: state}, log=first.log)
     assert open_run(make, "r2").commit_now() is None
-    ledger.readmit(1, WHY)
+    ledger.run(skip.note_readmission, 1, WHY)
     begun = first.begin()
     assert (begun.attempt.txid, begun.metadata) == (3, [0, 10])
     first.work()
@@ -315,7 +316,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
 def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     ti = FakeTi("commit", run.run_id, runs={holder: "queued"})
     ledger = run.spec.ledger(run.spec.memory)
-    assert ledger.bid(Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
+    assert ledger.run(run_slots.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
     give_way(run.spec, {"ti": ti}, blocking=blocking, txid=txid, log=run.log)
 
 
@@ -371,7 +372,7 @@ def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None
     open_run(make, "r1")
     second, third = open_run(make, "r2"), open_run(make, "r3")
     ledger = third.commit().ledger
-    ledger.bid(Waiter("r3", 3, "z", 1))
+    ledger.run(run_slots.bid, Waiter("r3", 3, "z", 1))
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
     give_way(second.spec, {"ti": ti}, blocking=1, txid=2, log=second.log)
     assert "run r3 does" in second.log.lines[-1]

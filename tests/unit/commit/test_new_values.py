@@ -21,9 +21,9 @@ from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.operators.commit import CommitOperator, tell_new_values
 from airflow_tx.processing.batch import inputs_of, rows_of_output
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_AT_ONCE
 from airflow_tx.spec import PhaseSpec

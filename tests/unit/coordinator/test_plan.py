@@ -33,6 +33,7 @@ from airflow_tx.coordinator.snapshot import Look, Looker
 from airflow_tx.coordinator.worker import PAUSED, Coordination, Pace
 from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
+from airflow_tx.protocol import processing
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
@@ -565,7 +566,7 @@ class World:
         store: Any = self.store
         ledger, task = self.spec.ledger(store), TaskTry("count", -1, "try")
         ledger.start(TransactionAttempt(txid, attempt), task)
-        ledger.fail(TransactionAttempt(txid, attempt), task, "no")
+        ledger.run(processing.fail, TransactionAttempt(txid, attempt), task, "no")
         self.airflow.runs[run_id] = "failed"
 
     @property

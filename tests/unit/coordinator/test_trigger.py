@@ -21,9 +21,9 @@ from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.errors import SourceError, StoreUnavailable
 from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.audit import Audit
 from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import Batch
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 

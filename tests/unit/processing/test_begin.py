@@ -13,7 +13,7 @@ import pytest
 from airflow_tx.compat import RunInfo
 from airflow_tx.errors import ConfigError
 from airflow_tx.processing.begin import allocate, ask, conf_of, key_of
-from airflow_tx.protocol.step import Begun
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource

@@ -12,7 +12,7 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_tx import compat
 from airflow_tx.processing.begin import ask
-from airflow_tx.protocol.step import Begun, NoData, WindowFull
+from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.sources.memory import MemorySource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 

@@ -1,0 +1,270 @@
+"""What steps answer: a result, why there is none, or a question before it. Source: docs/protocol.md §2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.step import Stamp
+
+
+class Question:
+    """An answer that asks something outside the ledger; the step is run again with what is found."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The run is this attempt of this transaction, with these rows.
+
+    :param position: where the source stands after it, all partitions included.
+    :param run_id: the run that it belongs to.
+    :param skip: who wants it skipped at its turn, when and why; None: nobody.
+    :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
+    :param lost: rows that come before it and were accepted as lost, in words.
+    """
+
+    attempt: TransactionAttempt
+    metadata: Any
+    position: Any
+    rows_digest: str
+    replay: bool
+    run_id: str = ""
+    skip: Mapping[str, str] | None = field(hash=False, default=None)
+    size: Mapping[str, Any] | None = field(hash=False, default=None)
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoData:
+    """The source has no rows now; nothing was allocated."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class WindowFull:
+    """As many transactions are open as may be."""
+
+    current: int
+    allocated: int
+    max_pending: int
+
+
+@dataclass(frozen=True)
+class NeedBatch(Question):
+    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal.
+
+    :param base: digest of `position`.
+    """
+
+    attempt: TransactionAttempt
+    position: Any
+    base: str
+
+
+@dataclass(frozen=True)
+class NeedRows(Question):
+    """Ask the source for the rows of `metadata` as they are now, at the same place, and come again with them.
+
+    :param asked: what the answer is known by.
+    """
+
+    attempt: TransactionAttempt
+    metadata: Any
+    asked: str
+
+
+@dataclass(frozen=True)
+class NeedRunState(Question):
+    """Ask Airflow for the state of this run, and come again with it."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class NeedCurrent(Question):
+    """Ask Airflow whether the asking try is still its task's current one, after this try was found in the ledger.
+
+    Only a later try answers yes: the ledger knew the found one before Airflow was asked. No clock is compared.
+
+    :param found: the try that would be replaced.
+    """
+
+    found: str
+
+
+@dataclass(frozen=True)
+class NeedTopology(Question):
+    """The ledger of this topology does not exist yet, or its record is out of date with the DAG."""
+
+
+@dataclass(frozen=True)
+class AlreadyCommitted:
+    """The transaction is committed; nothing is left to do."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The task may work."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is noted."""
+
+
+@dataclass(frozen=True)
+class Processed:
+    """Everything that must ack has acked.
+
+    :param epoch: changes when a task starts again; the output named here is then no longer the output.
+    :param acks: per (task id, map index) what it contributed.
+    """
+
+    epoch: int
+    acks: Mapping[tuple[str, int], Ack] = field(hash=False)
+    ack_val: int = 0
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """It is the turn of an earlier transaction."""
+
+    current: int
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A task of this attempt started again after its output was read; ask `processed` again."""
+
+
+@dataclass(frozen=True)
+class ToBeSkipped:
+    """It is its turn, and a person wants it skipped: nobody commits it."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The turn is taken.
+
+    :param last: per state, the last txid that became final in it.
+    :param births: per state, as in the topology record.
+    :param position_before: the position after txid − 1.
+    :param told: what a repair has to know of the transaction if the ledger is lost: whose it is, since when it is
+        granted, and who skips it, if somebody does.
+    :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
+        one; it must be proved that the state holds nothing of the transaction before anything is written.
+    """
+
+    generation: int
+    incarnation: str
+    epoch: int
+    nonce: str
+    last: Mapping[str, int] = field(hash=False)
+    position_before: Any = field(hash=False, default=None)
+    birth: str = ""
+    births: Mapping[str, str] = field(hash=False, default_factory=dict)
+    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    changed: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, before: Any) -> Granted:
+        """The grant that `record` holds."""
+        told = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip}
+        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births, told)
+        return cls(topology.generation, topology.incarnation, *own)
+
+
+@dataclass(frozen=True)
+class SkipGranted:
+    """The turn is taken to skip a transaction.
+
+    :param attempt: its newest one; rows and position are those of its batch.
+    """
+
+    grant: Granted
+    attempt: TransactionAttempt
+    metadata: Any = field(hash=False)
+    position: Any = field(hash=False)
+
+
+@dataclass(frozen=True)
+class AlreadySkipped:
+    """The transaction is skipped; nothing is left to do."""
+
+    txid: int
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The transaction is final, by this call or by an earlier one.
+
+    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier ones.
+    :param skip: whether the next transaction is to be skipped, now that it is its turn.
+    """
+
+    txid: int
+    here: bool
+    waiting: tuple[str, ...] = ()
+    skip: bool = False
+
+    @classmethod
+    def first(cls, topology: TopologyRecord, txid: int) -> Committed:
+        """Made final by this call, with what it leaves to be done."""
+        return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
+
+
+@dataclass(frozen=True)
+class ReplayNoted:
+    """A replay was asked for.
+
+    :param first: by this call; otherwise somebody else is at it.
+    :param count: how many automatic ones there were in a row.
+    """
+
+    first: bool
+    count: int
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """It was replayed as often as may be: a person has to look at it."""
+
+    txid: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bidding:
+    """Which waiter gives up its run slot is being decided.
+
+    :param leader: the run that would, if it ended now.
+    """
+
+    leader: str
+
+
+@dataclass(frozen=True)
+class NotNeeded:
+    """The way is free already; nobody gives up anything."""
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """The ledger was repaired.
+
+    :param told: what was found and what was made of it, in words.
+    """
+
+    generation: int
+    current: int
+    told: str
