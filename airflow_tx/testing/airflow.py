@@ -152,12 +152,6 @@ class LocalAirflow(AirflowClient):
         """Start one of COMPONENTS; for one that was killed."""
         self._components[name] = self._spawn(name, [name])
 
-    def kill_component(self, name: str) -> None:
-        """SIGKILL the main process of a component; what it started lives on, as after a crash."""
-        process = self._components.pop(name)
-        process.kill()
-        process.wait()
-
     def stop(self, grace: float = _GRACE) -> None:
         """End every process, and check that none is left.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -289,17 +287,6 @@ class AirflowClient:
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
         """Mark a task instance success, failed or skipped, whatever its process does."""
         self.call("PATCH", _task(dag_id, run_id, task_id, map_index), json={"new_state": state})
-
-    def kill_task(
-        self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, number: int = signal.SIGKILL
-    ) -> int:
-        """Send a signal to the process of a running task; its supervisor notices.
-
-        :return: the pid.
-        """
-        pid: int = self.task(dag_id, run_id, task_id, map_index)["pid"]
-        os.kill(pid, number)
-        return pid
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """A value that a task pushed."""
