@@ -98,7 +98,7 @@ def scheduled(stack: Stack) -> Story:
     with days.told("fail", *DAYS[1:3]):
         eventually(lambda: stack.airflow.call("GET", "dags/by_day"), 90, "the DAG is known", interval=0.3)
         stack.airflow.pause("by_day", False)
-        eventually(lambda: len(days.runs()) == 4, 60, "the days are scheduled")
+        eventually(lambda: len(days.runs()) == 4, 240, "the days are scheduled")
         run_ids = [days.run_of(day) for day in DAYS]
         days.wait(dict.fromkeys(run_ids[1:3], "failed"))
         story.seen["failed"] = days.totals()

@@ -66,7 +66,7 @@ def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_fo
     held = {run: stack.failpoints.arm("begin.before_ask", "pause", topology=dag, run_id=run) for run in RUNS}
     for run_id in RUNS:
         airflow.clear_run(dag, run_id)
-    eventually(lambda: all(each.reached for each in held.values()), 120, "both begin again")
+    eventually(lambda: all(each.reached for each in held.values()), 240, "both begin again")
     for run_id in RUNS:
         stack.start_early(dag, run_id, "count")
     for run_id in RUNS:

@@ -33,7 +33,7 @@ def test_a_resumed_committer_set_to_failed_from_outside_is_cleared_and_commits_o
 
     airflow.set_task_state(dag, "r2", "commit", "failed")
     airflow.wait_run(dag, "r2", state="failed")
-    eventually(lambda: pid not in airflow.processes(), 60, f"the overruled committer (pid {pid}) is gone")
+    eventually(lambda: pid not in airflow.processes(), 240, f"the overruled committer (pid {pid}) is gone")
     assert [entry.txid for entry in ledger.history()] == [1]
     airflow.clear(dag, "r2", ["commit"])
     airflow.wait_run(dag, "r2")

@@ -125,7 +125,8 @@ def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until:
     assert answer["run_states"] == {"held": "running", "ended": "success", "deleted": None}
     assert answer["running_runs"] == 1
     assert answer["is_paused"] is None
-    assert answer["pause"] < 0.5
+    # A question that stops the loop until it is answered leaves it not one round.
+    assert answer["rounds"] > 10
 
 
 def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(s
     assert "airflow worker -- LocalExecutor" in Path(f"/proc/{supervisor}/cmdline").read_text()
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: pid not in airflow.processes(), 10, f"the task (pid {pid}) is gone")
+    eventually(lambda: pid not in airflow.processes(), 60, f"the task (pid {pid}) is gone")
     assert airflow.task(TARGET, "dead", "hold")["state"] == "running"
 
     until.give()

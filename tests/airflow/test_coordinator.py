@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -69,7 +68,7 @@ class Feed:
             return True
 
         for dag_id in COORDINATORS:
-            eventually(partial(unpaused, dag_id), 60, f"{dag_id} is known")
+            eventually(partial(unpaused, dag_id), 240, f"{dag_id} is known")
 
     def coordinators(self) -> dict[str, str | None]:
         """The states of their tasks."""
@@ -88,7 +87,7 @@ class Feed:
         history = self.ledger.history()
         assert [entry.txid for entry in history] == list(range(1, self.files + 1))
         assert all(entry.outcome == "COMMITTED" for entry in history)
-        eventually(lambda: self.stack.totals(DAG), 5, "there are totals")
+        eventually(lambda: self.stack.totals(DAG), 60, "there are totals")
         self.stack.assert_counted_once(DAG, self.files * SIZE)
 
     def record(self, txid: int) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def test_a_run_that_was_deleted_comes_back_with_its_batch(feed: Feed) -> None:
     feed.stop()
     # Airflow deletes no run that is running.
     feed.airflow.set_run_state(DAG, run_id, "failed")
-    eventually(lambda: pid not in feed.airflow.processes(), 30, "its task has ended")
+    eventually(lambda: pid not in feed.airflow.processes(), 120, "its task has ended")
     feed.airflow.delete_run(DAG, run_id)
     assert hold is not None
     hold.unlink()
@@ -154,18 +153,16 @@ def test_a_committer_that_is_dead_with_its_supervisor_is_replaced(feed: Feed) ->
     txid = feed.files + 1
     paused = feed.stack.failpoints.arm("commit.before_mark", "pause", topology=DAG, txid=txid)
     feed.add(None)
-    eventually(lambda: paused.reached, 60, "the committer stands before its mark", explain=feed.explain)
+    eventually(lambda: paused.reached, 240, "the committer stands before its mark", explain=feed.explain)
     pid = feed.airflow.task(DAG, f"tx-{txid}", "commit")["pid"]
     supervisor = parent(pid)
     assert "airflow worker -- LocalExecutor" in Path(f"/proc/{supervisor}/cmdline").read_text()
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
-    killed = time.monotonic()
     paused.release()
 
-    feed.committed(timeout=60)
-    took = time.monotonic() - killed
-    print(f"A dead committer was replaced, and its transaction committed, after {took:.1f} s")
+    feed.committed()
+    # Airflow by itself would have the task tried again, in the same attempt.
     assert feed.ledger.history()[-1].attempts == 2
 
 
@@ -176,7 +173,7 @@ def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_i
     def mark() -> dict[str, Any]:
         return (feed.ledger.read("topology") or {}).get("blocked") or {}
 
-    blocked = eventually(mark, 90, "it is blocked", explain=feed.explain)
+    blocked = eventually(mark, 240, "it is blocked", explain=feed.explain)
     assert (blocked["txid"], blocked["attempt"]) == (txid, 3)
     assert "is not wanted" in blocked["reason"]
     assert f"airflow tx replay {DAG} {txid}" in feed.log()
@@ -185,4 +182,4 @@ def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_i
     fail.unlink()
     feed.airflow.clear_run(DAG, f"tx-{txid}")
     feed.committed()
-    eventually(lambda: not mark(), 30, "it is blocked no more")
+    eventually(lambda: not mark(), 120, "it is blocked no more")

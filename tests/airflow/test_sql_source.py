@@ -105,7 +105,7 @@ def test_every_order_is_counted_once_while_its_database_is_restarted(stack: Stac
         _end(stack, run_id)
         return airflow.states(DAG, run_id)["begin"] == "skipped"
 
-    eventually(rest, 120, "all orders are counted")
+    eventually(rest, 240, "all orders are counted")
     expected = _totals(shop, "SELECT product, count(*), sum(amount) FROM orders GROUP BY product")
     assert _totals(shop, "SELECT product, orders, amount FROM totals") == expected
     assert sum(count for count, _ in expected.values()) > 100

@@ -63,10 +63,10 @@ def test_four_databases_are_counted_exactly_although_both_servers_are_killed(
     ledger = RawLedger(hosts, DAG)
     writer.go_on(2, every=0.5)
     try:
-        eventually(lambda: ledger.allocated >= 2, 120, "two transactions are under way")
+        eventually(lambda: ledger.allocated >= 2, 240, "two transactions are under way")
         tweets.restart()
         counts.restart()
-        eventually(lambda: len(ledger.history()) >= 3, 120, "three transactions are committed")
+        eventually(lambda: len(ledger.history()) >= 3, 240, "three transactions are committed")
     finally:
         writer.stop()
     expected = writer.counts()

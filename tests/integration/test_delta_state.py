@@ -144,7 +144,7 @@ def test_an_older_writer_that_wakes_after_the_next_transaction_is_refused(
     state.raise_fence(old)
     asleep = failpoints.arm("delta_state.before_merge", "pause", txid=2)
     raised = _in_thread(lambda: make(spark, path).write(old, update))
-    eventually(lambda: asleep.reached, 120, "the writer has looked at the fence")
+    eventually(lambda: asleep.reached, 240, "the writer has looked at the fence")
     grants.commit_rows(2, state, update, attempt=2)
     grants.commit_rows(3, state, update)
     before, commits = state.read(), len(state.history())
@@ -187,7 +187,7 @@ def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_r
     row, columns = held.row, late._rows(held)
     landed: list[bool] = []
     raised = _in_thread(lambda: landed.append(table.merge(held, row, columns, [], {"txid": 1})))
-    eventually(lambda: os.path.exists(started), 120, "the MERGE reads its source")
+    eventually(lambda: os.path.exists(started), 240, "the MERGE reads its source")
     new = grants(1, 2)
     state.raise_and_write(new, rows({"a": 1}))
     Path(go_on).touch()

@@ -208,14 +208,14 @@ def test_only_what_is_committed_in_kafka_is_read(server: LocalKafka, topic: str)
     producer.commit_transaction(30)
     write("open")
     # The markers are written after the answer to a commit.
-    eventually(lambda: ledger.source.backlog(None) == 8, 30, "the transactions are over")
+    eventually(lambda: ledger.source.backlog(None) == 8, 120, "the transactions are over")
     batch = ledger.decide()
     assert batch is not None
     assert ledger.values(batch) == [b"a", b"b", b"c"]
     assert batch.count == 8  # three of them markers
     ledger.take()
     producer.abort_transaction(30)
-    eventually(lambda: ledger.source.backlog(ledger.places) == 2, 30, "the last one is over")
+    eventually(lambda: ledger.source.backlog(ledger.places) == 2, 120, "the last one is over")
     nothing = ledger.decide()
     assert nothing is not None
     assert ledger.values(nothing) == []

@@ -81,7 +81,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
         assert producer.flush(30) == 0  # what is not sent yet, an abort would not send
         end(30)
     # The markers are written after the answer to a commit.
-    eventually(lambda: KafkaSource(topic=topic).backlog(None) == 6 * (20 + 2), 30, "all transactions are over")
+    eventually(lambda: KafkaSource(topic=topic).backlog(None) == 6 * (20 + 2), 120, "all transactions are over")
     with session(spark.url, tag="test", server="the test's") as found:
         places, rows = None, list[dict[str, Any]]()
         for limit in (70, 10_000):

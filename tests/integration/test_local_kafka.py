@@ -59,7 +59,7 @@ def _values(consumer: Consumer, topic: str, count: int) -> list[bytes | None]:
         found.extend(consumer.consume(count - len(found), timeout=1))
         return len(found) >= count
 
-    eventually(enough, 30, f"{count} rows are read")
+    eventually(enough, 120, f"{count} rows are read")
     return [each.value() for each in found]
 
 
@@ -139,7 +139,7 @@ def test_only_who_knows_the_password_gets_in() -> None:
             stranger.poll(0)
             return KafkaError._AUTHENTICATION in [each.code() for each in refused]
 
-        eventually(told, 10, "the wrong password is told")
+        eventually(told, 60, "the wrong password is told")
         assert password not in closed.log.read_text(encoding="utf-8")
 
 

@@ -155,7 +155,7 @@ def test_the_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Pa
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 
-    eventually(lambda: not marked(mark), 10, "the server has ended")
+    eventually(lambda: not marked(mark), 60, "the server has ended")
 
 
 def _mark_of_server(folder: Path) -> str:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -332,7 +331,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
         assert committer.stdin is not None
         committer.stdin.write(message)
         committer.stdin.close()
-        eventually(lambda: stops[0].reached, 60, "a writer stands before its chunk")
+        eventually(lambda: stops[0].reached, 240, "a writer stands before its chunk")
         committer.kill()
     state.raise_fence(new)
     rows = staged(2, 100)
@@ -340,7 +339,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     before = len(_refusals(server))
     for stop in stops:
         stop.release()
-    eventually(lambda: len(_refusals(server)) > before, 60, "a writer is refused")
+    eventually(lambda: len(_refusals(server)) > before, 240, "a writer is refused")
     found = {row["id"]: row["n"] for row in state.read()}
     assert found == {i: i for i in range(100)}
 
@@ -381,7 +380,7 @@ def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) ->
 
 
 FLAT = """
-import json, sys, time, logging
+import json, sys, logging
 from types import SimpleNamespace
 from airflow_tx.commit import write
 from airflow_tx.commit.rows import StagedRows
@@ -397,15 +396,12 @@ state = SqlState.from_url(url, table="big", keys=["carrier", "id"], values=value
 rows = StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
 update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="counts"), state, **how)
 grant = Grants()(1)
-began = time.monotonic()
 write.output_digest(rows, update) if told["kind"] == "transactional" else None
-digested = time.monotonic() - began
 state.raise_fence(grant)
-began = time.monotonic()
 assert write.write_update(update, grant, rows, dag_file="", log=logging.getLogger()) == len(rows)
 # Not ru_maxrss, which begins with what the process had that started this one.
 peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) // 1024
-print(json.dumps([peak, round(digested, 1), round(time.monotonic() - began, 1)]))
+print(peak)
 """
 
 
@@ -434,10 +430,8 @@ def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     spark = server.url if path == "Spark Connect" else "local[2]"
     how = {"writers": "worker"} if "worker" in path else {"writers": "spark", "spark": spark}
     told = {"url": url, "how": how, "staging": area.root, "ref": ref, "kind": "transactional"}
-    began = time.monotonic()
     command = [sys.executable, "-c", FLAT, json.dumps(told)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    peak, digested, wrote = json.loads(done.stdout.splitlines()[-1])
-    print(f"{path}: peak {peak} MB, digest {digested} s, write {wrote} s, all {time.monotonic() - began:.0f} s")
+    peak = int(done.stdout.splitlines()[-1])
     assert peak < 300

@@ -97,7 +97,7 @@ def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
             except StoreUnavailable:
                 return False
 
-        eventually(served, 60, "a new client is served")
+        eventually(served, 240, "a new client is served")
 
 
 def test_an_unreachable_server_is_asked_again_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.bench import CountingStore
+
+
+class Sleeps:
+    """Stands for the clock of an event loop: a sleep takes no time, and moves the clock.
+
+    :ivar seconds: how long each sleep would have been.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.seconds)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    clock, sleep = Sleeps(), asyncio.sleep
+
+    async def asleep(seconds: float) -> None:
+        clock.seconds.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    return clock
 
 
 @pytest.fixture

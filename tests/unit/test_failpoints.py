@@ -45,7 +45,7 @@ def test_a_pause_ends_when_it_is_released(failpoints: Failpoints) -> None:
     armed = failpoints.arm("begin.allocated", "pause")
     thread = threading.Thread(target=failpoint, args=("begin.allocated",))
     thread.start()
-    eventually(lambda: armed.reached, 10, "the thread stands at the point")
+    eventually(lambda: armed.reached, 60, "the thread stands at the point")
     assert thread.is_alive()
     armed.release()
     thread.join(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -76,14 +75,12 @@ def test_why_a_lag_cannot_be_told_is_one_line() -> None:
 def test_a_source_that_does_not_answer_holds_up_no_other_one() -> None:
     waiting = [threading.Event(), threading.Event()]
     asked = {"one": (Asked(waiting[0]), 1), "two": (Asked(waiting[1]), 1), "three": (Asked(3), 1)}
-    before = time.monotonic()
-    found = lags(asked, seconds=0.3)
-    assert time.monotonic() - before < 5
+    found = lags(asked, seconds=1)
     for each in waiting:
         each.set()
     assert found["three"] == Lag(3, "rows")
     for name in ("one", "two"):
-        assert str(found[name]).endswith("its source has not answered within 0.3 s")
+        assert str(found[name]).endswith("its source has not answered within 1 s")
 
 
 @pytest.mark.parametrize("position", [None, {}, {"a": 0, "gone": 7}])

@@ -18,7 +18,7 @@ TREE = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
 def test_end_reaches_descendants_that_left_their_group(tmp_path: Path) -> None:
     family = ProcessFamily()
     family.spawn(TREE, env=dict(os.environ), log=tmp_path / "log")
-    eventually(lambda: len(family.members()) == 2, 10, "both processes run")
+    eventually(lambda: len(family.members()) == 2, 60, "both processes run")
     family.end()
     assert family.members() == []
     family.end()
@@ -36,6 +36,6 @@ time.sleep(1000)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         mark = owner.stdout.readline().strip()
-        eventually(lambda: len(marked(mark)) == 2, 10, "both processes run")
+        eventually(lambda: len(marked(mark)) == 2, 60, "both processes run")
         owner.send_signal(signal.SIGKILL)
-    eventually(lambda: marked(mark) == [], 15, "nothing of the family is left")
+    eventually(lambda: marked(mark) == [], 60, "nothing of the family is left")
