@@ -1,16 +1,25 @@
-"""Servers of databases: one of each for the tests of a module; and no time limit for an example."""
+"""One server of each kind for the whole run, started by the first test that needs it; no time limit for an example."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_tx import compat
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.jars import skipped_without_jars
+from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,19 +32,48 @@ def current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "is_current", lambda task_try: True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
     with LocalPostgres() as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mariadb() -> Iterator[LocalMariaDB]:
     with LocalMariaDB() as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def redis() -> Iterator[LocalRedis]:
     with LocalRedis() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """A test that stops it starts it again."""
+    with skipped_without_jars(), LocalKafka(sasl_password=KAFKA_PASSWORD) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Failpoints:
+    """Those of `spark_connect` and of what a test starts with them."""
+    return Failpoints(tmp_path_factory.mktemp("failpoints"))
+
+
+@pytest.fixture(scope="session")
+def spark_connect(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSparkConnect]:
+    """A task that fails is tried again, and Spark writes down all that it tells anybody."""
+    folder = tmp_path_factory.mktemp("connect")
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
+    conf |= {"spark.jars": ",".join(map(str, available_kafka_jars()))}
+    with LocalSparkConnect(folder, master="local[2,3]", conf=conf, env=failpoints.environment) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with in_this_process() as session:
+        yield session

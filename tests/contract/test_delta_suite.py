@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_tx.state.delta.state import DeltaState
+from airflow_tx.testing.jars import delta_jars
 from airflow_tx.testing.suites.state_suite import MakeState, StateSuite
 from tests.contract.opening import opening
-from tests.integration.delta_session import delta_session
+from tests.servers import skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    yield from delta_session()
-
-
 class TestDeltaState(StateSuite):
     @pytest.fixture
     def make_state(self, spark: SparkSession, tmp_path: Path) -> MakeState:
+        skip_without(delta_jars)
         return opening(lambda name, **given: DeltaState(str(tmp_path / name), spark=spark, **given))

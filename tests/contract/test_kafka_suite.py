@@ -12,41 +12,34 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.testing.jars import skipped_without_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from tests.servers import KAFKA_PASSWORD
 
-PASSWORD = "sesame-opens"
 # Kafka deletes what is older than a week.
 AT = int(time.time()) * 1000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalKafka]:
-    with skipped_without_jars(), LocalKafka(sasl_password=PASSWORD) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def producer(server: LocalKafka) -> Producer:
+def producer(kafka: LocalKafka) -> Producer:
     """One for all, since a new one takes a second until it may write."""
-    return Producer({**server.client_config(), "log_level": 0})
+    return Producer({**kafka.client_config(), "log_level": 0})
 
 
 class TestKafkaSource(SourceSuite):
     kind = "transactional"
-    secrets = (PASSWORD,)
+    secrets = (KAFKA_PASSWORD,)
 
     @pytest.fixture(autouse=True)
-    def place(self, server: LocalKafka, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        extra = json.dumps(server.client_config())
+    def place(self, kafka: LocalKafka, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        extra = json.dumps(kafka.client_config())
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
-        self.server, self.producer, self.number = server, producer, 0
+        self.server, self.producer, self.number = kafka, producer, 0
         self.topic, self.partitions = f"suite-{uuid.uuid4().hex[:12]}", 2
-        server.create_topic(self.topic, self.partitions)
+        kafka.create_topic(self.topic, self.partitions)
         yield
-        if not server.running:  # a test that failed while it was away
-            server.start()
+        if not kafka.running:  # a test that failed while it was away
+            kafka.start()
 
     def make(self) -> KafkaSource:
         return KafkaSource(topic=self.topic, kind=self.kind, max_rows_per_batch=6, timeout=2)

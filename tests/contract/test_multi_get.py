@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ KEYS = 30_000
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "sqlite":
-        yield f"sqlite:///{Path(tmp_path_factory.mktemp('state')) / 'state.db'}"
-        return
-    with LocalPostgres() if request.param == "postgres" else LocalMariaDB() as server:
-        yield server.url()
+        return f"sqlite:///{Path(tmp_path_factory.mktemp('state')) / 'state.db'}"
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
+    return server.url()
 
 
 @pytest.mark.parametrize("keys", [["k"], ["k", "l"]], ids=["one column", "two columns"])

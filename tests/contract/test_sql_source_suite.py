@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import sqlalchemy as sa
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.servers import mariadb, postgres
+from airflow_tx.testing.servers import mariadb as of_mariadb
+from airflow_tx.testing.servers import postgres as of_postgres
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.source_suite import Row, SourceSuite
@@ -24,25 +24,13 @@ ID = {
 }
 
 
-@pytest.fixture(scope="module")
-def postgres_server() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb_server() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as server:
-        yield server
-
-
 def postgres_connection(server: LocalPostgres, database: str) -> str:
     return connection(
         "postgres",
         host="127.0.0.1",
         port=server.port,
-        login=postgres.USER,
-        password=postgres.PASSWORD,
+        login=of_postgres.USER,
+        password=of_postgres.PASSWORD,
         schema=database,
     )
 
@@ -77,7 +65,7 @@ class TestSqlSource(SourceSuite):
     """On PostgreSQL."""
 
     kind = "transactional"
-    secrets = (postgres.PASSWORD,)
+    secrets = (of_postgres.PASSWORD,)
 
     @pytest.fixture(autouse=True)
     def place(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +74,9 @@ class TestSqlSource(SourceSuite):
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", shop.connection)
 
     @pytest.fixture
-    def shop(self, postgres_server: LocalPostgres) -> Shop:
-        database = postgres_server.new_database()
-        return Shop(postgres_server.url(database), postgres_connection(postgres_server, database))
+    def shop(self, postgres: LocalPostgres) -> Shop:
+        database = postgres.new_database()
+        return Shop(postgres.url(database), postgres_connection(postgres, database))
 
     def make(self) -> SqlSource:
         return SqlSource("shop", "orders", kind=self.kind, max_rows_per_batch=3, rows_per_read=2)
@@ -101,14 +89,14 @@ class TestSqlSource(SourceSuite):
 
 
 class TestSqlSourceOnMariaDB(TestSqlSource):
-    secrets = (mariadb.PASSWORD,)
+    secrets = (of_mariadb.PASSWORD,)
 
     @pytest.fixture
-    def shop(self, mariadb_server: LocalMariaDB) -> Shop:
-        database = mariadb_server.new_database()
-        address = {"host": "127.0.0.1", "port": mariadb_server.port, "schema": database}
-        known = connection("mysql", login=mariadb.USER, password=mariadb.PASSWORD, **address)
-        return Shop(mariadb_server.url(database), known)
+    def shop(self, mariadb: LocalMariaDB) -> Shop:
+        database = mariadb.new_database()
+        address = {"host": "127.0.0.1", "port": mariadb.port, "schema": database}
+        known = connection("mysql", login=of_mariadb.USER, password=of_mariadb.PASSWORD, **address)
+        return Shop(mariadb.url(database), known)
 
 
 class TestSqlSourceOnSqlite(TestSqlSource):
@@ -123,9 +111,9 @@ class TestSqlSourceByTime(SourceSuite):
     """Two rows share each time, and the limit cuts between them."""
 
     @pytest.fixture(autouse=True)
-    def place(self, postgres_server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-        database = postgres_server.new_database()
-        self.shop = Shop(postgres_server.url(database), postgres_connection(postgres_server, database))
+    def place(self, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+        database = postgres.new_database()
+        self.shop = Shop(postgres.url(database), postgres_connection(postgres, database))
         self.shop.run("CREATE TABLE seen (at TIMESTAMPTZ NOT NULL, id TEXT NOT NULL, PRIMARY KEY (at, id))")
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", self.shop.connection)
         self.at = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -150,14 +138,14 @@ class TestPartitionedSqlSource(SourceSuite):
     """Two shards, and a table that comes later."""
 
     kind = "transactional"
-    secrets = (postgres.PASSWORD,)
+    secrets = (of_postgres.PASSWORD,)
 
     @pytest.fixture(autouse=True)
-    def place(self, postgres_server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(self, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shops, self.tables = [], ["orders"]
         for number in (1, 2):
-            database = postgres_server.new_database()
-            shop = Shop(postgres_server.url(database), postgres_connection(postgres_server, database))
+            database = postgres.new_database()
+            shop = Shop(postgres.url(database), postgres_connection(postgres, database))
             shop.number = 1_000 * number
             shop.make("orders")
             self.shops.append(shop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,17 @@ from airflow_tx.state.api import Fence
 from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.jars import delta_jars
 from airflow_tx.testing.suites.state_suite import Grants, rows, totals
-from tests.integration.delta_session import delta_session
+from tests.servers import skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One small session with Delta Lake for all tests here."""
-    yield from delta_session()
+@pytest.fixture(autouse=True)
+def delta() -> None:
+    skip_without(delta_jars)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,28 +17,19 @@ from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.jars import skipped_without_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.server import free_ports
 
-PASSWORD = "sesame-opens"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalKafka]:
-    with skipped_without_jars(), LocalKafka(sasl_password=PASSWORD) as running:
-        yield running
-
 
 @pytest.fixture(autouse=True)
-def connection(server: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(monkeypatch, **server.client_config())
+def connection(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, **kafka.client_config())
 
 
 @pytest.fixture
-def topic(server: LocalKafka) -> str:
+def topic(kafka: LocalKafka) -> str:
     name = f"test-{uuid.uuid4().hex[:12]}"
-    server.create_topic(name, 2)
+    kafka.create_topic(name, 2)
     return name
 
 
@@ -89,12 +80,12 @@ def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
     return {name.rpartition("-")[2]: (each["from"], each["to"]) for name, each in rows.items()}
 
 
-def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, ["a", "b"], 0)
+def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ["a", "b"], 0)
     strict = Ledger(topic, {"timeout": 1})
     loose = Ledger(topic, {"timeout": 1, "kind": "opaque"})
     assert strict.take() == loose.take() == {"0": (0, 2), "1": (0, 0)}
-    server.kill()
+    kafka.kill()
     try:
         with pytest.raises(SourceError, match="cannot be reached: .*Connection refused.* the task tries again"):
             strict.decide()
@@ -103,28 +94,28 @@ def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(server: LocalKa
         with pytest.raises(SourceError, match="cannot be reached"):
             Ledger(topic, {"timeout": 1, "kind": "opaque"}).decide()
     finally:
-        server.start()
-    server.produce(topic, ["c"], 1)
+        kafka.start()
+    kafka.produce(topic, ["c"], 1)
     strict.arguments = loose.arguments = {}
     assert strict.take() == {"1": (0, 1)}
     loose.arguments = {"kind": "opaque"}
     assert loose.take() == {"1": (0, 1)}
 
 
-def test_a_topic_that_grows_is_read_whole(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, ["a"], 0)
+def test_a_topic_that_grows_is_read_whole(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ["a"], 0)
     ledger = Ledger(topic, {"starting": "latest"})
     assert ledger.take() == {"0": (1, 1), "1": (0, 0)}
-    server.add_partitions(topic, 4)
-    server.produce(topic, ["b", "c"], 3)
+    kafka.add_partitions(topic, 4)
+    kafka.produce(topic, ["b", "c"], 3)
     assert ledger.take() == {"3": (0, 2)}
-    server.produce(topic, ["d"], 2)
+    kafka.produce(topic, ["d"], 2)
     assert ledger.take() == {"2": (0, 1)}
     assert ledger.take() == {}
 
 
-def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, [f"row {n}" for n in range(10)], 0)
+def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, [f"row {n}" for n in range(10)], 0)
     ledger = Ledger(
         topic, places={f"{topic}-{number}": {"topic_id": None, "offset": n} for number, n in ((0, 4), (1, 0))}
     )
@@ -132,7 +123,7 @@ def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(
     before = Ledger(topic, {"max_rows_per_batch": 4})
     first = before.decide()
     assert first is not None
-    server.delete_records(topic, 0, 7)
+    kafka.delete_records(topic, 0, 7)
 
     for kind in ("transactional", "opaque"):
         ledger.arguments = {"kind": kind}
@@ -146,19 +137,19 @@ def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(
         before.values(first)
 
 
-def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, ["a", "b", "c"], 0)
-    server.produce(topic, ["x"], 1)
+def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ["a", "b", "c"], 0)
+    kafka.produce(topic, ["x"], 1)
     ledger = Ledger(topic)
     first = ledger.decide()
     assert first is not None
     ledger.take()
-    server.delete_topic(topic)
+    kafka.delete_topic(topic)
     with pytest.raises(SourceError, match=f"topic {topic} does not exist"):
         ledger.decide()
-    server.create_topic(topic, 1)
+    kafka.create_topic(topic, 1)
     # As many rows: by the offsets alone nobody could tell.
-    server.produce(topic, ["d", "e", "f"], 0)
+    kafka.produce(topic, ["d", "e", "f"], 0)
 
     with pytest.raises(SourceError, match="all from offset 3 on of topic .*, which was deleted.* accept-loss"):
         ledger.decide()
@@ -174,13 +165,13 @@ def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(
     assert ledger.take() == {}
 
 
-def test_what_a_new_partition_lost_before_it_was_seen_is_told(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, ["a"], 0)
+def test_what_a_new_partition_lost_before_it_was_seen_is_told(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ["a"], 0)
     ledger = Ledger(topic)
     ledger.take()
-    server.add_partitions(topic, 3)
-    server.produce(topic, ["b", "c", "d"], 2)
-    server.delete_records(topic, 2, 2)
+    kafka.add_partitions(topic, 3)
+    kafka.produce(topic, ["b", "c", "d"], 2)
+    kafka.delete_records(topic, 2, 2)
     assert ledger.take() == {"2": (0, 0)}
     with pytest.raises(SourceError, match="offsets 0 to 1, the first one left is 2"):
         ledger.decide()
@@ -188,8 +179,8 @@ def test_what_a_new_partition_lost_before_it_was_seen_is_told(server: LocalKafka
     assert ledger.take() == {"2": (2, 3)}
 
 
-def test_only_what_is_committed_in_kafka_is_read(server: LocalKafka, topic: str) -> None:
-    producer = Producer({**server.client_config(), "log_level": 0, "transactional.id": topic})
+def test_only_what_is_committed_in_kafka_is_read(kafka: LocalKafka, topic: str) -> None:
+    producer = Producer({**kafka.client_config(), "log_level": 0, "transactional.id": topic})
     producer.init_transactions(30)
 
     def write(*values: str) -> None:
@@ -230,9 +221,9 @@ def test_only_what_is_committed_in_kafka_is_read(server: LocalKafka, topic: str)
     assert found == [b"a", b"b", b"c"]
 
 
-def test_a_batch_has_no_more_than_its_limits_say_and_tells_why(server: LocalKafka, topic: str) -> None:
-    server.produce(topic, ["x" * 100] * 50, 0)
-    server.produce(topic, ["x" * 100] * 4, 1)
+def test_a_batch_has_no_more_than_its_limits_say_and_tells_why(kafka: LocalKafka, topic: str) -> None:
+    kafka.produce(topic, ["x" * 100] * 50, 0)
+    kafka.produce(topic, ["x" * 100] * 4, 1)
     assert Ledger(topic, {"max_rows_per_batch": 20}).take() == {"0": (0, 16), "1": (0, 4)}
     limited = Ledger(topic, {"max_bytes_per_batch": 1000}).decide()
     assert limited is not None
@@ -246,11 +237,11 @@ def test_a_batch_has_no_more_than_its_limits_say_and_tells_why(server: LocalKafk
     assert whole.source.backlog(whole.places) == 0
 
 
-def test_two_topics_are_one_source(server: LocalKafka, topic: str) -> None:
+def test_two_topics_are_one_source(kafka: LocalKafka, topic: str) -> None:
     other = f"{topic}-1"  # as the partition of the first one is called
-    server.create_topic(other)
-    server.produce(topic, ["a"], 1)
-    server.produce(other, ["b"])
+    kafka.create_topic(other)
+    kafka.produce(topic, ["a"], 1)
+    kafka.produce(other, ["b"])
     ledger = Ledger(f"{topic},{other}")
     batch = ledger.decide()
     assert batch is not None
@@ -259,16 +250,16 @@ def test_two_topics_are_one_source(server: LocalKafka, topic: str) -> None:
 
 
 def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_its_batch(
-    server: LocalKafka, topic: str
+    kafka: LocalKafka, topic: str
 ) -> None:
-    server.produce(topic, ['{"user": "ann", "amount": 1.5, "more": 1}', '{"user": 7}', ("key", None)], 0)
+    kafka.produce(topic, ['{"user": "ann", "amount": 1.5, "more": 1}', '{"user": 7}', ("key", None)], 0)
     ledger = Ledger(topic, {"value_schema": "user STRING, amount DOUBLE"})
     batch = ledger.decide()
     assert batch is not None
     rows = cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(1, 1), batch.metadata))
     assert [row["value"] for row in rows] == [{"user": "ann", "amount": 1.5}, {"user": "7", "amount": None}, None]
     ledger.take()
-    server.produce(topic, ['{"user": "bob", "amount": "much"}'], 0)
+    kafka.produce(topic, ['{"user": "bob", "amount": "much"}'], 0)
     wrong = ledger.decide()
     assert wrong is not None
     with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset 3.*airflow tx skip TOPOLOGY 2 "):
@@ -276,9 +267,9 @@ def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_it
 
 
 def test_a_wrong_password_is_told_at_once_and_never_printed(
-    server: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    kafka: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    connect(monkeypatch, **{**server.client_config(), "sasl.password": "open-sesame"})
+    connect(monkeypatch, **{**kafka.client_config(), "sasl.password": "open-sesame"})
     source = KafkaSource(topic=topic, kind="opaque", timeout=30)
     with pytest.raises(SourceError, match="refuses: .*Authentication failed.*of connection kafka_default") as refusal:
         source.decide(TransactionAttempt(1, 1), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,10 @@ from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.spark.connect import session
 from airflow_tx.staging import read_output
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 
-PASSWORD = 'sesame-"opens"'
 ATTEMPT = TransactionAttempt(1, 1)
 APP = """
 from pyspark.sql import functions as F
@@ -36,20 +33,6 @@ def main(spark, batch):
 """
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[LocalKafka]:
-    with skipped_without_jars(), LocalKafka(sasl_password=PASSWORD) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[LocalSparkConnect]:
-    with skipped_without_jars():
-        jars = kafka_connector_jars()
-    with LocalSparkConnect(conf={"spark.jars": ",".join(map(str, jars))}) as running:
-        yield running
-
-
 @pytest.fixture
 def topic(kafka: LocalKafka) -> str:
     name = f"test-{uuid.uuid4().hex[:12]}"
@@ -58,10 +41,10 @@ def topic(kafka: LocalKafka) -> str:
 
 
 @pytest.fixture(autouse=True)
-def connections(kafka: LocalKafka, spark: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
+def connections(kafka: LocalKafka, spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = json.dumps(kafka.client_config())
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
-    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark.port}
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
 
 
@@ -70,7 +53,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
-    kafka: LocalKafka, spark: LocalSparkConnect, topic: str
+    kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     producer = Producer({**kafka.client_config(), "log_level": 0, "transactional.id": topic})
     producer.init_transactions(30)
@@ -82,7 +65,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
         end(30)
     # The markers are written after the answer to a commit.
     eventually(lambda: KafkaSource(topic=topic).backlog(None) == 6 * (20 + 2), 120, "all transactions are over")
-    with session(spark.url, tag="test", server="the test's") as found:
+    with session(spark_connect.url, tag="test", server="the test's") as found:
         places, rows = None, list[dict[str, Any]]()
         for limit in (70, 10_000):
             source = KafkaSource(topic=topic, max_rows_per_batch=limit, options={"minPartitions": "4"})
@@ -107,7 +90,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
 
 
 def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_batch(
-    kafka: LocalKafka, spark: LocalSparkConnect, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -122,19 +105,19 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
     kafka.produce(topic, ['{"user": "ann"}', "no json"], 1)
     with pytest.raises(AirflowFailException, match=f"topic {topic}, partition 1, offset 1. Correct .* TOPOLOGY 2 "):
         topology.begin("r2").execute(operator)
-    log = "".join(file.read_text(errors="replace") for file in spark.folder.rglob("*.log"))
+    log = "".join(file.read_text(errors="replace") for file in spark_connect.folder.rglob("*.log"))
     assert log
     assert "opens" not in log
 
 
 def test_rows_that_are_deleted_while_spark_reads_them_are_told_as_such(
-    kafka: LocalKafka, spark: LocalSparkConnect, topic: str
+    kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     kafka.produce(topic, ["a", "b", "c"], 0)
     source = KafkaSource(topic=topic)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    with session(spark.url, tag="test", server="the test's") as found:
+    with session(spark_connect.url, tag="test", server="the test's") as found:
         frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
         kafka.delete_records(topic, 0, 2)
         with pytest.raises(Exception, match="lost") as lost:

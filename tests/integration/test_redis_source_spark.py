@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +42,6 @@ def main(spark, batch):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalSparkConnect]:
-    with LocalSparkConnect() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def redis() -> Iterator[LocalRedis]:
     """Two databases of numbered messages, and a stream."""
     with LocalRedis() as running:
@@ -63,7 +55,9 @@ def redis() -> Iterator[LocalRedis]:
 
 
 @pytest.fixture(autouse=True)
-def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis: LocalRedis, server: LocalSparkConnect) -> None:
+def connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis: LocalRedis, spark_connect: LocalSparkConnect
+) -> None:
     for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         if name in os.environ:  # SparkBatchOperator adds to them
             monkeypatch.setenv(name, os.environ[name])
@@ -81,32 +75,16 @@ def people() -> RedisNumberedSource:
     return RedisNumberedSource("tweets", databases=[0, 1], schema="user STRING, n INT")
 
 
-@pytest.fixture(scope="module")
-def classic() -> Iterator[SparkSession]:
-    """A session in this process."""
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        session = builder.getOrCreate()
-        yield session
-        session.stop()
-    # It tells of its end when the streams of the test run are closed already.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
 @pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
 def test_rows_are_the_same_in_spark_whoever_reads_them(
-    classic: SparkSession, source: RedisSource, part: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, source: RedisSource, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_source, "PART", part)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     plain: Any = source.emit_batch(ATTEMPT, batch.metadata)
-    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, classic)
+    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, spark)
     found = sorted((row.asDict(True) for row in frame.collect()), key=str)
     assert found == sorted(map(dict, plain), key=str)
     assert len(found) == 2 * MESSAGES
@@ -115,7 +93,7 @@ def test_rows_are_the_same_in_spark_whoever_reads_them(
 
 @pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
 def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
-    classic: SparkSession, redis: LocalRedis, part: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, redis: LocalRedis, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_source, "PART", part)
     source = people()
@@ -124,7 +102,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
     before = redis.client(1).getset("17", '{"user": "@1", "n": "many"}')
 
     def collect() -> None:
-        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, classic)
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, spark)
         frame.collect()
 
     with pytest.raises(Exception, match="many") as error:  # Spark's own, or ours
@@ -138,7 +116,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
 
 
 def test_messages_that_are_gone_are_named_before_a_job_is_started(
-    classic: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_source, "PART", 20)
     source = people()
@@ -146,7 +124,7 @@ def test_messages_that_are_gone_are_named_before_a_job_is_started(
     assert batch is not None
     before = redis.client(0).getdel("33")
     with pytest.raises(SourceError, match="messages 33 of 1 to 45 are gone"):
-        source.emit_batch(ATTEMPT, batch.metadata, classic)
+        source.emit_batch(ATTEMPT, batch.metadata, spark)
     redis.client(0).set("33", before)
     source.close()
 
@@ -154,12 +132,12 @@ def test_messages_that_are_gone_are_named_before_a_job_is_started(
 @pytest.mark.parametrize("operator", [SparkConnectBatchOperator, SparkBatchOperator])
 def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
     tmp_path: Path,
-    server: LocalSparkConnect,
+    spark_connect: LocalSparkConnect,
     operator: Any,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
     (tmp_path / "app.py").write_text(APP)
     topology = Topology(people(), tmp_path, str(tmp_path / "dag.py"))
@@ -173,5 +151,9 @@ def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
     secret = re.compile(re.escape(PASSWORD.encode()))
     assert not secret.search("".join(capfd.readouterr()).encode())
     # A server writes the plan of what was not released when its session ended, with all that is in it.
-    found = [path for path in [*tmp_path.rglob("*"), server.log] if path.is_file() and secret.search(path.read_bytes())]
+    found = [
+        path
+        for path in [*tmp_path.rglob("*"), spark_connect.log]
+        if path.is_file() and secret.search(path.read_bytes())
+    ]
     assert found == []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,21 +31,6 @@ COUNTS = [
     {"carrier": "DL", "origin": "JFK", "flights": 1, "dep_delay": 0},
     {"carrier": "UA", "origin": "EWR", "flights": 3, "dep_delay": 4},
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One small session for all tests here."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = (
-        builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
-    )
-    yield session
-    session.stop()
-    # It tells of its end when the streams of the test run are closed already.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @pytest.fixture

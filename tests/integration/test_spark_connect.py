@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,6 @@ def main(spark, batch):
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalSparkConnect]:
-    with LocalSparkConnect() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for name in ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
@@ -51,7 +44,7 @@ def connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest
             monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
-    found: LocalSparkConnect = request.getfixturevalue("server")
+    found: LocalSparkConnect = request.getfixturevalue("spark_connect")
     connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": found.port}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
 
@@ -111,11 +104,11 @@ def test_output_that_lies_on_another_disk_is_refused(flights: Topology, monkeypa
 
 
 def test_a_session_ends_with_its_block_and_a_server_that_is_away_is_named(
-    server: LocalSparkConnect, flights: Topology, monkeypatch: pytest.MonkeyPatch
+    spark_connect: LocalSparkConnect, flights: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        session(server.url, tag="flights 1.1 count", server="connection x") as spark,
+        session(spark_connect.url, tag="flights 1.1 count", server="connection x") as spark,
     ):
         raise ZeroDivisionError
     with pytest.raises(Exception, match=r"(?i)closed|stopped|NO_ACTIVE_SESSION"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,13 @@ def main(spark, batch):
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalSparkConnect]:
-    with LocalSparkConnect(master="local[2]") as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: LocalSparkConnect) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark_connect: LocalSparkConnect) -> None:
     """A chunk is about 1,000 rows."""
     monkeypatch.setattr(write, "ROWS_A_WRITE", 1000)
     monkeypatch.setattr(write, "ROWS_A_WRITER", 1000)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
+    connect = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connect))
     for name in ("PYTHONPATH", "PYSPARK_PYTHON"):
         if name in os.environ:
@@ -90,7 +83,7 @@ def expected(*batches: list[dict[str, Any]]) -> dict[str, tuple[int, list[int]]]
 
 @pytest.mark.parametrize("store", ["postgres", "redis"])
 def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_values_for_a_later_application(
-    store: str, request: pytest.FixtureRequest, server: LocalSparkConnect, tmp_path: Path
+    store: str, request: pytest.FixtureRequest, spark_connect: LocalSparkConnect, tmp_path: Path
 ) -> None:
     topology = Topology(Numbers(), tmp_path, str(tmp_path / "dag.py"))
     (tmp_path / "app.py").write_text(APP)
@@ -106,7 +99,7 @@ def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_val
 
     run = topology.begin("r2")
     run.emit(*(as_table(second[start : start + 2500]) for start in range(0, ROWS, 2500)))
-    assert run.commit(update(state, writers="spark", spark=server.url, **asked)) is None
+    assert run.commit(update(state, writers="spark", spark=spark_connect.url, **asked)) is None
     assert {row["user"]: (row["balance"], row["last"]) for row in state.read()} == expected(first, second)
     ref = run.new_values["users"]
     by_spark = list(rows_of_output(topology.spec, ref, run.payload.transaction))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -37,20 +36,6 @@ def events(start, end, spark=None, path=None):
 """
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """One small session for all tests here."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    session = builder.config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
-    yield session
-    session.stop()
-    # It tells of its end when the streams of the test run are closed already.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
 def rows_of(source: Source, metadata: Any, spark: Any) -> list[Row]:
     """What a Spark application reads, in its own process."""
     again = rebuild(*json.loads(json.dumps(source.serialize())))
@@ -63,41 +48,41 @@ def rows_without_spark(source: Source, metadata: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("folder", ["in", "a b{c}"])
-def test_files_of_an_object_storage_are_the_same_in_spark(session: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_files_of_an_object_storage_are_the_same_in_spark(spark: SparkSession, tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir()
     for name, n in (("a.csv", 1), ("b [1].csv", 2), ("b 1.csv", 3)):
         (tmp_path / folder / name).write_text(f"n\n{n}\n{n * 10}\n")
     source = FileSource(f"file://{tmp_path}/{folder}/*.csv", files_per_batch=3, options={"fs.s3a.endpoint": "unused"})
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.metadata, session)
+    found = rows_of(source, batch.metadata, spark)
     assert found == rows_without_spark(source, batch.metadata)
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
 @pytest.mark.parametrize("schema", [None, "line STRING"])
-def test_lines_of_text_are_the_same_in_spark(session: SparkSession, tmp_path: Path, schema: str | None) -> None:
+def test_lines_of_text_are_the_same_in_spark(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
     (tmp_path / "a.log").write_bytes('\ufeffone\n\n\ttwo, "three" \r\nfour\rfive\nä'.encode())
     source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.metadata, session)
+    found = rows_of(source, batch.metadata, spark)
     assert found == rows_without_spark(source, batch.metadata)
     assert {next(iter(row.values())) for row in found} == {"one", "", '\ttwo, "three" ', "four", "five", "ä"}
 
 
 @pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
-def test_rows_in_memory_are_the_same_in_spark(session: SparkSession, schema: str | None) -> None:
+def test_rows_in_memory_are_the_same_in_spark(spark: SparkSession, schema: str | None) -> None:
     words = {"0": [{"word": "cat", "n": 1}, {"word": "dog", "n": 2}], "1": [{"word": "man", "n": 3}]}
     source = MemorySource(words, per_batch=2, schema=schema)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.metadata, session)
+    found = rows_of(source, batch.metadata, spark)
     assert sorted(found, key=lambda row: row["n"]) == [row for part in words.values() for row in part]
 
 
 def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
-    session: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     for region, n in (("eu", 1), ("us", 2), ("__HIVE_DEFAULT_PARTITION__", 3)):
         folder = tmp_path / f"region={region}"
@@ -106,7 +91,7 @@ def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
     source = PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT", kind="opaque")
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
-    found = rows_of(source, batch.metadata, session)
+    found = rows_of(source, batch.metadata, spark)
     assert found == rows_without_spark(source, batch.metadata)
     assert {(row["n"], row["region"]) for row in found} >= {(1, "eu"), (20, "us"), (3, None)}
     assert len(found) == 6
@@ -124,8 +109,8 @@ class TestDataIntervalsThatOnlySparkReads(SourceSuite):
         self.days = 0
 
     @pytest.fixture
-    def spark(self, session: SparkSession) -> SparkSession:
-        return session
+    def spark(self, spark: SparkSession) -> SparkSession:
+        return spark
 
     def make(self) -> Source:
         return DataIntervalSource("tx_spark_reader.events", options={"path": str(self.folder)})

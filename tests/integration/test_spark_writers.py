@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,32 +71,16 @@ def state_of(url: str, kind: str = "opaque") -> SqlState:
     return SqlState.from_url(url, table="totals", keys=["id", "day", "code"], values=values, kind=kind)
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        with sa.create_engine(server.url(), poolclass=sa.pool.NullPool).begin() as connection:
-            connection.execute(sa.text(f"CREATE ROLE writer LOGIN SUPERUSER PASSWORD '{SECRET}'"))
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def writer(postgres: LocalPostgres) -> None:
+    with sa.create_engine(postgres.url(), poolclass=sa.pool.NullPool).begin() as connection:
+        connection.execute(sa.text(f"CREATE ROLE writer LOGIN SUPERUSER PASSWORD '{SECRET}'"))
 
 
 def secret_url(postgres: LocalPostgres) -> str:
     """The URL of a new database, with the password that nobody may see."""
     url = sa.engine.make_url(postgres.url(postgres.new_database())).set(username="writer", password=SECRET)
     return url.render_as_string(hide_password=False)
-
-
-@pytest.fixture(scope="module")
-def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Failpoints:
-    return Failpoints(tmp_path_factory.mktemp("failpoints"))
-
-
-@pytest.fixture(scope="module")
-def server(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSparkConnect]:
-    """A task that fails is tried again, and Spark writes down all that it tells anybody."""
-    folder = tmp_path_factory.mktemp("connect")
-    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
-    with LocalSparkConnect(folder, master="local[2,3]", conf=conf, env=failpoints.environment) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -225,20 +208,24 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
 
 
 def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chunk(
-    postgres: LocalPostgres, numbers: Topology, expected: list[Any], server: LocalSparkConnect, failpoints: Failpoints
+    postgres: LocalPostgres,
+    numbers: Topology,
+    expected: list[Any],
+    spark_connect: LocalSparkConnect,
+    failpoints: Failpoints,
 ) -> None:
     url = secret_url(postgres)
     state = state_of(url)
-    committed(numbers, "r1", table(), state, spark_from_rows=KEYS, spark=server.url)
+    committed(numbers, "r1", table(), state, spark_from_rows=KEYS, spark=spark_connect.url)
     dies = failpoints.arm("spark.after_chunk", "kill", chunk=3)
-    committed(numbers, "r2", table(), state, spark_from_rows=KEYS, spark=server.url)
+    committed(numbers, "r2", table(), state, spark_from_rows=KEYS, spark=spark_connect.url)
     assert dies.reached
     assert content(url) == expected
-    assert Watch(SECRET, server.folder).files() == []
+    assert Watch(SECRET, spark_connect.folder).files() == []
 
 
 def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
-    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect
+    postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
     url = postgres.url(postgres.new_database())
     state = state_of(url)
@@ -248,16 +235,16 @@ def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
     twice = twice.set_column(2, "code", pa.array([f"c{i // 2}" for i in range(KEYS * 2)]))
     run.emit(twice)
     with pytest.raises(StateError, match=r"'url.totals' refused: row \d+ .*: its key comes twice. Aggregate by key"):
-        run.commit(update(state, writers="spark", spark=server.url))
+        run.commit(update(state, writers="spark", spark=spark_connect.url))
     assert not (fence := state.fence()) or not fence.applied
     again = numbers.begin("r1")
     again.emit(table())
-    assert again.commit(update(state, writers="spark", spark=server.url)) is None
+    assert again.commit(update(state, writers="spark", spark=spark_connect.url)) is None
     assert [row[3] for row in content(url)] == list(range(KEYS))
 
 
 def test_a_transactional_state_has_one_digest_whoever_writes(
-    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
+    postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.new_database())
     state = state_of(url, "transactional")
@@ -282,7 +269,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
         other.commit(update(state, writers="worker"))
     same = numbers.begin("r1")
     same.emit(table().take(list(reversed(range(KEYS)))))
-    assert same.commit(update(state, writers="spark", spark=server.url)) is None
+    assert same.commit(update(state, writers="spark", spark=spark_connect.url)) is None
     assert [row[3] for row in content(url)] == [2 * i for i in range(KEYS)]
 
 
@@ -298,7 +285,7 @@ write.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
 
 
 def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
-    postgres: LocalPostgres, numbers: Topology, server: LocalSparkConnect, failpoints: Failpoints
+    postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, failpoints: Failpoints
 ) -> None:
     import pickle
 
@@ -323,7 +310,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
 
     state.raise_fence(old)
     stops = [failpoints.arm("spark.before_chunk", "pause", attempt=1) for _ in range(2)]
-    how: Any = update(state, writers="spark", spark=server.url)
+    how: Any = update(state, writers="spark", spark=spark_connect.url)
     message = pickle.dumps((how, old, staged(1, KEYS)))
     command = [sys.executable, "-c", COMMITTER]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
@@ -336,16 +323,16 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     state.raise_fence(new)
     rows = staged(2, 100)
     assert write.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None) == 100
-    before = len(_refusals(server))
+    before = len(_refusals(spark_connect))
     for stop in stops:
         stop.release()
-    eventually(lambda: len(_refusals(server)) > before, 240, "a writer is refused")
+    eventually(lambda: len(_refusals(spark_connect)) > before, 240, "a writer is refused")
     found = {row["id"]: row["n"] for row in state.read()}
     assert found == {i: i for i in range(100)}
 
 
-def _refusals(server: LocalSparkConnect) -> list[str]:
-    return [line for line in server.log.read_text().splitlines() if "refused: FenceOutranked" in line]
+def _refusals(spark_connect: LocalSparkConnect) -> list[str]:
+    return [line for line in spark_connect.log.read_text().splitlines() if "refused: FenceOutranked" in line]
 
 
 def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
@@ -408,7 +395,7 @@ print(peak)
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["worker, SQLite", "worker, PostgreSQL", "spark-submit", "Spark Connect"])
 def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
-    path: str, postgres: LocalPostgres, tmp_path: Path, server: LocalSparkConnect
+    path: str, postgres: LocalPostgres, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
@@ -427,7 +414,7 @@ def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     ref = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
     del rows
     url = f"sqlite:///{tmp_path / 'big.db'}" if "SQLite" in path else postgres.url(postgres.new_database())
-    spark = server.url if path == "Spark Connect" else "local[2]"
+    spark = spark_connect.url if path == "Spark Connect" else "local[2]"
     how = {"writers": "worker"} if "worker" in path else {"writers": "spark", "spark": spark}
     told = {"url": url, "how": how, "staging": area.root, "ref": ref, "kind": "transactional"}
     command = [sys.executable, "-c", FLAT, json.dumps(told)]

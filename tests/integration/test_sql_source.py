@@ -29,12 +29,6 @@ from airflow_tx.testing.servers.server import free_port
 ATTEMPT = TransactionAttempt(1, 1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as running:
-        yield running
-
-
 class Shop:
     """A database of its own, which is the connection `shop`."""
 
@@ -68,8 +62,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    made = Shop(server, monkeypatch)
+def shop(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    made = Shop(postgres, monkeypatch)
     made.run("CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
     return made
 
@@ -419,7 +413,7 @@ def test_shards_share_a_limit_and_one_that_is_away_keeps_its_place(shop: Shop) -
 
 
 def test_batches_survive_a_restart_of_the_server_and_a_prepared_transaction_is_waited_for(
-    shop: Shop, server: LocalPostgres
+    shop: Shop, postgres: LocalPostgres
 ) -> None:
     with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
         connected.exec_driver_sql("ALTER SYSTEM SET max_prepared_transactions = 4")
@@ -428,10 +422,10 @@ def test_batches_survive_a_restart_of_the_server_and_a_prepared_transaction_is_w
     first = source.initialize_transaction(1, None)
     assert first is not None
     reading = iter(source.emit_batch(ATTEMPT, first.metadata))
-    server.stop()
+    postgres.stop()
     assert "cannot be reached" in refusal(lambda: source.initialize_transaction(2, first.position))
     assert "cannot be reached" in refusal(lambda: list(itertools.islice(reading, 1)))
-    server.start()
+    postgres.start()
     prepared = shop.engine.connect()
     prepared.exec_driver_sql("INSERT INTO orders (amount) VALUES (1)")
     prepared.exec_driver_sql("PREPARE TRANSACTION 'transfer'")

@@ -6,7 +6,6 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,19 +22,13 @@ ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalMariaDB]:
-    with LocalMariaDB() as running:
-        yield running
-
-
 @pytest.fixture
-def engine(server: LocalMariaDB, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+def engine(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
     """A database with the table `orders`, which is the connection `shop`."""
-    database = server.new_database()
-    known = {"host": "127.0.0.1", "port": server.port, "login": USER, "password": PASSWORD, "schema": database}
+    database = mariadb.new_database()
+    known = {"host": "127.0.0.1", "port": mariadb.port, "login": USER, "password": PASSWORD, "schema": database}
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("mysql", **known))
-    made = sa.create_engine(server.url(database), poolclass=sa.pool.NullPool)
+    made = sa.create_engine(mariadb.url(database), poolclass=sa.pool.NullPool)
     run(made, "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount INTEGER)")
     return made
 

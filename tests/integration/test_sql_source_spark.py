@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +14,12 @@ from airflow_tx.sources.api import Batch
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.jars import fetch_jars, skipped_without_jars
-from airflow_tx.testing.servers import mariadb, postgres
+from airflow_tx.testing.servers import mariadb as of_mariadb
+from airflow_tx.testing.servers import postgres as of_postgres
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.server import SqlServer
-from tests.integration.fresh_jvm import end_jvm
+from tests.servers import jdbc_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,30 +28,9 @@ ATTEMPT = TransactionAttempt(1, 1)
 NAMES = ["50% off", "it's", "back\\slash", "é ☃", 'a "quoted" ?', "plain"]
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """One small session with the drivers; its zone is not that of any server."""
-    from pyspark.sql import SparkSession
-
-    with skipped_without_jars():
-        jars = fetch_jars("org.postgresql", "postgresql", "42.7.7")
-        jars += fetch_jars("com.mysql", "mysql-connector-j", "9.3.0")
-    builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(map(str, jars)))
-    builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "Asia/Tokyo")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    end_jvm()
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-    # It tells of its end when the streams of the test run are closed already.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as running:
-        yield running
+@pytest.fixture(autouse=True)
+def drivers() -> None:
+    skip_without(jdbc_jars)
 
 
 def connect(server: SqlServer, database: str, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
@@ -61,12 +38,15 @@ def connect(server: SqlServer, database: str, monkeypatch: pytest.MonkeyPatch) -
     known: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "schema": database}
     if isinstance(server, LocalPostgres):
         text, url = (
-            connection("postgres", login=postgres.USER, password=postgres.PASSWORD, **known),
+            connection("postgres", login=of_postgres.USER, password=of_postgres.PASSWORD, **known),
             server.url(database),
         )
     else:
         assert isinstance(server, LocalMariaDB)
-        text, url = connection("mysql", login=mariadb.USER, password=mariadb.PASSWORD, **known), server.url(database)
+        text, url = (
+            connection("mysql", login=of_mariadb.USER, password=of_mariadb.PASSWORD, **known),
+            server.url(database),
+        )
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", text)
     return sa.create_engine(url, poolclass=sa.pool.NullPool)
 
@@ -96,23 +76,19 @@ def plain(rows: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[sa.Engine]:
-    if request.param == "postgres":
-        server = request.getfixturevalue("server")
-        yield connect(server, server.new_database(), monkeypatch)
-        return
-    with LocalMariaDB() as running:
-        yield connect(running, running.new_database(), monkeypatch)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+    server: SqlServer = request.getfixturevalue(request.param)
+    return connect(server, server.new_database(), monkeypatch)
 
 
-def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSession, engine: sa.Engine) -> None:
+def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(spark: SparkSession, engine: sa.Engine) -> None:
     fill(engine, 50)
     options: dict[str, Any] = {"order_by": ["at", "na me%"], "max_rows_per_batch": 21, "rows_per_read": 5}
     source = SqlSource("shop", "Orders %", **options)
     found: list[dict[str, Any]] = []
     counts, place = [], None
     while (batch := source.initialize_transaction(1, place)) is not None:
-        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, session)
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, spark)
         rows = plain(frame.collect())
         without: Any = source.emit_batch(ATTEMPT, batch.metadata)
         assert rows == plain(without)
@@ -127,29 +103,28 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(session: SparkSess
 
 
 def test_times_of_mariadb_are_the_same_whatever_zone_the_jvm_has(
-    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zones: Any = session._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    zones: Any = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
     before = zones.getDefault()
-    with LocalMariaDB() as running:
-        engine = connect(running, running.new_database(), monkeypatch)
-        with engine.begin() as connected:
-            connected.exec_driver_sql("SET time_zone = '+00:00'")
-            connected.exec_driver_sql(
-                "CREATE TABLE seen (at TIMESTAMP(6) NOT NULL, id INT PRIMARY KEY, wall DATETIME NULL, UNIQUE (at, id))"
-            )
-            connected.exec_driver_sql(
-                "INSERT INTO seen VALUES ('2026-01-01 12:00:00.25', 1, '2026-03-08 02:30:00'), "
-                "('2026-07-01 12:00:00', 2, NULL)"
-            )
-        source = SqlSource("shop", f"{engine.url.database}.seen", order_by=["at", "id"], rows_per_read=1)
-        try:
-            zones.setDefault(zones.getTimeZone("America/New_York"))
-            frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, session)
-            found = frame.selectExpr("id", "unix_micros(at) AS at", "unix_micros(wall) AS wall").collect()
-        finally:
-            zones.setDefault(before)
-            source.close()
+    engine = connect(mariadb, mariadb.new_database(), monkeypatch)
+    with engine.begin() as connected:
+        connected.exec_driver_sql("SET time_zone = '+00:00'")
+        connected.exec_driver_sql(
+            "CREATE TABLE seen (at TIMESTAMP(6) NOT NULL, id INT PRIMARY KEY, wall DATETIME NULL, UNIQUE (at, id))"
+        )
+        connected.exec_driver_sql(
+            "INSERT INTO seen VALUES ('2026-01-01 12:00:00.25', 1, '2026-03-08 02:30:00'), "
+            "('2026-07-01 12:00:00', 2, NULL)"
+        )
+    source = SqlSource("shop", f"{engine.url.database}.seen", order_by=["at", "id"], rows_per_read=1)
+    try:
+        zones.setDefault(zones.getTimeZone("America/New_York"))
+        frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, spark)
+        found = frame.selectExpr("id", "unix_micros(at) AS at", "unix_micros(wall) AS wall").collect()
+    finally:
+        zones.setDefault(before)
+        source.close()
     assert frame.columns == ["at", "id", "wall"]
     assert sorted((row.id, row.at, row.wall) for row in found) == [
         (1, 1_767_268_800_250_000, 1_772_937_000_000_000),
@@ -158,8 +133,8 @@ def test_times_of_mariadb_are_the_same_whatever_zone_the_jvm_has(
 
 
 @pytest.fixture
-def orders(server: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
-    engine = connect(server, server.new_database(), monkeypatch)
+def orders(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+    engine = connect(postgres, postgres.new_database(), monkeypatch)
     with engine.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
         connected.exec_driver_sql("INSERT INTO orders (amount) SELECT n FROM generate_series(1, 20) n")
@@ -173,46 +148,46 @@ def taken(source: SqlSource | PartitionedSqlSource) -> Batch:
 
 
 def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
-    session: SparkSession, orders: sa.Engine
+    spark: SparkSession, orders: sa.Engine
 ) -> None:
     source = SqlSource("shop", "orders", columns=["amount"], rows_per_read=6)
     batch = taken(source)
-    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, session)
+    frame: Any = source.emit_batch(ATTEMPT, batch.metadata, spark)
     with orders.begin() as connected:
         connected.exec_driver_sql("DELETE FROM orders WHERE id IN (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)")
     assert sorted(row["amount"] for row in frame.collect()) == list(range(1, 21))
     assert frame.columns == ["amount"]
-    assert postgres.PASSWORD not in frame._jdf.queryExecution().toString()
+    assert of_postgres.PASSWORD not in frame._jdf.queryExecution().toString()
     assert frame.count() == 20
     source.close()
     with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
-        source.emit_batch(ATTEMPT, batch.metadata, session)
+        source.emit_batch(ATTEMPT, batch.metadata, spark)
     source.close()
 
 
-def test_the_sessions_of_spark_hold_no_batch_back(session: SparkSession, orders: sa.Engine) -> None:
+def test_the_sessions_of_spark_hold_no_batch_back(spark: SparkSession, orders: sa.Engine) -> None:
     with orders.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE given (id INTEGER PRIMARY KEY)")
         connected.exec_driver_sql("INSERT INTO given SELECT n FROM generate_series(1, 4) n")
     source = SqlSource("shop", "given", patience=0, max_rows_per_batch=2)
     first = taken(source)
-    source.emit_batch(ATTEMPT, first.metadata, session)  # in a transaction that is open until `close`
+    source.emit_batch(ATTEMPT, first.metadata, spark)  # in a transaction that is open until `close`
     assert source.initialize_transaction(2, first.position) is not None
     source.close()
 
 
-def test_the_tables_of_a_partitioned_source_are_one_frame(session: SparkSession, orders: sa.Engine) -> None:
+def test_the_tables_of_a_partitioned_source_are_one_frame(spark: SparkSession, orders: sa.Engine) -> None:
     with orders.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE more (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
         connected.exec_driver_sql("INSERT INTO more (amount) VALUES (100)")
     source = PartitionedSqlSource("shop", ["orders", "more"])
-    frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, session)
+    frame: Any = source.emit_batch(ATTEMPT, taken(source).metadata, spark)
     assert sorted(row["amount"] for row in frame.collect()) == [*range(1, 21), 100]
     source.close()
 
 
 def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_password(
-    session: SparkSession, orders: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, orders: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SqlSource("shop", "orders")
     batch = taken(source)
@@ -221,9 +196,9 @@ def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_pass
         "AIRFLOW_CONN_SHOP", _with(orders, {"sslmode": "disable", "options": "-c no.such=x -c role=nobody"})
     )
     with pytest.raises(SourceError) as error:
-        source.emit_batch(ATTEMPT, batch.metadata, session)
+        source.emit_batch(ATTEMPT, batch.metadata, spark)
     assert "\n" not in str(error.value)
-    assert postgres.PASSWORD not in str(error.value)
+    assert of_postgres.PASSWORD not in str(error.value)
 
 
 def _with(engine: sa.Engine, extra: dict[str, str]) -> str:
