@@ -1,4 +1,4 @@
-"""What the servers of the whole run are started with: Spark in this process is one JVM, with every jar of every test."""
+"""What the servers of the whole run are started with: Spark in this process is one JVM with every jar of every test."""
 
 from __future__ import annotations
 
