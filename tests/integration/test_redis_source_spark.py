@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ATTEMPT = TransactionAttempt(1, 1)
 MESSAGES = 45
 APP = """
-from airflow_tx.sources import redis_source
+from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.spark import batch_app
 
 @batch_app

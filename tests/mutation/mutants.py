@@ -101,8 +101,8 @@ def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """What may be changed below a node: no annotation, no default, no decorator, nothing that is only said."""
-    is_function = isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
-    for child in tree.body if is_function else ast.iter_child_nodes(tree):
+    own = tree.body if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else ast.iter_child_nodes(tree)
+    for child in own:
         if isinstance(tree, ast.AnnAssign) and child is tree.annotation:
             continue
         if _is_said(child) or isinstance(child, ast.Import | ast.ImportFrom | ast.JoinedStr):

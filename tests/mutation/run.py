@@ -59,7 +59,7 @@ class Calls:
             passed = _passes(item, following)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         self.of_test[item.nodeid], self.seconds[item.nodeid] = self._now, time.perf_counter() - began
         return passed
 
