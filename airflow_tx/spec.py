@@ -148,7 +148,7 @@ def spec_of(dag: DAG) -> TransactionSpec:
     )
 
 
-def begins(ti: Any, spec: TransactionSpec) -> bool:
+def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
     """Whether `begin` of the run is still to end: a clear may let Airflow start a task of the run beside it."""
     return task_states(ti, [spec.begin]).get(spec.begin) in LIVE_TASK_STATES
 
@@ -197,7 +197,7 @@ class Payload:
         if not isinstance(value, dict):
             from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-            if begins(ti, spec):
+            if is_beginning(ti, spec):
                 put_back(ti)
             if is_skipped_by(ti, spec.begin):
                 raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")

@@ -29,7 +29,7 @@ settings.load_profile("untimed")
 @pytest.fixture(autouse=True)
 def current(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an Airflow that could be asked, every try that a test makes is its task's current one."""
-    monkeypatch.setattr(compat, "is_current", lambda task_try: True)
+    monkeypatch.setattr(compat, "is_current_try", lambda task_try: True)
 
 
 @pytest.fixture(scope="session")

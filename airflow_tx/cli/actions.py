@@ -16,7 +16,7 @@ from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
-    from airflow_tx.cli.runs import Outcome, Restarts
+    from airflow_tx.cli.runs import Restarts, RunOutcome
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
 
@@ -42,7 +42,7 @@ def skip(args: Namespace) -> None:
 @action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
-    from airflow_tx.cli.runs import Outcome
+    from airflow_tx.cli.runs import RunOutcome
 
     check_why(args, f"readmit {args.topology} {args.txid}")
     with store_of(args) as store:
@@ -59,7 +59,7 @@ def readmit(args: Namespace) -> None:
         assert skipped is not None, "else it is refused"
         how = restarts.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
-        _show([Outcome(args.txid, skipped.run_id, done)], args)
+        _show([RunOutcome(args.txid, skipped.run_id, done)], args)
 
 
 @action
@@ -141,14 +141,14 @@ def _shown(rows: object) -> str:
     return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
 
 
-def _show(outcomes: Iterable[Outcome], args: Namespace) -> None:
+def _show(outcomes: Iterable[RunOutcome], args: Namespace) -> None:
     """Print what was done, also if what comes after it fails."""
-    rows: list[render.Row] = []
+    rows: list[render.TableRow] = []
     try:
         for each in outcomes:
             rows.append({"txid": each.txid, "run_id": each.run_id, "done": each.done})
     except BaseException:
         if rows:
-            render.show(rows, args.output)
+            render.print_rows(rows, args.output)
         raise
-    render.show(rows, args.output)
+    render.print_rows(rows, args.output)

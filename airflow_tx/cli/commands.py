@@ -44,10 +44,10 @@ def list_transactions(args: Namespace) -> None:
                 render.topology(view, found.get(view.name)) if isinstance(view, TopologyView) else view
                 for view in views
             ]
-    render.show(rows, args.output)
+    render.print_rows(rows, args.output)
 
 
-def _topology(store: Store, paths: Paths) -> TopologyView | render.Row:
+def _topology(store: Store, paths: Paths) -> TopologyView | render.TableRow:
     try:
         return topology_view(store, paths, recent=0)
     except (UnreadableRecord, UnknownTransaction) as error:
@@ -74,7 +74,7 @@ def show(args: Namespace) -> None:
         else:
             view = topology_view(store, paths_of(args), recent=0)
             row = render.topology_details(view, _lags(args, store, [view]).get(view.name))
-    render.show_one(row, args.output)
+    render.print_row(row, args.output)
 
 
 @action

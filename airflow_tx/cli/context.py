@@ -21,10 +21,10 @@ from airflow_tx.protocol.paths import Paths
 if TYPE_CHECKING:
     from airflow_tx.protocol.ledger import Ledger
 
-Command = Callable[[Namespace], None]
+CommandFunction = Callable[[Namespace], None]
 
 
-def command(function: Command) -> Command:
+def command(function: CommandFunction) -> CommandFunction:
     """A command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
     with its one line, without a traceback."""
 
@@ -45,9 +45,9 @@ def command(function: Command) -> Command:
     return run
 
 
-def action(function: Command) -> Command:
+def action(function: CommandFunction) -> CommandFunction:
     """A command that changes something; it is an entry in Airflow's audit log."""
-    audited: Command = action_cli(command(function))  # type: ignore[no-untyped-call]
+    audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 
 

@@ -202,7 +202,7 @@ TX_COMMANDS = (
             "and belongs to --dag-id. The states stay its own. A ledger that the renamed DAG has made already is "
             "replaced, unless it has committed. Pause the DAG and end its runs first. If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.topologies.rename"),
+        func=lazy_load_command("airflow_tx.cli.topologies.rename_topology"),
         args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     ActionCommand(
@@ -212,7 +212,7 @@ TX_COMMANDS = (
             "Its states keep their values and their fences: no other topology can have them, unless they are released. "
             "If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.topologies.delete"),
+        func=lazy_load_command("airflow_tx.cli.topologies.delete_topology"),
         args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
@@ -236,14 +236,14 @@ TX_COMMANDS = (
                     "For a table that was renamed (ALTER TABLE ... RENAME TO ...), a connection with another id, "
                     "another prefix or path. The fence comes along. End the topology's runs first."
                 ),
-                func=lazy_load_command("airflow_tx.cli.states.rename"),
+                func=lazy_load_command("airflow_tx.cli.states.rename_state"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
             ),
             ActionCommand(
                 name="forget",
                 help="Go on without a state that the DAG no longer updates",
                 description="Another one may take its place, and begins with what it holds.",
-                func=lazy_load_command("airflow_tx.cli.states.forget"),
+                func=lazy_load_command("airflow_tx.cli.states.forget_state"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
             ),
         ),

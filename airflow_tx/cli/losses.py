@@ -31,7 +31,7 @@ def accept_loss(args: Namespace) -> None:
         what = "; ".join(shortened([loss.description for loss in losses]))
         confirm(args, f"Let topology {args.topology} go on without these rows, in no transaction ever: {what}.")
         ledger.accept_loss(losses, audit_of(args))
-    render.show([render.loss(loss) for loss in losses], args.output)
+    render.print_rows([render.loss(loss) for loss in losses], args.output)
 
 
 def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:

@@ -1,4 +1,4 @@
-"""How commands show the ledger: rows for Airflow's own console. Pure, bar `show`."""
+"""How commands show the ledger: rows for Airflow's own console."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import TopologyView, TransactionDetails
 from airflow_tx.sources.lag import Lag, LagUnknown
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
-def show(rows: Sequence[Row], output: str) -> None:
+def print_rows(rows: Sequence[TableRow], output: str) -> None:
     """Print rows as table, json, yaml or plain."""
     from airflow.cli.simple_table import AirflowConsole
 
     AirflowConsole().print_as(data=rows, output=output)
 
 
-def show_one(row: Row, output: str) -> None:
+def print_row(row: TableRow, output: str) -> None:
     """Print one thing: in a table one line a property, else as the only entry of a list."""
     if output == "table":
-        show([{"property": name, "value": value} for name, value in row.items() if value is not None], output)
+        print_rows([{"property": name, "value": value} for name, value in row.items() if value is not None], output)
     else:
-        show([row], output)
+        print_rows([row], output)
 
 
-def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> Row:
+def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRow:
     """One line of `airflow tx list`.
 
     :param lag: None: it was not asked for.
@@ -58,7 +58,7 @@ def _lag(lag: Lag | LagUnknown | None) -> str | None:
     return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
 
 
-def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> Row:
+def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableRow:
     """`airflow tx show TOPOLOGY`."""
     return {
         **topology(view, lag),
@@ -81,7 +81,7 @@ def _accepted(view: TopologyView) -> Iterator[str]:
         yield f"{where}{each['what']} ({by['why']}; {by['who']}, {by['when']})"
 
 
-def loss(accepted: Loss) -> Row:
+def loss(accepted: Loss) -> TableRow:
     """One line of `airflow tx accept-loss`."""
     return {
         "partition": accepted.partition or None,
@@ -96,7 +96,7 @@ def _problem(view: TopologyView) -> str | None:
     )
 
 
-def unreadable(name: str, problem: str) -> Row:
+def unreadable(name: str, problem: str) -> TableRow:
     """The line of a topology that cannot be read."""
     columns = (
         "dag_id",
@@ -113,7 +113,7 @@ def unreadable(name: str, problem: str) -> Row:
     return {"topology": name, **dict.fromkeys(columns), "problem": problem}
 
 
-def transaction(view: TransactionView) -> Row:
+def transaction(view: TransactionView) -> TableRow:
     """One line of `airflow tx list TOPOLOGY`."""
     return {
         "txid": view.txid,
@@ -131,7 +131,7 @@ def transaction(view: TransactionView) -> Row:
     }
 
 
-def waiters(view: TopologyView) -> list[Row]:
+def waiters(view: TopologyView) -> list[TableRow]:
     """The lines of runs that gave up their run slots before they had a transaction."""
     columns = ("txid", "attempt", "status", "run_id", "rows", "size", "began", "processing", "commit", "ended")
     return [
@@ -181,7 +181,7 @@ def _person_at(noted: Mapping[str, str] | None) -> str | None:
     return None if noted is None else f"{noted['why']} ({noted['who']}, {noted['when']})"
 
 
-def details(found: TransactionDetails) -> Row:
+def details(found: TransactionDetails) -> TableRow:
     """`airflow tx show`."""
     view = found.transaction
     return {

@@ -19,7 +19,7 @@ from airflow_tx.protocol.view import topology_view
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What a command has done to one run.
 
     :param txid: None: the run has no transaction yet.
@@ -63,7 +63,7 @@ class Restarts:
         self.ledger = ledger
         self.runs = CommandRuns(dag_id)
 
-    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[Outcome]:
+    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[RunOutcome]:
         """Replay these transactions.
 
         :param force: also those whose run is queued or running.
@@ -75,7 +75,7 @@ class Restarts:
 
     def changed(
         self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[RunOutcome]:
         """Replay these transactions with the rows as they are now.
 
         :param states: by name, whether each can undo what it has of these.
@@ -97,7 +97,7 @@ class Restarts:
             live = None if force else states.get(record.run_id)
             yield txid, record, live if live in LIVE_RUN_STATES else None
 
-    def failed(self) -> Iterator[Outcome]:
+    def failed(self) -> Iterator[RunOutcome]:
         """Replay what has failed, or has lost its run; and start runs again that had given up their run slots."""
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
         opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
@@ -109,7 +109,7 @@ class Restarts:
         yield from self._start_without_transaction(view.record)
         self.ledger.run(recovery.unblock)
 
-    def yielded(self, waiting: Sequence[str]) -> Iterator[Outcome]:
+    def yielded(self, waiting: Sequence[str]) -> Iterator[RunOutcome]:
         """Start runs that had yielded, once the turn has passed on.
 
         :param waiting: their run_ids.
@@ -117,17 +117,19 @@ class Restarts:
         for run_id, entry in start_yielded(self.ledger, self.runs, waiting):
             yield _came_back(run_id, entry)
 
-    def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> Outcome | None:
+    def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> RunOutcome | None:
         if state in LIVE_RUN_STATES:
             if view.status != Phase.FAILED.value:
                 return None
-            return Outcome(view.txid, view.run_id, f"left alone: its run is {state}")
+            return RunOutcome(view.txid, view.run_id, f"left alone: its run is {state}")
         if view.skip is not None and not view.stale and not its_turn:
-            return Outcome(view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid")
+            return RunOutcome(
+                view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid"
+            )
         # One that is to be skipped now: its `begin` sees to that.
         return self._replay(view.txid, self._open(view.txid), None, withdraw=False)
 
-    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Outcome:
+    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> RunOutcome:
         done = []
         if withdraw and record.skip is not None:
             self.ledger.run(skip.withdraw_skip, txid)
@@ -137,9 +139,9 @@ class Restarts:
         else:
             done.append(self.runs.start(record.run_id, record.key, past_limit=True))
             self.ledger.run(run_slots.came_back, record.run_id)
-        return Outcome(txid, record.run_id, ", ".join(done))
+        return RunOutcome(txid, record.run_id, ", ".join(done))
 
-    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[Outcome]:
+    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[RunOutcome]:
         """Start those that yielded before they had a transaction; others are replayed as transactions."""
         states = self._states(record.yielded)
         for run_id, entry in record.yielded.items():
@@ -155,7 +157,7 @@ class Restarts:
             if found is Comeback.START:
                 yield _came_back(run_id, entry)
             elif not is_over and run_id not in states:
-                yield Outcome(None, run_id, "forgotten: it had yielded, and was deleted")
+                yield RunOutcome(None, run_id, "forgotten: it had yielded, and was deleted")
 
     def _is_over(self, entry: dict[str, Any]) -> bool:
         """Whether the transaction of a run that had yielded has ended otherwise."""
@@ -173,5 +175,5 @@ class Restarts:
         return compat.runs_of(self.runs.dag_id, list(run_ids))
 
 
-def _came_back(run_id: str, entry: Mapping[str, Any]) -> Outcome:
-    return Outcome(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")
+def _came_back(run_id: str, entry: Mapping[str, Any]) -> RunOutcome:
+    return RunOutcome(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")

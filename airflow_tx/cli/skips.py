@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx import compat
-from airflow_tx.cli.runs import Outcome, Restarts
+from airflow_tx.cli.runs import Restarts, RunOutcome
 from airflow_tx.commit.handoff import due_skip, take_skip, undoable
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
 from airflow_tx.protocol import recovery, skip
@@ -53,14 +53,14 @@ class Skips:
             return
         check_states(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
-    def note(self, txid: int, audit: Audit) -> Iterator[Outcome]:
+    def note(self, txid: int, audit: Audit) -> Iterator[RunOutcome]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
 
         :raises AlreadyFinal, UnknownTransaction: it is not open.
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         """
         if isinstance(self.ledger.run(skip.note_skip, txid, audit), AlreadySkipped):
-            yield Outcome(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
+            yield RunOutcome(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
             return
         self.ledger.run(recovery.unblock)
         try:
@@ -72,13 +72,13 @@ class Skips:
             try:
                 outcome, done = self._take(following)
             except TxError as error:
-                yield Outcome(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
+                yield RunOutcome(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
                 break
             yield outcome
         if done is not None and done.waiting:
             yield from self._restarts.yielded(done.waiting)
 
-    def _take(self, txid: int) -> tuple[Outcome, Committed | None]:
+    def _take(self, txid: int) -> tuple[RunOutcome, Committed | None]:
         record = self.ledger.status(txid)
         run_id = "" if record is None else record.run_id
         if self.ledger.turn().current < txid:
@@ -89,14 +89,14 @@ class Skips:
             assert record is not None
             how = self._restarts.runs.start(record.run_id, record.key, past_limit=True)
             why = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
-            return Outcome(txid, run_id, f"{why}skipped: {how}"), None
+            return RunOutcome(txid, run_id, f"{why}skipped: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
-        return Outcome(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+        return RunOutcome(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
 
-    def _later(self, txid: int, run_id: str) -> Outcome:
+    def _later(self, txid: int, run_id: str) -> RunOutcome:
         done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
-        return Outcome(txid, run_id, done)
+        return RunOutcome(txid, run_id, done)
 
     def _red(self, run_id: str) -> str:
         """What to do about a run that stays failed, although its transaction is out of the way."""

@@ -26,7 +26,7 @@ def get_values(args: Namespace) -> None:
     """`airflow tx state get TOPOLOGY STATE [KEY ...]`."""
     state = _state(args)
     fence = state.fence()
-    rows: list[render.Row] = []
+    rows: list[render.TableRow] = []
     if isinstance(state, QueryableState):
         rows = _of_keys(state, args.keys) if args.keys else state.read(limit=max(args.limit, 0))
     elif args.keys:
@@ -35,7 +35,7 @@ def get_values(args: Namespace) -> None:
         )
     # Beside the values, which may be piped into another program.
     print(_last(state.name, fence), file=sys.stderr)
-    render.show([{name: _shown(value) for name, value in row.items()} for row in rows], args.output)
+    render.print_rows([{name: _shown(value) for name, value in row.items()} for row in rows], args.output)
 
 
 def _state(args: Namespace) -> FencedState:
@@ -71,17 +71,17 @@ def _last(name: str, fence: Fence | None) -> str:
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
-def _of_keys(state: QueryableState, texts: Sequence[str]) -> list[render.Row]:
+def _of_keys(state: QueryableState, texts: Sequence[str]) -> list[render.TableRow]:
     names = (*state.columns.values, *state.columns.composites)
     types = state.key_types()
-    keys = [as_key(text, state.columns.keys, types) for text in texts]
+    keys = [parse_key(text, state.columns.keys, types) for text in texts]
     return [
         {**dict(zip(state.columns.keys, key, strict=True)), **(found or dict.fromkeys(names))}
         for key, found in zip(keys, state.multi_get(keys), strict=True)
     ]
 
 
-def as_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
+def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
     """A key as a person types it: a JSON list, or one value a column, between commas.
 
     :param types: type per column; None: not known yet, for there are no values.

@@ -17,7 +17,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import take_other_output, write_update
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.processing.outputs import RETURN_KEY, fingerprint, is_ref
+from airflow_tx.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
 from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.spark.new_values import newest
@@ -105,7 +105,7 @@ class PhasePart(Commit):
         own = self.payload
         found = compat.pull(self.ti, task, INSIDE_KEY)
         fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt)
-        if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == fingerprint(value)):
+        if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == xcom_fingerprint(value)):
             return
         raise StagingError(
             output=name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import StagingError
-from airflow_tx.processing.outputs import Acks, acked, fingerprint, is_ref
+from airflow_tx.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.files import literal
 from airflow_tx.state.api import FencedState, StateKind
@@ -41,7 +41,7 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
     task, name = update.input.operator.task_id, update.input.key
     expected = acked(acks, task, name)
     found = {index: pull(task, name, index) for index in expected}
-    wrong = [index for index, fingerprinted in expected.items() if fingerprint(found[index]) != fingerprinted]
+    wrong = [index for index, fingerprinted in expected.items() if xcom_fingerprint(found[index]) != fingerprinted]
     emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
     silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:

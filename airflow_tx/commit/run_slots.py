@@ -47,7 +47,7 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
     }
 
 
-def give_way(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | None, log: Any) -> None:
+def yield_slot(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | None, log: Any) -> None:
     """Yield, if that still helps; otherwise the caller goes on waiting.
 
     :param blocking: the txid whose run has no run slot.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.rows import StagedRows
-from airflow_tx.commit.write import spark_label
 from airflow_tx.errors import StateError, TxError
 from airflow_tx.state.api import FencedState, Grant
 from airflow_tx.state.reducers import has_reducers
@@ -22,6 +21,11 @@ if TYPE_CHECKING:
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
 _OWN_CONNECTION = "airflow_tx_writers"
+
+
+def spark_label(spark: str) -> str:
+    """Name a Spark for logs and messages: without its parameters, which may be secret."""
+    return spark.partition(";")[0]
 
 
 def write_by_spark(

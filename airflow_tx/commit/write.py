@@ -95,7 +95,7 @@ def write_update(
     """
     spark = spark_of(update, rows)
     if spark is not None:
-        from airflow_tx.commit.spark_writers import write_by_spark
+        from airflow_tx.commit.spark_writers import spark_label, write_by_spark
 
         assert isinstance(rows, StagedRows)
         log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), spark_label(spark))
@@ -159,11 +159,6 @@ def _in_portions(update: Update, rows: UpdateRows) -> bool:
 
 def _partitions(state: Any, rows: StagedRows) -> int:
     return min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
-
-
-def spark_label(spark: str) -> str:
-    """A Spark as logs and messages name it: without its parameters, which may be secret."""
-    return spark.partition(";")[0]
 
 
 # --- by this process ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from airflow_tx.compat.runs import RunNotStarted as RunNotStarted
 from airflow_tx.compat.runs import clear_run as clear_run
 from airflow_tx.compat.runs import create_run as create_run
 from airflow_tx.compat.runs import dag_file as dag_file
-from airflow_tx.compat.runs import is_current as is_current
+from airflow_tx.compat.runs import is_current_try as is_current_try
 from airflow_tx.compat.runs import is_missing as is_missing
 from airflow_tx.compat.runs import is_paused as is_paused
 from airflow_tx.compat.runs import is_paused_async as is_paused_async

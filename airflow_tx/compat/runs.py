@@ -248,7 +248,7 @@ async def _ask_async(message: Any) -> Any:
     return await task_runner.SUPERVISOR_COMMS.asend(message)
 
 
-def is_current(task_try: str) -> bool:
+def is_current_try(task_try: str) -> bool:
     """Whether the asking task's own try is still the one that Airflow knows: a retry or a clear gives it another id.
 
     :param task_try: the task instance's id.

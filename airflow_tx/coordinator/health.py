@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from airflow_tx.coordinator.snapshot import Look
+from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 
@@ -86,7 +86,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Memory:
+class CoordinatorMemory:
     """What the coordinator has seen so far; it may be lost, and then only waits begin anew.
 
     :param source_wait: seconds until the source may be asked again.
@@ -97,26 +97,26 @@ class Memory:
     source_wait: float = 0.0
     source_failures: int = 0
 
-    def tried(self, txid: int) -> Memory:
+    def tried(self, txid: int) -> CoordinatorMemory:
         """Its run was started, or could not be: the next time comes later."""
         one = self.seen.get(txid)
         return self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
 
-    def blocked(self, txid: int) -> Memory:
+    def blocked(self, txid: int) -> CoordinatorMemory:
         """It is replayed no more in this attempt."""
         one = self.seen.get(txid)
         return self if one is None else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
 
-    def asked(self, wait: float) -> Memory:
+    def asked(self, wait: float) -> CoordinatorMemory:
         """The source answered; it is asked again after `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
-    def failed(self, poll: float, longest: float = FORGOTTEN) -> Memory:
+    def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
         """The source failed: it is asked again later and later."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
-    def _with(self, txid: int, one: Seen) -> Memory:
+    def _with(self, txid: int, one: Seen) -> CoordinatorMemory:
         return replace(self, seen={**self.seen, txid: one})
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Memory:
         return {"seen": told, "source_wait": self.source_wait, "source_failures": self.source_failures}
 
     @classmethod
-    def from_json(cls, value: Any) -> Memory:
+    def from_json(cls, value: Any) -> CoordinatorMemory:
         """What `to_json` gave; of another version of this package, nothing."""
         try:
             seen = {int(txid): _seen_of(one) for txid, one in value["seen"].items()}
@@ -142,13 +142,13 @@ def _seen_of(value: Mapping[str, Any]) -> Seen:
 
 
 @dataclass(frozen=True)
-class Case:
+class OpenTransaction:
     """One open transaction, with all that is known beside it.
 
     :param moved: the transactions whose predecessor ended elsewhere than their batch starts.
     """
 
-    look: Look
+    look: LedgerSnapshot
     states: RunStates
     rules: Rules
     moved: frozenset[int]
@@ -156,7 +156,7 @@ class Case:
     record: TransactionRecord
 
 
-def seen_of(case: Case, before: Seen | None, elapsed: float) -> Seen:
+def seen_of(case: OpenTransaction, before: Seen | None, elapsed: float) -> Seen:
     """What is seen of a transaction now.
 
     :param before: what was seen of it `elapsed` seconds ago, if it was.
@@ -180,7 +180,7 @@ def seen_of(case: Case, before: Seen | None, elapsed: float) -> Seen:
     return replace(one, op=record.op, finding=found, lasts=lasts, tries=0 if fine else one.tries)
 
 
-def _find(case: Case, one: Seen) -> Finding:
+def _find(case: OpenTransaction, one: Seen) -> Finding:
     record, txid = case.record, case.txid
     if _is_blocked(case, one):
         return Finding.BLOCKED
@@ -202,7 +202,7 @@ def _find(case: Case, one: Seen) -> Finding:
     return Finding.GONE if state is None else Finding.ENDED
 
 
-def _find_live(case: Case, one: Seen) -> Finding:
+def _find_live(case: OpenTransaction, one: Seen) -> Finding:
     record, txid = case.record, case.txid
     if case.states[record.run_id] != "running":
         return Finding.NOTHING  # it begins as soon as it has a run slot
@@ -218,7 +218,7 @@ def _find_live(case: Case, one: Seen) -> Finding:
     return Finding.NOTHING
 
 
-def _find_committer(case: Case, one: Seen) -> Finding:
+def _find_committer(case: OpenTransaction, one: Seen) -> Finding:
     look = case.look
     if look.owner is not False:
         return Finding.NOTHING
@@ -229,7 +229,7 @@ def _find_committer(case: Case, one: Seen) -> Finding:
     return Finding.SILENT if look.busy else Finding.SUSPECT
 
 
-def _is_blocked(case: Case, one: Seen) -> bool:
+def _is_blocked(case: OpenTransaction, one: Seen) -> bool:
     mark = (case.look.topology.blocked if case.look.topology else None) or {}
     marked = (mark.get("txid"), mark.get("attempt")) == (case.txid, case.record.attempt)
     return case.record.skip is None and (marked or one.blocked)
@@ -246,13 +246,13 @@ def _count(record: TransactionRecord) -> int:
     return int(note["count"]) if note.get("attempt") == record.attempt - 1 else 0
 
 
-def is_free(look: Look, states: RunStates, txid: int | None) -> bool:
+def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
     """Whether the run whose turn it is needs no run slot any more."""
     first = look.opened.get(look.current)
     return txid == look.current or first is None or states.get(first.run_id) == "running"
 
 
-def _is_decided(case: Case, txid: int) -> bool:
+def _is_decided(case: OpenTransaction, txid: int) -> bool:
     """Whether another transaction ends where its record says, as far as can be told."""
     record = case.look.opened.get(txid)
     if record is None:

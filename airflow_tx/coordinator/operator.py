@@ -20,7 +20,7 @@ from airflow_tx.spec import TransactionSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.coordinator.health import Memory
+    from airflow_tx.coordinator.health import CoordinatorMemory
     from airflow_tx.coordinator.trigger import CoordinatorTrigger
     from airflow_tx.coordinator.worker import Pace
 
@@ -67,11 +67,11 @@ class CoordinateOperator(BaseOperator):
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
         """Called when there is something to do."""
-        from airflow_tx.coordinator.health import Memory
+        from airflow_tx.coordinator.health import CoordinatorMemory
         from airflow_tx.coordinator.worker import Coordination
 
         told = event or {}
-        memory = Memory.from_json(told.get("memory"))
+        memory = CoordinatorMemory.from_json(told.get("memory"))
         pace, hold = self._pace(), 0.0
         try:
             with self.transaction.store() as store:
@@ -104,11 +104,11 @@ class CoordinateOperator(BaseOperator):
         began = context["dag_run"].start_date
         return began is not None and datetime.now(timezone.utc) - began > LONGEST_RUN
 
-    def _defer(self, pace: Pace, memory: Memory, hold: float) -> NoReturn:
+    def _defer(self, pace: Pace, memory: CoordinatorMemory, hold: float) -> NoReturn:
         self.defer(trigger=trigger_of(self.transaction, pace, memory, hold), method_name="go_on")
 
 
-def trigger_of(spec: TransactionSpec, pace: Pace, memory: Memory, hold: float) -> CoordinatorTrigger:
+def trigger_of(spec: TransactionSpec, pace: Pace, memory: CoordinatorMemory, hold: float) -> CoordinatorTrigger:
     """What wakes the coordinator: plain JSON, for another process."""
     from airflow_tx.coordinator.trigger import CoordinatorTrigger
     from airflow_tx.coordinator.worker import allocates, shows

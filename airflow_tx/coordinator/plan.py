@@ -12,9 +12,9 @@ from typing import Any
 
 from airflow_tx.commit.run_slots import Comeback, comeback
 from airflow_tx.coordinator.health import (
-    Case,
+    CoordinatorMemory,
     Finding,
-    Memory,
+    OpenTransaction,
     Rules,
     RunStates,
     Seen,
@@ -23,7 +23,7 @@ from airflow_tx.coordinator.health import (
     is_noted,
     seen_of,
 )
-from airflow_tx.coordinator.snapshot import Look
+from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.rotating_state import stale_successors
 
@@ -110,10 +110,12 @@ class Plan:
 
     actions: tuple[Action, ...]
     wait: float | None
-    memory: Memory
+    memory: CoordinatorMemory
 
 
-def plan(look: Look, states: RunStates, memory: Memory, *, elapsed: float, rules: Rules, ready: bool) -> Plan:
+def plan(
+    look: LedgerSnapshot, states: RunStates, memory: CoordinatorMemory, *, elapsed: float, rules: Rules, ready: bool
+) -> Plan:
     """What is to be done: at most one action for each transaction.
 
     :param elapsed: seconds since the plan that gave `memory`.
@@ -124,7 +126,7 @@ def plan(look: Look, states: RunStates, memory: Memory, *, elapsed: float, rules
     actions: list[Action] = []
     waits: list[float] = []
     for txid, record in sorted(look.opened.items()):
-        one = seen_of(Case(look, states, rules, moved, txid, record), memory.seen.get(txid), elapsed)
+        one = seen_of(OpenTransaction(look, states, rules, moved, txid, record), memory.seen.get(txid), elapsed)
         seen[txid] = one
         due = due_after(rules, record, one)
         if due is None:
@@ -156,7 +158,7 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
 # --- the marks of the topology -----------------------------------------------------------------------------------
 
 
-def _marks(look: Look, states: RunStates) -> Iterable[Action]:
+def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
     if look.topology is None:
         return
     blocked = look.topology.blocked
@@ -171,7 +173,7 @@ def _marks(look: Look, states: RunStates) -> Iterable[Action]:
             yield action
 
 
-def _back(look: Look, states: RunStates, run_id: str, entry: Mapping[str, Any]) -> Action | None:
+def _back(look: LedgerSnapshot, states: RunStates, run_id: str, entry: Mapping[str, Any]) -> Action | None:
     if entry["txid"] is not None:
         record = look.opened.get(entry["txid"])
         # Otherwise it is started as a transaction, see YIELDED.

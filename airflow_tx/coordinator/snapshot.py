@@ -17,7 +17,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 
 
 @dataclass(frozen=True)
-class Look:
+class LedgerSnapshot:
     """The ledger of a topology at one moment.
 
     :param now: the wall clock, for the age of what is seen for the first time.
@@ -52,7 +52,7 @@ def _now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-class Looker:
+class SnapshotReader:
     """Reads a topology again and again, and what never changes only once.
 
     :param shows: whether its committer shows in the ledger while it holds the turn, as a single one does.
@@ -67,7 +67,7 @@ class Looker:
         self._base: tuple[int, str] | None = None
         self._next: tuple[int, Any] | None = None
 
-    def look(self) -> Look | None:
+    def look(self) -> LedgerSnapshot | None:
         """The ledger as it is; None if it changed while it was read.
 
         :raises UnreadableRecord: naming the record.
@@ -75,7 +75,7 @@ class Looker:
         read, paths = Reader(self.store), self._paths
         counter = read.peek_if_any(Counter, paths.current)
         if counter is None and read.peek_if_any(TopologyRecord, paths.record) is None:
-            return Look(self._now())
+            return LedgerSnapshot(self._now())
         # Damaged, if there is no counter.
         current = (counter or read.peek(Counter, paths.current)).txid
         allocated = read.peek(Counter, paths.allocated).txid
@@ -92,7 +92,7 @@ class Looker:
         owner = None
         if self._shows and current in opened and opened[current].phase is Phase.COMMITTING:
             owner = self.store.get(paths.owner(opened[current].nonce)) is not None
-        return Look(
+        return LedgerSnapshot(
             now=self._now(),
             current=current,
             allocated=allocated,
@@ -103,7 +103,7 @@ class Looker:
             opened=dict(sorted(opened.items())),
         )
 
-    def next_position(self, look: Look) -> Any:
+    def next_position(self, look: LedgerSnapshot) -> Any:
         """From where the next transaction is decided, as `begin` would ask: behind losses that were accepted.
 
         :raises UnreadableRecord: it changes just now, or is damaged.

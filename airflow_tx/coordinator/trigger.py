@@ -14,9 +14,9 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_tx import compat
-from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.plan import plan
-from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.worker import STATES_EVERY
 from airflow_tx.errors import TxError, UnreadableRecord
 from airflow_tx.processing.begin import decide
@@ -41,7 +41,7 @@ def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SourceAnswer:
     """What a source said.
 
     :param cost: seconds of processor time.
@@ -94,10 +94,10 @@ class _Watch:
         self._trigger = trigger
         self._paths = trigger.paths
         self._rules = Rules(**trigger.rules)
-        self.memory = Memory.from_json(trigger.memory)
-        self._looker: Looker | None = None
+        self.memory = CoordinatorMemory.from_json(trigger.memory)
+        self._looker: SnapshotReader | None = None
         self._source: Source | None = None
-        self._question: asyncio.Future[Asked] | None = None
+        self._question: asyncio.Future[SourceAnswer] | None = None
         self._planned_at = time.monotonic()
         self._asked_at = float("-inf")
         self._told: dict[str, str] = {}
@@ -110,7 +110,7 @@ class _Watch:
             self._say("ledger", f"{found['reason']} The coordinator waits.", logging.ERROR)
             await asyncio.sleep(max(trigger.poll, min(_DAMAGED, 30 * trigger.poll)))
             return []
-        look: Look = found["look"]
+        look: LedgerSnapshot = found["look"]
         states = await self._states(look)
         now = time.monotonic()
         elapsed, self._planned_at = now - self._planned_at, now
@@ -121,13 +121,13 @@ class _Watch:
         self.memory = planned.memory if waiting else self._kept(planned.memory)
         return [type(action).__name__ for action in planned.actions]
 
-    def _kept(self, after: Memory) -> Memory:
-        return Memory(after.seen, self.memory.source_wait, self.memory.source_failures)
+    def _kept(self, after: CoordinatorMemory) -> CoordinatorMemory:
+        return CoordinatorMemory(after.seen, self.memory.source_wait, self.memory.source_failures)
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         """The ledger, and from where the source is to be asked; in a thread."""
         if self._looker is None:
-            self._looker = Looker(store, self._paths, shows=self._trigger.shows)
+            self._looker = SnapshotReader(store, self._paths, shows=self._trigger.shows)
         self._looker.store = store
         look = self._looker.look()
         if look is None:
@@ -141,7 +141,7 @@ class _Watch:
                 return {"look": look}  # its last transaction begins anew just now
             raise
 
-    async def _states(self, look: Look) -> Mapping[str, str | None]:
+    async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
         """The states of the runs, asked for every few seconds while there are some."""
         now = time.monotonic()
         if not look.run_ids or now - self._asked_at < STATES_EVERY:
@@ -151,7 +151,7 @@ class _Watch:
 
     # --- the source
 
-    async def _ready(self, look: Look, position: Any) -> bool:
+    async def _ready(self, look: LedgerSnapshot, position: Any) -> bool:
         """Whether the source has rows, or can only be asked elsewhere."""
         poll = self._trigger.poll
         try:
@@ -206,10 +206,10 @@ for _module in ("files", "folders", "partitioned"):
     logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
 
 
-def _ask(source: Source, attempt: TransactionAttempt, position: Any) -> Asked:
+def _ask(source: Source, attempt: TransactionAttempt, position: Any) -> SourceAnswer:
     before = time.thread_time()
     try:
         batch = decide(source, attempt, position)
     except TxError as error:
-        return Asked(False, error=str(error))
-    return Asked(batch is not None, time.thread_time() - before)
+        return SourceAnswer(False, error=str(error))
+    return SourceAnswer(batch is not None, time.thread_time() - before)

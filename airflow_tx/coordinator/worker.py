@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.compat import text
-from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
@@ -27,7 +27,7 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.errors import ConfigError, Refused, SourceError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol import recovery, run_slots
@@ -79,7 +79,7 @@ class Coordination:
         store: Store,
         ti: Any,
         log: Any,
-        memory: Memory,
+        memory: CoordinatorMemory,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -88,7 +88,7 @@ class Coordination:
         self.pace = pace
         self.memory = memory
         self._ledger: Any = spec.ledger(store)  # type: ignore[arg-type]
-        self._looker = Looker(store, spec.paths, shows=shows(spec))
+        self._looker = SnapshotReader(store, spec.paths, shows=shows(spec))
         self._ti = ti
         self._runs = TaskRuns(spec.dag_id, ti)
         self._log = log
@@ -142,7 +142,7 @@ class Coordination:
             self._do(action)
         return found
 
-    def _run_states(self, look: Look, *, fresh: bool = False) -> Mapping[str, str | None]:
+    def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
         """The states of the runs, asked for every few seconds, or when something has been done."""
         now = self._clock()
         if fresh or now - self._asked_at >= STATES_EVERY or not self._states.keys() >= set(look.run_ids):
@@ -154,7 +154,7 @@ class Coordination:
         """Whether something is due before a trigger could wake anybody."""
         return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
-    def _busy(self, look: Look) -> bool | None:
+    def _busy(self, look: LedgerSnapshot) -> bool | None:
         """Whether Airflow says that the committer whose turn it is runs, and nothing else of its run is to run."""
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:

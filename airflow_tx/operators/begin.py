@@ -82,10 +82,10 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Called when there may be room in the window, or when this run is to give up its run slot."""
-        from airflow_tx.commit.run_slots import give_way
+        from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
-            give_way(self.transaction, context, blocking=event["yield"], txid=None, log=self.log)
+            yield_slot(self.transaction, context, blocking=event["yield"], txid=None, log=self.log)
         return self.execute(context)
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:

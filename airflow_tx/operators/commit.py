@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
-from airflow_tx.operators.turn import InTurnOperator, final_errors, note_commit, wait_for_turn
+from airflow_tx.operators.turn import InTurnOperator, final_errors, note_commit, push_new_values, wait_for_turn
 from airflow_tx.spec import COMMIT_KEY, Payload, spec_of
 
 if TYPE_CHECKING:
@@ -74,12 +74,6 @@ class CommitOperator(InTurnOperator):
             line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)
-        tell_new_values(ti, commit.new_values)
+        push_new_values(ti, commit.new_values)
         note_commit(self, context, spec, payload)
         return None
-
-
-def tell_new_values(ti: Any, refs: Mapping[str, Any]) -> None:
-    """Push references to what the updates have left for later tasks, one XCom each."""
-    for name, ref in refs.items():
-        ti.xcom_push(key=name, value=ref)

@@ -13,7 +13,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
-from airflow_tx.operators.turn import InTurnOperator, commit_failed, final_errors, note_commit, wait_for_turn
+from airflow_tx.operators.turn import (
+    InTurnOperator,
+    final_errors,
+    note_commit,
+    note_commit_failure,
+    push_new_values,
+    wait_for_turn,
+)
 from airflow_tx.processing.task import check_arguments
 from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
 
@@ -86,11 +93,10 @@ def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dic
     :raises AirflowFailException: the ledger or a state refuses, and would again.
     """
     from airflow_tx.commit.phase import PhaseWrite
-    from airflow_tx.operators.commit import tell_new_values
 
     with final_errors(), part(PhaseWrite, context, updates, log) as own:
         wrote: dict[str, Any] | None = own.run()
-        tell_new_values(own.ti, own.new_values)
+        push_new_values(own.ti, own.new_values)
         return wrote
 
 
@@ -138,11 +144,11 @@ def before_inside(context: Context) -> None:
 def after_inside(context: Context, result: Any = None) -> None:
     """Runs after it: says of which attempt its result is."""
     from airflow_tx.commit.phase import INSIDE_KEY
-    from airflow_tx.processing.outputs import fingerprint
+    from airflow_tx.processing.outputs import xcom_fingerprint
 
     ti = context["ti"]
     own = Payload.of_run(ti, spec_of(context["dag"]))
-    note = {"txid": own.txid, "attempt": own.attempt, "digest": fingerprint(result)}
+    note = {"txid": own.txid, "attempt": own.attempt, "digest": xcom_fingerprint(result)}
     ti.xcom_push(key=INSIDE_KEY, value=note)
 
 
@@ -151,7 +157,7 @@ def hook_up_inside(task: Any) -> None:
 
     That it ends well is not told to the ledger: the last task of the phase looks at the states of the others.
     """
-    compat.add_hooks(task, before=before_inside, after=after_inside, failed=commit_failed, final=(FailedBatch,))
+    compat.add_hooks(task, before=before_inside, after=after_inside, failed=note_commit_failure, final=(FailedBatch,))
 
 
 def _lost(own: PhasePart) -> PhaseIncomplete:

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_tx.connections.spark import connect_url
 from airflow_tx.errors import ConfigError
-from airflow_tx.operators.spark_submit import acknowledge, describe
+from airflow_tx.operators.spark_submit import acknowledge, describe_batch
 from airflow_tx.spark.submit import explain, find_application
 from airflow_tx.staging import Manifest, read_manifest
 from airflow_tx.staging.area import dir_of
@@ -87,7 +87,7 @@ class SparkConnectBatchOperator(BaseOperator):
     def _run(self, context: Context, processing: Processing) -> Manifest:
         from airflow_tx.spark.connect import process, session
 
-        descriptor, dag_file = describe(processing, self.inputs), context["dag"].fileloc
+        descriptor, dag_file = describe_batch(processing, self.inputs), context["dag"].fileloc
         script = find_application(self.application, dag_file)
         if "://" in script:
             remedy = "It runs in the process of the task: give the path of a file."

@@ -94,7 +94,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
                 return
-            descriptor = describe(processing, self.inputs)
+            descriptor = describe_batch(processing, self.inputs)
             store = self._store(context, descriptor)
             manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing, descriptor)
             acknowledge(context, processing, manifest)
@@ -181,7 +181,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         return external_id["driver"]
 
 
-def describe(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
+def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
     """What an application needs to know to process the batch of a task.
 
     :param inputs: references by name.

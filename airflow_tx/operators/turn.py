@@ -6,7 +6,7 @@ Source: protocol.md §§2, 6.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
-def commit_failed(context: Context) -> None:
+def note_commit_failure(context: Context) -> None:
     """Runs when a task that commits, or one of a commit phase, has failed and is not tried again."""
     from airflow_tx.commit.run_slots import Yielded
 
@@ -66,12 +66,12 @@ class InTurnOperator(BaseOperator):
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Called when the turn is near, or when this run is to give up its run slot."""
-        from airflow_tx.commit.run_slots import give_way
+        from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
             spec = spec_of(context["dag"])
             txid = Payload.of_run(context["ti"], spec).txid
-            give_way(spec, context, blocking=event["yield"], txid=txid, log=self.log)
+            yield_slot(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         return self.execute(context)
 
 
@@ -109,6 +109,12 @@ def wait_for_turn(operator: Any, spec: TransactionSpec, context: Context, line: 
     )
     operator.defer(trigger=trigger, method_name="execute_turn")
     raise AssertionError("defer returned")
+
+
+def push_new_values(ti: Any, refs: Mapping[str, Any]) -> None:
+    """Push references to what the updates have left for later tasks, one XCom each."""
+    for name, ref in refs.items():
+        ti.xcom_push(key=name, value=ref)
 
 
 def note_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONF = "airflow_tx"
+RUN_CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
 LAG_METRIC = "airflow_tx.lag"
 LAG_PATIENCE = 5.0
@@ -50,7 +50,7 @@ def ask(
             decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
             decide_again=lambda attempt, metadata: decide_again(_of(spec, run), attempt, metadata),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
-            is_current=lambda: compat.is_current(str(ti.id)),
+            is_current=lambda: compat.is_current_try(str(ti.id)),
         )
         if not isinstance(answer, AlreadyCommitted):
             emit_lag(spec, ledger, log)
@@ -102,7 +102,7 @@ def key_of(spec: TransactionSpec, run: RunInfo) -> str:
 
 
 def _given_key(run: RunInfo) -> str | None:
-    given = run.conf.get(CONF)
+    given = run.conf.get(RUN_CONF)
     return str(given["key"]) if isinstance(given, dict) and given.get("key") else None
 
 
@@ -114,7 +114,7 @@ def _of(spec: TransactionSpec, run: RunInfo) -> Source:
 
 def conf_of(key: str) -> dict[str, Any]:
     """The configuration of a run that is made anew for a transaction of this key."""
-    return {CONF: {"key": key}}
+    return {RUN_CONF: {"key": key}}
 
 
 def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:

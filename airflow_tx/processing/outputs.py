@@ -16,7 +16,7 @@ _REF = frozenset(field.name for field in fields(OutputRef))
 Acks = Mapping[tuple[str, int], Ack]
 
 
-def fingerprint(value: Any) -> str:
+def xcom_fingerprint(value: Any) -> str:
     """Digest of an XCom value; the same for what a task returns and for what XCom gives back."""
     try:
         return digest(value)
@@ -32,7 +32,7 @@ def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
     if value is None:
         return []
     found = {RETURN_KEY: value, **(value if multiple and isinstance(value, Mapping) else {})}
-    return [{"name": str(name), "digest": fingerprint(item)} for name, item in found.items()]
+    return [{"name": str(name), "digest": xcom_fingerprint(item)} for name, item in found.items()]
 
 
 def is_ref(value: Any) -> bool:
@@ -43,7 +43,7 @@ def is_ref(value: Any) -> bool:
 def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
     """Per map index (−1: not mapped) the fingerprint of the output called `name` that the instance acked."""
     return {
-        index: fingerprint(entry) if is_ref(entry) else entry["digest"]
+        index: xcom_fingerprint(entry) if is_ref(entry) else entry["digest"]
         for (of, index), ack in sorted(acks.items())
         if of == task
         for entry in ack.outputs

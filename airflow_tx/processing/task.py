@@ -19,7 +19,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
-from airflow_tx.spec import Payload, TransactionSpec, begins, put_back, spec_of
+from airflow_tx.spec import Payload, TransactionSpec, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -110,7 +110,7 @@ class Processing:
         from airflow_tx.protocol.answers import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
-            answer = ledger.start(self.attempt, self._try, is_current=lambda: compat.is_current(self.task.task_try))
+            answer = ledger.start(self.attempt, self._try, is_current=lambda: compat.is_current_try(self.task.task_try))
         if isinstance(answer, AlreadyCommitted):
             raise AirflowSkipException(
                 f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."
@@ -178,7 +178,7 @@ class Processing:
         """Whether `begin` of its own run has given it another attempt, or is about to."""
         value = compat.pull(self._ti, self.spec.begin)
         same = isinstance(value, dict) and Payload.from_json(value) == self.payload
-        return not same or begins(self._ti, self.spec)
+        return not same or is_beginning(self._ti, self.spec)
 
 
 # --- around a task of any operator ------------------------------------------------------------------------------

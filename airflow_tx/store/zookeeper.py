@@ -48,7 +48,7 @@ from airflow_tx.protocol.api import (
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes
-from airflow_tx.store.watching import Watches
+from airflow_tx.store.watches import Watches
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 _FORBIDDEN = (NoAuthError, InvalidACLError)

@@ -38,7 +38,9 @@ def end_marked(mark: str, *, timeout: float = 15) -> None:
             signal_process(pid, signal.SIGKILL)
         return not left
 
-    eventually(none_left, timeout, "every process of the family has ended", explain=lambda: describe(marked(mark)))
+    eventually(
+        none_left, timeout, "every process of the family has ended", explain=lambda: describe_processes(marked(mark))
+    )
 
 
 def signal_process(pid: int, number: int) -> bool:
@@ -50,7 +52,7 @@ def signal_process(pid: int, number: int) -> bool:
     return True
 
 
-def describe(pids: Sequence[int]) -> str:
+def describe_processes(pids: Sequence[int]) -> str:
     """Pids and command lines, one a line."""
     return "\n".join(
         f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}" for pid in pids

@@ -79,7 +79,7 @@ class Block:
         return compat.upstream(self.gate)
 
 
-def refuse(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
+def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
     """The error that becomes the import error of the DAG file."""
     return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
 
@@ -106,7 +106,7 @@ def check(block: Block) -> None:
 
 def _source(block: Block) -> None:
     if not isinstance(block.spec.source, Source):
-        raise refuse(
+        raise refusal(
             block.spec,
             f"source = {type(block.spec.source).__name__} is no source",
             "Pass a source, such as FileSource.",
@@ -117,7 +117,7 @@ def _interval(block: Block) -> None:
     if not isinstance(block.spec.source, DataIntervalSource):
         return
     if timetable := compat.empty_interval(block.dag):
-        raise refuse(
+        raise refusal(
             block.spec,
             f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
             'Give the DAG schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), or the like.',
@@ -126,10 +126,10 @@ def _interval(block: Block) -> None:
 
 def _window(block: Block) -> None:
     if not isinstance(block.window, int) or block.window < 1:
-        raise refuse(block.spec, f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
+        raise refusal(block.spec, f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
     runs = block.dag.max_active_runs
     if runs <= block.window:
-        raise refuse(
+        raise refusal(
             block.spec,
             f"max_active_runs = {runs} is not larger than max_pending = {block.window}: "
             "waiting runs could take the run slot that a cleared one needs",
@@ -139,18 +139,18 @@ def _window(block: Block) -> None:
 
 def _committers(block: Block) -> None:
     if not block.committers:
-        raise refuse(block.spec, "it has no committer", "End the block with CommitOperator(...).")
+        raise refusal(block.spec, "it has no committer", "End the block with CommitOperator(...).")
     if block.phase is None and len(block.committers) > 1:
-        raise refuse(
+        raise refusal(
             block.spec,
             f"it has {len(block.committers)} committers ({_names(block.committers)})",
             "Give one CommitOperator all updates, or put them into `with commit_phase():`.",
         )
     for committer in block.committers:
         if compat.is_mapped(committer):
-            raise refuse(block.spec, f"{committer.task_id} is mapped", "An update is made by one task.")
+            raise refusal(block.spec, f"{committer.task_id} is mapped", "An update is made by one task.")
         if committer.trigger_rule != "all_success":
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
                 "Leave it at all_success: what is committed must be complete.",
@@ -163,25 +163,25 @@ def _phase(block: Block) -> None:
     inside = {task.task_id for task in block.phase.inside}
     outside = [task for task in block.committers if task.task_id not in inside]
     if outside:
-        raise refuse(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
+        raise refusal(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
     for committer, update in block.updates:
         task = update.input.operator.task_id
         left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
         if isinstance(update.input.operator, CommitOperator) and update.input.key not in left:
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"{committer.task_id} commits {update.input.key!r} of {task}, a committer whose updates leave "
                 f"{', '.join(map(repr, filter(None, left))) or 'nothing'}",
                 f'Give one of them new_values="{update.input.key}", or commit the output of another task.',
             )
         if task in inside and compat.is_mapped(update.input.operator):
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"{committer.task_id} commits the output of {task}, a mapped task of the same phase",
                 "Combine it in a task that is not mapped, or move the mapped one before the phase.",
             )
         if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"{committer.task_id} commits the output of {task}, of the same phase, to the transactional state "
                 f"{update.state.name!r}, whose output is compared before the phase begins",
@@ -194,7 +194,7 @@ def _after_committer(block: Block) -> None:
     inside = {task.task_id for task in block.tasks} - {task.task_id for task in phase}
     after = [task for task in compat.downstream(block.gate) if task in inside]
     if after:
-        raise refuse(
+        raise refusal(
             block.spec,
             f"{', '.join(after)} comes after {block.gate.task_id}",
             "Put the task after the block (dedent it, and keep `commit >> task`), or, if it is to run in the order of "
@@ -208,7 +208,7 @@ def _serial(block: Block) -> None:
             continue
         for option in _SERIAL:
             if value := getattr(task, option):
-                raise refuse(
+                raise refusal(
                     block.spec,
                     f"{task.task_id} has {option} = {value!r}",
                     "Remove it (from default_args, too): commits are in order without it, and it stops replays.",
@@ -219,22 +219,22 @@ def _updates(block: Block) -> None:
     inside = {task.task_id for task in block.tasks}
     for committer, update in block.updates:
         if not isinstance(update, Update):
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"{committer.task_id} has an update of type {type(update).__name__}",
                 "Pass persistent_aggregate(...).",
             )
         if not isinstance(update.input, PlainXComArg):
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"the input of {update!r} is no output of a task",
                 'Pass partial.output["name"] of a processing task, or what calling a @task function gives.',
             )
         task = update.input.operator.task_id
         if task not in inside:
-            raise refuse(block.spec, f"the input of {update!r} is of task {task}", "Move that task into the block.")
+            raise refusal(block.spec, f"the input of {update!r} is of task {task}", "Move that task into the block.")
         if not compat.pushes_xcom(update.input.operator):
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
                 "Leave do_xcom_push as it is: what the task returns is what is committed.",
@@ -244,14 +244,14 @@ def _updates(block: Block) -> None:
 def _states(block: Block) -> None:
     for _, update in block.updates:
         if not isinstance(update.state, FencedState):
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"state = {type(update.state).__name__} is no state with a fence",
                 "Pass a state such as SqlState, or use partition_persist(..., updater=...) for one of your own.",
             )
     for name, times in Counter(update.state.name for _, update in block.updates).items():
         if times > 1:
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"state {name!r} is updated {times} times",
                 "One state takes one update a transaction: combine the outputs in a task, or use another table.",
@@ -265,7 +265,7 @@ def _kinds(block: Block) -> None:
         if block.at_least_once:
             continue
         if source is SourceKind.OPAQUE and not update.state.can_roll_back:
-            raise refuse(
+            raise refusal(
                 block.spec,
                 f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote",
                 "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
@@ -273,7 +273,7 @@ def _kinds(block: Block) -> None:
             )
         if (source, kind) in _EXACTLY_ONCE:
             continue
-        raise refuse(
+        raise refusal(
             block.spec,
             f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
             "cannot give exactly once",

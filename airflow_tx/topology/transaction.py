@@ -13,13 +13,13 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit_phase import hook_up_inside
-from airflow_tx.operators.turn import commit_failed
+from airflow_tx.operators.turn import note_commit_failure
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import find_phase
 from airflow_tx.topology.registry import define
-from airflow_tx.topology.rules import Block, check, refuse
+from airflow_tx.topology.rules import Block, check, refusal
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
@@ -81,7 +81,7 @@ class Transaction:
     def begin(self) -> BeginTransactionOperator:
         """The first task; it exists inside the block and after it."""
         if self._begin is None:
-            raise refuse(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
+            raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
         return self._begin
 
     @property
@@ -91,7 +91,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         if any(isinstance(task, BeginTransactionOperator) for task in self._dag.tasks):
-            raise refuse(self._spec, f"DAG {self._dag.dag_id} has one already", "One DAG run is one transaction.")
+            raise refusal(self._spec, f"DAG {self._dag.dag_id} has one already", "One DAG run is one transaction.")
         self._before = frozenset(self._dag.task_ids)
         self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
         return self
@@ -123,7 +123,7 @@ class Transaction:
         for task in block.phase.others if block.phase is not None else ():
             hook_up_inside(task)
         for task in block.committing:
-            compat.add_hooks(task, failed=commit_failed)
+            compat.add_hooks(task, failed=note_commit_failure)
         block.begin.transaction = replace(
             self._spec,
             begin=block.begin.task_id,

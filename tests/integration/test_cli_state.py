@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_tx.cli.values import as_key
+from airflow_tx.cli.values import parse_key
 from airflow_tx.errors import ConfigError, StateRenamed
 from airflow_tx.state import Avg, Count, SqlState, Sum
 from airflow_tx.store.client import ClientConfig, connect, disconnect
@@ -25,7 +25,7 @@ _DAG = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.cli.values import as_key
+from airflow_tx.cli.values import parse_key
 from airflow_tx.errors import ConfigError
 from airflow_tx.state import Avg, Count, SqlState, Sum
 
@@ -174,13 +174,13 @@ def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypa
 
 def test_a_key_is_typed_as_its_columns_want_it() -> None:
     types = {"number": "bigint", "day": "date"}
-    assert as_key("[-1, null]", list(types), types) == (-1, None)
-    assert as_key("7", ["word"], {"word": "text"}) == ("7",)
-    assert as_key('"7"', ["word"], {"word": "text"}) == ("7",)
-    assert as_key('a,"b,c"', ["a", "b"], {"a": "text", "b": "text"}) == ("a", "b,c")
-    assert as_key("true,1.50", ["a", "b"], {"a": "boolean", "b": "numeric"}) == (True, Decimal("1.5"))
-    assert as_key("/w==", ["k"], {"k": "bytes"}) == (b"\xff",)
-    assert as_key("a,b", ["a", "b"], None) == ("a", "b")
+    assert parse_key("[-1, null]", list(types), types) == (-1, None)
+    assert parse_key("7", ["word"], {"word": "text"}) == ("7",)
+    assert parse_key('"7"', ["word"], {"word": "text"}) == ("7",)
+    assert parse_key('a,"b,c"', ["a", "b"], {"a": "text", "b": "text"}) == ("a", "b,c")
+    assert parse_key("true,1.50", ["a", "b"], {"a": "boolean", "b": "numeric"}) == (True, Decimal("1.5"))
+    assert parse_key("/w==", ["k"], {"k": "bytes"}) == (b"\xff",)
+    assert parse_key("a,b", ["a", "b"], None) == ("a", "b")
     for text, names, message in (
         ("x,2026-01-02", list(types), "KEY = 'x,2026-01-02' cannot be used. number is a bigint."),
         ("[1.5, null]", list(types), "number is a bigint."),
@@ -188,4 +188,4 @@ def test_a_key_is_typed_as_its_columns_want_it() -> None:
         ("1", [], "The state has one row and no key columns"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
-            as_key(text, names, types)
+            parse_key(text, names, types)

@@ -16,7 +16,7 @@ from airflow_tx.errors import TxError
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.jars import JarsUnavailable, fetch_jars, skipped_without_jars
 from airflow_tx.testing.processes import marked
-from airflow_tx.testing.servers.kafka import VERSION, LocalKafka
+from airflow_tx.testing.servers.kafka import KAFKA_VERSION, LocalKafka
 
 # The tests of KafkaSource use all of it.
 pytestmark = pytest.mark.long
@@ -168,8 +168,8 @@ def test_an_unreachable_registry_is_one_clear_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(
         JarsUnavailable,
-        match=f"org.apache.kafka:kafka_2.13:{VERSION} cannot be fetched: .* put its jars into {tmp_path}",
+        match=f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION} cannot be fetched: .* put its jars into {tmp_path}",
     ) as told:
-        fetch_jars("org.apache.kafka", "kafka_2.13", VERSION, all_of_it=True)
+        fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     assert "\n" not in str(told.value)
-    assert [each.name for each in tmp_path.iterdir()] == [f"org.apache.kafka-kafka_2.13-{VERSION}.lock"]
+    assert [each.name for each in tmp_path.iterdir()] == [f"org.apache.kafka-kafka_2.13-{KAFKA_VERSION}.lock"]

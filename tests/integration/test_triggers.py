@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as hooks
 from airflow_tx.hooks.zookeeper import shared_store
@@ -74,7 +74,7 @@ def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
         dag_id="numbers",
         source=list(Numbers().serialize()),
         rules={**vars(RULES), "max_pending": 2},
-        memory=Memory().to_json(),
+        memory=CoordinatorMemory().to_json(),
         refresh=60.0,
         **place,
     )

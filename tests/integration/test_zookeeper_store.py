@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.coordinator.snapshot import Looker
+from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable, TooMuchMetadata
 from airflow_tx.protocol.api import Create, Node, Put, Unchanged
 from airflow_tx.protocol.view import topologies, topology_view
@@ -325,7 +325,7 @@ def test_a_committer_that_is_held_up_after_its_mark_takes_no_announcement_of_the
     server.start()
     _, store = client_of(server.hosts)
     pipeline = Pipeline(store, root)
-    looker = Looker(store, pipeline.paths)
+    looker = SnapshotReader(store, pipeline.paths)
 
     def granted(run: str) -> Grant:
         begun = pipeline.begin(run)

@@ -16,7 +16,7 @@ from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import pass_on, take_skip
 from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.coordinator.health import Memory, Rules
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
 from airflow_tx.operators.turn import final_errors
@@ -157,7 +157,7 @@ def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | Non
     """Deferred: the trigger waits, or it finds out that this run is to yield."""
     if env.ask("defer", *call) == "yield":
         spec.ledger(env).run(bid, Waiter(ti.run_id, txid, ti.id, blocking))
-        run_slots.give_way(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
+        run_slots.yield_slot(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
 
 
 def _payload(handed: str) -> Payload:
@@ -228,7 +228,7 @@ def coordinate(env: Env, shape: Shape) -> Any:
         env,
         ModelTi(env, shape, 0, "coordinator", ""),
         LOG,
-        Memory(),
+        CoordinatorMemory(),
         clock=clock.now,
         sleep=clock.sleep,
     )

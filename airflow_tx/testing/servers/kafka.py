@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
     from confluent_kafka.admin import AdminClient
 
-VERSION = "4.1.0"
+KAFKA_VERSION = "4.1.0"
 USER = "transactions"
 
 Bytes: TypeAlias = "str | bytes | None"
-Row: TypeAlias = "Bytes | tuple[Bytes, Bytes]"
+KafkaRow: TypeAlias = "Bytes | tuple[Bytes, Bytes]"
 """A value, or a key and a value."""
 
 _ANSWER = 30.0  # seconds for what a client asks
@@ -154,7 +154,7 @@ class LocalKafka(JavaServer):
         return int(self._ask(lambda admin: admin.delete_records([bound])).low_watermark)
 
     def produce(
-        self, topic: str, rows: Iterable[Row], partition: int | None = None, *, timestamp: int = 0
+        self, topic: str, rows: Iterable[KafkaRow], partition: int | None = None, *, timestamp: int = 0
     ) -> list[tuple[int, int]]:
         """Write rows, in this order within a partition; returns the partition and the offset of each.
 
@@ -214,7 +214,7 @@ class LocalKafka(JavaServer):
 
     def _java(self) -> list[str]:
         java = find_java()
-        jars = fetch_jars("org.apache.kafka", "kafka_2.13", VERSION, all_of_it=True)
+        jars = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
         logging = [str(jar) for pattern in _LOGGING for jar in pyspark_jars(pattern)]
         return [java, *_JAVA, "-cp", ":".join([*logging, f"{jars[0].parent}/*"])]
 

@@ -41,10 +41,10 @@ def replaced() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     context = get_current_context()
     folder, ti = Path(context["dag_run"].conf["folder"]), context["ti"]
-    tell(folder / f"{ti.try_number}", compat.is_current(str(ti.id)))
+    tell(folder / f"{ti.try_number}", compat.is_current_try(str(ti.id)))
     while ti.try_number == 1 and not (folder / "replaced").exists():
         time.sleep(0.05)
-    tell(folder / f"{ti.try_number}, replaced", compat.is_current(str(ti.id)))
+    tell(folder / f"{ti.try_number}, replaced", compat.is_current_try(str(ti.id)))
 
 
 def tell(path: Path, answer: bool) -> None:

@@ -26,7 +26,7 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.turn import commit_failed
+from airflow_tx.operators.turn import note_commit_failure
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
@@ -643,7 +643,7 @@ def failed(run: Run, commit: Commit | None, error: Exception) -> None:
         BeginTransactionOperator(task_id="begin", transaction=run.spec)
     run.committer.xcoms["begin", "return_value", -1] = run.payload.to_json()
     context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
-    commit_failed(context)
+    note_commit_failure(context)
 
 
 def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(

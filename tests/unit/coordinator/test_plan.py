@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx import compat, coordinator_dag
-from airflow_tx.coordinator.health import LONGEST_BACKOFF, Finding, Memory, Rules
+from airflow_tx.coordinator.health import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
 from airflow_tx.coordinator.operator import CoordinateOperator
 from airflow_tx.coordinator.plan import (
     Action,
@@ -29,7 +29,7 @@ from airflow_tx.coordinator.plan import (
     Unblock,
     plan,
 )
-from airflow_tx.coordinator.snapshot import Look, Looker
+from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.worker import PAUSED, Coordination, Pace
 from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
@@ -67,7 +67,7 @@ def record(txid: int, **more: Any) -> TransactionRecord:
     return TransactionRecord(**{**fields, **more})
 
 
-def look(*records: TransactionRecord, current: int = 1, **more: Any) -> Look:
+def look(*records: TransactionRecord, current: int = 1, **more: Any) -> LedgerSnapshot:
     opened = dict(enumerate(records, start=current))
     fields: dict[str, Any] = {
         "now": NOW,
@@ -77,7 +77,7 @@ def look(*records: TransactionRecord, current: int = 1, **more: Any) -> Look:
         "topology": TOPOLOGY,
         "opened": opened,
     }
-    return Look(**{**fields, **more})
+    return LedgerSnapshot(**{**fields, **more})
 
 
 def note(attempt: int, count: int = 1) -> dict[str, Any]:
@@ -85,17 +85,21 @@ def note(attempt: int, count: int = 1) -> dict[str, Any]:
 
 
 def planned(
-    seen: Look, states: Mapping[str, str | None], *ages: float, memory: Memory | None = None, **more: Any
+    seen: LedgerSnapshot,
+    states: Mapping[str, str | None],
+    *ages: float,
+    memory: CoordinatorMemory | None = None,
+    **more: Any,
 ) -> Plan:
     """The plan after `ages` of the same."""
     options: dict[str, Any] = {"rules": RULES, "ready": False, **more}
-    found = plan(seen, states, memory or Memory(), elapsed=0.0, **options)
+    found = plan(seen, states, memory or CoordinatorMemory(), elapsed=0.0, **options)
     for age in ages:
         found = plan(seen, states, found.memory, elapsed=age, **options)
     return found
 
 
-def due(seen: Look, states: Mapping[str, str | None], *ages: float, **more: Any) -> tuple[Action, ...]:
+def due(seen: LedgerSnapshot, states: Mapping[str, str | None], *ages: float, **more: Any) -> tuple[Action, ...]:
     return planned(seen, states, *ages, **more).actions
 
 
@@ -103,7 +107,7 @@ def due(seen: Look, states: Mapping[str, str | None], *ages: float, **more: Any)
 
 
 def test_a_topology_without_a_ledger_is_given_its_first_transaction() -> None:
-    assert due(Look(NOW), {}, ready=True) == (Allocate(),)
+    assert due(LedgerSnapshot(NOW), {}, ready=True) == (Allocate(),)
 
 
 @pytest.mark.parametrize(("opened", "allocates"), [(0, True), (3, True), (4, False)])
@@ -243,7 +247,7 @@ def test_a_late_one_whose_replay_was_asked_for_is_given_the_same_time_again() ->
 # --- a predecessor that moved
 
 
-def moved(**first: Any) -> Look:
+def moved(**first: Any) -> LedgerSnapshot:
     return look(record(1, ended="elsewhere", **first), record(2), record(3))
 
 
@@ -346,7 +350,7 @@ def test_what_the_ledger_refused_to_replay_is_remembered_for_that_attempt() -> N
 # --- a dead committer
 
 
-def committing(**more: Any) -> Look:
+def committing(**more: Any) -> LedgerSnapshot:
     return look(record(1, phase=Phase.COMMITTING), **{"owner": False, "busy": True, **more})
 
 
@@ -392,9 +396,9 @@ def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_t
 
 def test_memory_is_plain_json() -> None:
     memory = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"}, 3.0).memory.failed(1.0).tried(1)
-    assert Memory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
+    assert CoordinatorMemory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
     for other in (None, {}, {"seen": {"1": {"of": "a later version"}}}, "text"):
-        assert Memory.from_json(other) == Memory()
+        assert CoordinatorMemory.from_json(other) == CoordinatorMemory()
 
 
 def test_what_is_over_is_forgotten() -> None:
@@ -403,12 +407,12 @@ def test_what_is_over_is_forgotten() -> None:
 
 
 def test_a_source_that_fails_is_asked_later_and_later() -> None:
-    memory, waits = Memory(), []
+    memory, waits = CoordinatorMemory(), []
     for _ in range(9):
         memory = memory.failed(1.0)
         waits.append(memory.source_wait)
     assert waits == [2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert memory.asked(1.0) == Memory(source_wait=1.0)
+    assert memory.asked(1.0) == CoordinatorMemory(source_wait=1.0)
 
 
 # --- whatever the ledger and Airflow say
@@ -418,7 +422,7 @@ AGES = st.floats(0, 2000)
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Look, dict[str, str | None]]:
+def worlds(draw: st.DrawFn) -> tuple[LedgerSnapshot, dict[str, str | None]]:
     current, count = draw(st.integers(1, 3)), draw(st.integers(0, 4))
     records = [
         record(
@@ -444,9 +448,9 @@ def worlds(draw: st.DrawFn) -> tuple[Look, dict[str, str | None]]:
 
 @given(st.lists(st.tuples(worlds(), AGES, st.booleans()), max_size=6))
 def test_whatever_happens_no_transaction_gets_two_actions_and_no_healthy_run_is_replayed(
-    steps: list[tuple[tuple[Look, dict[str, str | None]], float, bool]],
+    steps: list[tuple[tuple[LedgerSnapshot, dict[str, str | None]], float, bool]],
 ) -> None:
-    memory, working = Memory(), 0.0
+    memory, working = CoordinatorMemory(), 0.0
     for (seen, states), age, ready in steps:
         found = plan(seen, states, memory, elapsed=age, rules=RULES, ready=ready)
         working += age
@@ -468,11 +472,11 @@ def test_whatever_happens_no_transaction_gets_two_actions_and_no_healthy_run_is_
                 broken = one.base == "moved" and not each.counts
                 dead = one.phase is Phase.COMMITTING and seen.owner is False and each.txid == seen.current
                 assert late or broken or dead
-        memory = Memory.from_json(json.loads(json.dumps(found.memory.to_json())))
+        memory = CoordinatorMemory.from_json(json.loads(json.dumps(found.memory.to_json())))
 
 
 @given(worlds())
-def test_the_same_look_without_time_gives_the_same_plan(world: tuple[Look, dict[str, str | None]]) -> None:
+def test_the_same_look_without_time_gives_the_same_plan(world: tuple[LedgerSnapshot, dict[str, str | None]]) -> None:
     seen, states = world
     first = planned(seen, states)
     again = plan(seen, states, first.memory, elapsed=0.0, rules=RULES, ready=False)
@@ -542,7 +546,7 @@ class World:
     def __post_init__(self) -> None:
         self.spec = MemorySpec("numbers", "numbers", self.source, max_pending=4, memory=self.store, tasks=("count",))
 
-    def coordination(self, memory: Memory | None = None, **pace: Any) -> Coordination:
+    def coordination(self, memory: CoordinatorMemory | None = None, **pace: Any) -> Coordination:
         fields: dict[str, Any] = {"rules": RULES, "poll": 1.0, "linger": 5.0, "hold": 2.0, **pace}
         return Coordination(
             self.spec,
@@ -550,7 +554,7 @@ class World:
             self.store,
             Ti("coordinate", "c", states={"commit": "running"}),
             self.log,
-            memory or Memory(),
+            memory or CoordinatorMemory(),
             clock=lambda: self.time,
             sleep=self.pass_,
         )
@@ -570,8 +574,8 @@ class World:
         self.airflow.runs[run_id] = "failed"
 
     @property
-    def seen(self) -> Look:
-        found = Looker(self.store, Paths("/airflow_tx", "numbers")).look()
+    def seen(self) -> LedgerSnapshot:
+        found = SnapshotReader(self.store, Paths("/airflow_tx", "numbers")).look()
         assert found is not None
         return found
 
@@ -767,10 +771,10 @@ def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: Wor
     kwargs = first.value.trigger.serialize()[1]
     assert json.loads(json.dumps(kwargs))["rules"]["max_pending"] == 4
     world.fail("tx-1", 1, 1)
-    memory = Memory.from_json(kwargs["memory"]).to_json()
+    memory = CoordinatorMemory.from_json(kwargs["memory"]).to_json()
     with pytest.raises(TaskDeferred) as second:
         operator.go_on({"ti": ti}, {"due": ["Replay"], "memory": memory})  # type: ignore[typeddict-item]
-    seen = Memory.from_json(second.value.trigger.serialize()[1]["memory"])
+    seen = CoordinatorMemory.from_json(second.value.trigger.serialize()[1]["memory"])
     assert [line for line in world.log.lines if "was not started" in line] == []
     assert set(seen.seen) == {1, 2, 3, 4}
 

@@ -15,8 +15,8 @@ import pytest
 
 from airflow_tx import compat
 from airflow_tx.coordinator import trigger as coordinator
-from airflow_tx.coordinator.health import Finding, Memory
-from airflow_tx.coordinator.snapshot import Looker
+from airflow_tx.coordinator.health import CoordinatorMemory, Finding
+from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.errors import SourceError, StoreUnavailable
 from airflow_tx.processing.begin import ask
@@ -135,7 +135,7 @@ def made(**options: Any) -> CoordinatorTrigger:
         "dag_id": "numbers",
         "source": None,
         "rules": RULES,
-        "memory": Memory().to_json(),
+        "memory": CoordinatorMemory().to_json(),
         "hold": 0.0,
         "poll": 0.01,
         "refresh": 60.0,
@@ -170,7 +170,7 @@ def waits(trigger: CoordinatorTrigger, then: Any) -> list[str]:
 
 
 def test_it_is_rebuilt_from_its_plain_arguments() -> None:
-    trigger = made(source=NUMBERS, memory=Memory(source_wait=3.0).to_json(), shows=False)
+    trigger = made(source=NUMBERS, memory=CoordinatorMemory(source_wait=3.0).to_json(), shows=False)
     classpath, arguments = trigger.serialize()
     module, _, name = classpath.rpartition(".")
     rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
@@ -228,11 +228,11 @@ def test_it_fires_after_a_failed_run_has_waited_for_its_replay(store: CountingSt
 def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dict[str, str]) -> None:
     begin(store, "r1")
     runs["r1"] = "failed"
-    memory = Memory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
+    memory = CoordinatorMemory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
     assert memory.seen[1].finding is Finding.ENDED
     assert memory.seen[1].lasts > 0
     again = made(memory=memory.to_json(), refresh=0.2, rules={**RULES, "backoff": 50.0})
-    assert Memory.from_json(fire(again)["memory"]).seen[1].lasts > memory.seen[1].lasts
+    assert CoordinatorMemory.from_json(fire(again)["memory"]).seen[1].lasts > memory.seen[1].lasts
 
 
 def test_it_never_fires_before_its_hold_is_over(store: CountingStore, sleeps: Sleeps) -> None:
@@ -248,7 +248,7 @@ def test_a_source_that_fails_is_told_of_once_and_asked_less_and_less(
     assert event["due"] == []
     # The wait doubles from 10 ms on.
     assert 2 <= Source.asked <= 9
-    assert Memory.from_json(event["memory"]).source_failures == Source.asked
+    assert CoordinatorMemory.from_json(event["memory"]).source_failures == Source.asked
     assert capsys.readouterr().out.count("no route to the source") == 1
 
 
@@ -257,7 +257,7 @@ def test_a_source_that_cannot_be_made_in_the_triggerer_is_asked_by_the_task(
 ) -> None:
     event = fire(made(source=["a_dag_file.Source", {}]))
     assert event["due"] == ["Allocate"]
-    assert Memory.from_json(event["memory"]).source_wait > 10
+    assert CoordinatorMemory.from_json(event["memory"]).source_wait > 10
     assert "a_dag_file" in capsys.readouterr().out
 
 
@@ -331,7 +331,7 @@ def test_a_source_that_hangs_is_asked_once_however_often_its_coordinator_starts_
 
 def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None:
     begin(store, "r1", "r2")
-    looker = Looker(store, Paths("/airflow_tx", "numbers"))
+    looker = SnapshotReader(store, Paths("/airflow_tx", "numbers"))
     store.requests = 0
     looker.look()
     assert store.requests == 5  # two counters, the topology and two records; where the first one starts is known

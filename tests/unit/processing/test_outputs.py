@@ -14,7 +14,7 @@ from airflow_tx.commit.rows import values_of
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digest
 from airflow_tx.errors import StagingError
-from airflow_tx.processing.outputs import fingerprint, returned
+from airflow_tx.processing.outputs import returned, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import Ack
 from airflow_tx.state import Count, MemoryState
@@ -59,12 +59,12 @@ def xcom(value: Any) -> Any:
     ],
 )
 def test_a_value_has_one_fingerprint_before_and_after_its_way_through_an_xcom(value: Any) -> None:
-    assert fingerprint(value) == fingerprint(xcom(value))
+    assert xcom_fingerprint(value) == xcom_fingerprint(xcom(value))
 
 
 def test_other_values_have_other_fingerprints() -> None:
     values = [ROWS, [*ROWS, *ROWS], [], {}, [{"day": dt.date(2013, 1, 2)}], [{"day": dt.date(2013, 1, 3)}]]
-    assert len({fingerprint(value) for value in values}) == len(values)
+    assert len({xcom_fingerprint(value) for value in values}) == len(values)
 
 
 def test_each_entry_of_a_mapping_with_multiple_outputs_is_acked_by_its_name() -> None:

@@ -131,7 +131,7 @@ def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
     old, new = numbers.context("first"), numbers.context("first")
     before_task(new)
     asked: list[str] = []
-    monkeypatch.setattr(compat, "is_current", lambda task_try: asked.append(task_try))
+    monkeypatch.setattr(compat, "is_current_try", lambda task_try: asked.append(task_try))
     with pytest.raises(AirflowFailException, match=f"try {new['ti'].id} has replaced try {old['ti'].id}"):
         before_task(old)
     with pytest.raises(StaleBegin, match="a later begin"):
@@ -141,7 +141,7 @@ def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
 
 
 def test_nobody_is_asked_about_the_first_try_of_a_task(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "is_current", lambda task_try: pytest.fail("Airflow was asked"))
+    monkeypatch.setattr(compat, "is_current_try", lambda task_try: pytest.fail("Airflow was asked"))
     before_task(numbers.context("first"))
     assert numbers.ack("first") is not None
 

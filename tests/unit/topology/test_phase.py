@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import TaskGroup
 
 from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
-from airflow_tx.operators.turn import commit_failed
+from airflow_tx.operators.turn import note_commit_failure
 from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
 
 
@@ -57,9 +57,9 @@ def test_the_failure_of_each_of_its_tasks_is_told_to_the_ledger() -> None:
         a = counted("a", tx.batch)
         with commit_phase("in_order"):
             committed("b", a) >> counted("c", 1)
-    assert {each.task_id for each in made.tasks if commit_failed in cast("list[object]", each.on_failure_callback)} == {
-        f"in_order.{name}" for name in ("acquire", "b", "c", "mark")
-    }
+    assert {
+        each.task_id for each in made.tasks if note_commit_failure in cast("list[object]", each.on_failure_callback)
+    } == {f"in_order.{name}" for name in ("acquire", "b", "c", "mark")}
 
 
 def test_a_phase_without_a_committer_is_refused() -> None:
