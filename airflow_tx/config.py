@@ -39,10 +39,7 @@ class Settings:
 
     @classmethod
     def load(cls) -> Settings:
-        """Read Airflow's configuration as it is now.
-
-        :raises ConfigError: if an option has a value that cannot be used.
-        """
+        """Read Airflow's configuration as it is now. Raises as `read`."""
         from airflow.sdk.configuration import conf
 
         return cls.read(lambda option: conf.get(SECTION, option, fallback=None))

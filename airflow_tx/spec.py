@@ -77,7 +77,6 @@ class TransactionSpec:
 
     @property
     def paths(self) -> Paths:
-        """Where its records lie."""
         return Paths(self.root or Settings.load().root, self.topology)
 
     @property
@@ -87,19 +86,17 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        """What the DAG says of its topology."""
         from airflow_tx.protocol.topology import TopologyRequest
 
         return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
 
     @property
     def conn_id(self) -> str:
-        """The connection of its ledger."""
         return self.zookeeper_conn_id or Settings.load().zookeeper_conn_id
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """The store of its ledger, connected as long as the block.
+        """Connect the store of its ledger as long as the block.
 
         :raises AirflowFailException: the task is executed by `airflow tasks test` or `airflow dags test`.
         :raises ConfigError, StoreUnavailable: there is none.
@@ -114,7 +111,6 @@ class TransactionSpec:
             yield store
 
     def ledger(self, store: ZooKeeperStore) -> Ledger:
-        """Its ledger on a store."""
         from airflow_tx.protocol.api import SystemClock, SystemIds
         from airflow_tx.protocol.ledger import Ledger
 
@@ -134,7 +130,7 @@ class HasTransaction:
 
 
 def spec_of(dag: DAG) -> TransactionSpec:
-    """The transaction of a DAG.
+    """Return the transaction of a DAG.
 
     :raises TransactionDefinitionError: it has none.
     """
@@ -214,11 +210,9 @@ class Payload:
 
     @property
     def transaction(self) -> TransactionAttempt:
-        """Which attempt of which transaction."""
         return TransactionAttempt(self.txid, self.attempt, self.birth)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of all fields."""
         written = asdict(self)
         # As all releases name it: tasks of a run may be executed by another one than its `begin`.
         return {"rows" if name == "metadata" else name: value for name, value in written.items()}

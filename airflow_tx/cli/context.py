@@ -25,7 +25,7 @@ CommandFunction = Callable[[Namespace], None]
 
 
 def command(function: CommandFunction) -> CommandFunction:
-    """A command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
+    """Make a command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
     with its one line, without a traceback."""
 
     @suppress_logs_and_warning
@@ -46,14 +46,14 @@ def command(function: CommandFunction) -> CommandFunction:
 
 
 def action(function: CommandFunction) -> CommandFunction:
-    """A command that changes something; it is an entry in Airflow's audit log."""
+    """Make a command that changes something: it is an entry in Airflow's audit log."""
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 
 
 @contextmanager
 def store_of(args: Namespace) -> Iterator[Store]:
-    """The store of the ledger, connected as long as the block."""
+    """Connect the store of the ledger as long as the block."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     with ZooKeeperHook(conn_id_of(args)).store() as store:
@@ -71,12 +71,10 @@ def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Led
 
 
 def conn_id_of(args: Namespace) -> str:
-    """The connection of the ledger."""
     return args.conn_id or Settings.load().zookeeper_conn_id
 
 
 def root_of(args: Namespace) -> str:
-    """The znode below which the topologies lie."""
     return args.root or Settings.load().root
 
 
@@ -86,7 +84,6 @@ def paths_of(args: Namespace, topology: str | None = None) -> Paths:
 
 
 def audit_of(args: Namespace) -> Any:
-    """Who is there, and why."""
     from airflow_tx.protocol.step import Audit
 
     return Audit(who=getuser(), why=args.why)

@@ -16,7 +16,7 @@ ASK_FOR = 10.0
 
 
 def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dict[str, Lag | LagUnknown]:
-    """The lag of every topology, or why it cannot be told."""
+    """Ask for the lag of every topology, or why it is unknown."""
     asked: dict[str, Asked] = {}
     found: dict[str, Lag | LagUnknown] = {}
     for view in views:

@@ -35,7 +35,7 @@ def accept_loss(args: Namespace) -> None:
 
 
 def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
-    """What is lost behind any of these positions, each loss once.
+    """Collect what is lost behind any of these positions, each loss once.
 
     :raises SourceError: the source cannot be asked.
     """

@@ -73,7 +73,6 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableR
 
 
 def _accepted(view: TopologyView) -> Iterator[str]:
-    """One line a loss."""
     of = [(partition, each, each) for partition, losses in view.record.accepted.items() for each in losses]
     of += [(each["partition"], each, asdict(repair)) for repair in view.repairs for each in repair.losses]
     for partition, each, by in sorted(of, key=lambda found: found[0]):
@@ -82,7 +81,6 @@ def _accepted(view: TopologyView) -> Iterator[str]:
 
 
 def loss(accepted: Loss) -> TableRow:
-    """One line of `airflow tx accept-loss`."""
     return {
         "partition": accepted.partition or None,
         "lost": accepted.description,
@@ -148,7 +146,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
 
 
 def _note(view: TransactionView) -> str | None:
-    """What else there is to know of it, in a few words."""
+    """Describe in a few words what else there is to know of a transaction."""
     told = []
     if view.pinned:
         told.append("re-admitted: its rows stay")
@@ -234,7 +232,6 @@ def _replay(view: TransactionView) -> str | None:
 
 
 def _partitions(found: TransactionDetails) -> str | None:
-    """One line a partition."""
     batch = found.batch
     if batch is None or not found.partitioned:
         return None
@@ -253,7 +250,7 @@ def _seconds(start: str | None, end: str | None) -> str | None:
 
 
 def fences(found: Mapping[str, Any]) -> str:
-    """What the fences of states say, in one line, for the question before a repair."""
+    """Describe the fences of states in one line, for the question before a repair."""
     told = (
         f"{name}: no fence"
         if fence is None

@@ -160,7 +160,6 @@ class Restarts:
                 yield RunOutcome(None, run_id, "forgotten: it had yielded, and was deleted")
 
     def _is_over(self, entry: dict[str, Any]) -> bool:
-        """Whether the transaction of a run that had yielded has ended otherwise."""
         txid = entry["txid"]
         return txid is not None and self.ledger.status(txid) is None
 

@@ -99,7 +99,7 @@ class Skips:
         return RunOutcome(txid, run_id, done)
 
     def _red(self, run_id: str) -> str:
-        """What to do about a run that stays failed, although its transaction is out of the way."""
+        """Say what to do about a run that stays failed, although its transaction is out of the way."""
         if compat.runs_of(self._restarts.runs.dag_id, [run_id]).get(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"

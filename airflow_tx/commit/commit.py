@@ -69,7 +69,7 @@ class Commit:
         self._rows: list[UpdateRows] | None = None
 
     def forget(self) -> None:
-        """Something happened to the transaction: ask and read again."""
+        """Drop what was read: something happened to the transaction."""
         self._processed = self._rows = self.epoch = None
 
     def complete(self) -> Completion:
@@ -134,7 +134,7 @@ class Commit:
     # --- before the turn
 
     def _ask(self) -> Processed | AlreadyCommitted | None:
-        """What the instances acked that count for Airflow, too; None if one of them is at work again.
+        """Ask for what the instances acked that count for Airflow, too; None if one of them works again.
 
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or somebody marked it success.
         """
@@ -226,7 +226,7 @@ class Commit:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
 
     def _explained(self, grant: Grant, error: StateError) -> TxError:
-        """Whether a later grant has outranked this one, as it should, or the ledger was set back to before that grant.
+        """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
 
         The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
         """
@@ -262,10 +262,6 @@ class Commit:
         self.new_values = staged.finish()
 
     def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
-        """What a committer stages under a grant.
-
-        :param task_id: None: this one.
-        """
         return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)
 
     @contextmanager

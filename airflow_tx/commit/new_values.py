@@ -33,7 +33,7 @@ class NewValuesOutput:
         self.parts.append(stage_rows(self.place, rows))
 
     def staged(self, parts: Iterable[Output]) -> None:
-        """Those that other writers have staged."""
+        """Add those that other writers have staged."""
         self.parts.extend(parts)
 
 
@@ -49,7 +49,7 @@ class NewValues:
         self._outputs: dict[str, NewValuesOutput] = {}
 
     def of(self, update: Update) -> NewValuesOutput | None:
-        """Where the new values of an update go; None: nobody asks for them."""
+        """Return where the new values of an update go; None: it leaves none."""
         name = update.new_values
         if name is None:
             return None
@@ -60,11 +60,10 @@ class NewValues:
 
     @property
     def any(self) -> bool:
-        """Whether somebody asks for some."""
         return bool(self._outputs)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Make all of them visible; references by name."""
+        """Make all of them visible; returns references by name."""
         if not self._outputs:
             return {}
         from airflow_tx.staging import write_manifest
@@ -77,7 +76,7 @@ class NewValues:
 def found_again(
     area: StagingArea, topology: str, txid: int, task_id: str, birth: str, updates: Iterable[Update]
 ) -> dict[str, dict[str, Any]]:
-    """What the committer of a final transaction had staged; nothing, if it is not kept any more."""
+    """Return what the committer of a final transaction had staged; nothing, if it is not kept any more."""
     wanted = {update.new_values for update in updates} - {None}
     if not wanted:
         return {}

@@ -29,21 +29,17 @@ INSIDE_KEY = "airflow_tx_inside"
 
 
 def grant_of(told: Any, topology: str) -> Grant | None:
-    """The grant that the phase's first task told of; None: the transaction was final already."""
+    """Return the grant that the phase's first task shared; None: the transaction was final already."""
     if told.get("final"):
         return None
     return Grant(topology, told["incarnation"], Token.from_json(told["token"]), told["last"])
 
 
 class PhasePart(Commit):
-    """What the tasks of one phase have in common: updates may take the output of a task inside.
-
-    :param phase: of the spec.
-    """
+    """A task's part of the phase; its updates may take the output of a task inside."""
 
     @property
     def phase(self) -> PhaseSpec:
-        """The phase."""
         assert self.spec.phase is not None
         return self.spec.phase
 
@@ -60,7 +56,7 @@ class PhasePart(Commit):
         return told
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
-        """The error to raise, naming the task to clear."""
+        """Make the error that names the task to clear."""
         own = self.payload
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
@@ -94,7 +90,6 @@ class PhasePart(Commit):
         return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
 
     def _left_by(self, task: str, update: Update) -> UpdateRows:
-        """The new values of another committer."""
         area, own = self.spec.staging().kept, self.payload.transaction
         found = newest(area, self.spec.topology, own.txid, task, own.birth)
         values = [found[update.input.key].to_json()] if update.input.key in found else []
@@ -146,7 +141,7 @@ class PhaseTurn(PhasePart):
         self.grant = grant
 
     def shared(self) -> dict[str, Any]:
-        """What the other tasks of the phase are told."""
+        """Describe the grant for the other tasks of the phase."""
         if self.grant is None:
             return {"final": True}
         grant = self.grant
@@ -177,7 +172,6 @@ class PhaseTurn(PhasePart):
         return {update.input.operator.task_id for update in self.of(task)}.intersection(self.phase.inside)
 
     def of(self, task: str) -> tuple[Update, ...]:
-        """The updates of one committer."""
         return tuple(self.ti.task.dag.get_task(task).updates)
 
 
@@ -228,10 +222,7 @@ class PhaseEnd(PhasePart):
     """
 
     def run(self) -> None:
-        """Mark, unless the transaction was final when the phase began.
-
-        :raises PhaseIncomplete: see `mark`.
-        """
+        """Mark the commit, unless the transaction was final when the phase began. Raises as `mark`."""
         told = self.told()
         grant = grant_of(told, self.spec.topology)
         if grant is not None:

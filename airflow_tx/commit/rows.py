@@ -107,12 +107,10 @@ class StagedRows:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.output.files)
 
     @property
     def files(self) -> list[str]:
-        """Its files, as Spark's readers take them."""
         return [
             literal(self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
             for file in self.output.files
@@ -195,7 +193,6 @@ def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[UpdateRows]
 
 
 def _by_key(rows: StagedRows, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """The rows of some keys after those of others; of one key, in their order."""
     import pyarrow as pa
 
     count = math.ceil(len(rows) / size)

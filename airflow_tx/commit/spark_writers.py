@@ -65,7 +65,6 @@ def write_by_spark(
 
 
 def _connect_url(spark: str) -> str | None:
-    """The address of a Spark Connect server, if it is one."""
     if spark.startswith("sc://"):
         return spark
     if _MASTER.match(spark):

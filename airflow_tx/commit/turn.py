@@ -74,8 +74,7 @@ class WaitingLine:
 
     @property
     def waited_for(self) -> list[list[object]]:
-        """The earlier transactions as plain JSON: a committer that has waited in its worker for them for as long as
-        it may waits elsewhere until something is new."""
+        """The earlier transactions as plain JSON, for a committer that has waited for them in its worker long enough."""
         if self.wait is not Wait.WARM:
             return []
         return [[each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()]

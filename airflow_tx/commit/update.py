@@ -113,7 +113,7 @@ def partition_persist(
 
 
 def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
-    """The updates of a committer; what each of them is, the block checks.
+    """Check the updates of a committer; what each of them is, the block checks.
 
     :raises ConfigError: they are no list, or two of them leave new values of one name.
     """

@@ -29,7 +29,7 @@ MOST_WRITERS = 200
 
 
 def output_digest(rows: UpdateRows, update: Update) -> str:
-    """Keys and deltas as a text, whatever their order: a transactional state needs the same on every replay."""
+    """Digest keys and deltas, whatever their order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
     columns = update.state.columns
     if columns is None or has_reducers(update.state):
@@ -69,11 +69,7 @@ def fits_one_write(update: Update, rows: UpdateRows) -> bool:
 
 
 def write_at_once(update: Update, grant: Grant, rows: UpdateRows, output: NewValuesOutput | None = None) -> int:
-    """Raise the fence and write, in one store transaction; how many keys.
-
-    :param output: where new values go.
-    :raises StateError, StateUnavailable: see `write_update`.
-    """
+    """Raise the fence and write, in one store transaction; returns how many keys. Raises as `write_update`."""
     return _write_one(update.state, grant, rows, output, raising=True)
 
 
@@ -118,7 +114,7 @@ def write_update(
 
 
 def spark_of(update: Update, rows: UpdateRows) -> str | None:
-    """By which Spark the rows are written; None: by this process.
+    """Choose the Spark that writes the rows; None: this process does.
 
     :raises ConfigError: it has to be Spark, and cannot be.
     """
@@ -179,7 +175,7 @@ def _write_one(state: Any, grant: Grant, rows: UpdateRows, output: NewValuesOutp
 
 
 def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> int:
-    """One chunk after another, each in a store transaction of its own: memory, locks and undo stay small."""
+    """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
     written = 0
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)

@@ -72,7 +72,7 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
 
 def is_paused(dag_id: str) -> bool | None:
-    """Whether the DAG is paused; None if there is no such DAG."""
+    """Find out whether the DAG is paused; None if there is no such DAG."""
     from airflow.sdk.execution_time.comms import GetDag
 
     dag = _or_missing(GetDag(dag_id=dag_id))
@@ -101,7 +101,6 @@ async def is_paused_async(dag_id: str) -> bool | None:
 
 
 async def running_runs_async(dag_id: str) -> int:
-    """How many runs of the DAG are running, those of a backfill included."""
     return int((await _ask_async(_count_running(dag_id))).count)
 
 
@@ -188,7 +187,7 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def is_paused_there(dag_id: str) -> bool | None:
-    """Whether the DAG is paused; None if Airflow does not know it."""
+    """Find out whether the DAG is paused; None if Airflow does not know it."""
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -199,11 +198,7 @@ def is_paused_there(dag_id: str) -> bool | None:
 
 
 class DagFile(NamedTuple):
-    """Where Airflow knows a DAG from.
-
-    :param bundle: the name of its bundle.
-    :param path: of its file, below the bundle.
-    """
+    """Where Airflow knows a DAG from: a bundle, and a path below it."""
 
     bundle: str
     path: str
@@ -262,7 +257,6 @@ def is_current_try(task_try: str) -> bool:
 
 
 def _or_missing(message: Any) -> Any:
-    """Airflow's answer; None if there is no such thing."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:

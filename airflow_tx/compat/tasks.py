@@ -250,12 +250,10 @@ def empty_interval(dag: Any) -> str | None:
 
 
 def downstream(task: Task) -> Iterator[str]:
-    """Ids of all tasks that come after `task`."""
     return iter(sorted(task.get_flat_relative_ids(upstream=False)))
 
 
 def upstream(task: Task) -> frozenset[str]:
-    """Ids of all tasks that come before `task`."""
     return frozenset(task.get_flat_relative_ids(upstream=True))
 
 

@@ -42,7 +42,7 @@ class Rules:
     silence: float = 20.0
 
     def wait(self, times: int) -> float:
-        """Seconds to wait before something is tried that was tried so many times in a row."""
+        """Seconds before a thing is tried again that was tried so many times in a row."""
         return min(self.backoff * 2.0 ** min(times, 20), LONGEST_BACKOFF)
 
 
@@ -98,21 +98,21 @@ class CoordinatorMemory:
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
-        """Its run was started, or could not be: the next time comes later."""
+        """Note that a run was started, or could not be: the next time comes later."""
         one = self.seen.get(txid)
         return self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
 
     def blocked(self, txid: int) -> CoordinatorMemory:
-        """It is replayed no more in this attempt."""
+        """Note that a transaction is replayed no more in this attempt."""
         one = self.seen.get(txid)
         return self if one is None else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
 
     def asked(self, wait: float) -> CoordinatorMemory:
-        """The source answered; it is asked again after `wait` seconds."""
+        """Note that the source answered; it is asked again after `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
     def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
-        """The source failed: it is asked again later and later."""
+        """Note that the source failed: it is asked again later and later."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
@@ -120,13 +120,12 @@ class CoordinatorMemory:
         return replace(self, seen={**self.seen, txid: one})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of all fields."""
         told = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.seen.items()}
         return {"seen": told, "source_wait": self.source_wait, "source_failures": self.source_failures}
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
-        """What `to_json` gave; of another version of this package, nothing."""
+        """Rebuild what `to_json` gave; of another version of this package, nothing."""
         try:
             seen = {int(txid): _seen_of(one) for txid, one in value["seen"].items()}
             return cls(seen, float(value["source_wait"]), int(value["source_failures"]))
@@ -236,7 +235,7 @@ def _is_blocked(case: OpenTransaction, one: Seen) -> bool:
 
 
 def is_noted(record: TransactionRecord) -> bool:
-    """Whether somebody has asked for a replay of this very attempt."""
+    """Whether a replay of this very attempt was asked for."""
     return record.replay is not None and record.replay["attempt"] == record.attempt
 
 

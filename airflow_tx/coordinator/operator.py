@@ -62,7 +62,6 @@ class CoordinateOperator(BaseOperator):
         self.linger = linger
 
     def execute(self, context: Context) -> None:
-        """Do what is to be done now, then defer until there is something."""
         self.go_on(context)
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
@@ -109,7 +108,6 @@ class CoordinateOperator(BaseOperator):
 
 
 def trigger_of(spec: TransactionSpec, pace: Pace, memory: CoordinatorMemory, hold: float) -> CoordinatorTrigger:
-    """What wakes the coordinator: plain JSON, for another process."""
     from airflow_tx.coordinator.trigger import CoordinatorTrigger
     from airflow_tx.coordinator.worker import allocates, shows
 

@@ -44,7 +44,6 @@ class LedgerSnapshot:
         return tuple(dict.fromkeys([*(record.run_id for record in self.opened.values()), *yielded]))
 
     def room(self, max_pending: int) -> bool:
-        """Whether another transaction may be allocated."""
         return self.allocated + 1 < self.current + max_pending
 
 
@@ -104,7 +103,7 @@ class SnapshotReader:
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
-        """From where the next transaction is decided, as `begin` would ask: behind losses that were accepted.
+        """Read from where the next transaction is decided, as `begin` would ask: behind losses that were accepted.
 
         :raises UnreadableRecord: it changes just now, or is damaged.
         """

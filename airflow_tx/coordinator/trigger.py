@@ -186,12 +186,10 @@ class _Watch:
         return self._source
 
     def close(self) -> None:
-        """Take back a question that its thread has not come to."""
         if self._question is not None:
             self._question.cancel()
 
     def _say(self, about: str, told: str, level: int = logging.WARNING) -> None:
-        """A line, once."""
         if self._told.get(about) != told:
             self._told[about] = told
             self._trigger.log.log(level, "%s", told)

@@ -50,7 +50,7 @@ class ZooKeeperHook(BaseHook):
         self.zookeeper_conn_id = zookeeper_conn_id or self.settings.zookeeper_conn_id
 
     def config(self) -> ClientConfig:
-        """What the connection says, checked.
+        """Read and check the connection.
 
         :raises ConfigError: it does not exist, or something in it cannot be used.
         """
@@ -58,7 +58,7 @@ class ZooKeeperHook(BaseHook):
         return client_config(connection, conn_id=self.zookeeper_conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:
-        """A connected kazoo client; the caller stops it with `airflow_tx.store.client.disconnect`.
+        """Connect a kazoo client; the caller stops it with `airflow_tx.store.client.disconnect`.
 
         :raises ConfigError: see `config`.
         :raises StoreUnavailable: no server answered.
@@ -69,10 +69,7 @@ class ZooKeeperHook(BaseHook):
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """The ledger's store, on a client of its own that lives as long as the block.
-
-        :raises ConfigError, StoreUnavailable: see `get_conn`.
-        """
+        """Connect the ledger's store, on a client of its own that lives as long as the block. Raises as `get_conn`."""
         from airflow_tx.store.client import disconnect
 
         client, store = self.connect()
@@ -91,10 +88,7 @@ class ZooKeeperHook(BaseHook):
         return True, f"ZooKeeper answers at {self.config().hosts}"
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
-        """A new client and the store on it; the caller closes the client.
-
-        :raises ConfigError, StoreUnavailable: see `get_conn`.
-        """
+        """Return a new client and the store on it; the caller closes the client. Raises as `get_conn`."""
         from airflow_tx.store.client import connect
         from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -110,7 +104,7 @@ _locks: dict[tuple[int, str], threading.Lock] = defaultdict(threading.Lock)
 
 
 def shared_store(conn_id: str) -> ZooKeeperStore:
-    """The store that all users of a connection in this process share; it reconnects by itself and is never closed.
+    """Return the store that all users of a connection in this process share; it reconnects and is never closed.
 
     It blocks while it connects: call it in a thread, not in the event loop of a trigger.
 
@@ -140,7 +134,7 @@ def _is_dead(store: ZooKeeperStore, settings: Settings) -> bool:
 
 
 def find_connection(conn_id: str) -> Any:
-    """The Airflow connection, wherever this process runs: task, trigger, api-server or command.
+    """Find the Airflow connection, wherever this process runs: task, trigger, api-server or command.
 
     :raises ConfigError: there is none.
     """
@@ -170,7 +164,7 @@ def _from_models(conn_id: str) -> Any:
 
 
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
-    """What a client has to know, from an Airflow connection.
+    """Make of an Airflow connection what a client has to know.
 
     :raises ConfigError: naming the field that cannot be used.
     """

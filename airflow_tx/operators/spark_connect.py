@@ -68,7 +68,6 @@ class SparkConnectBatchOperator(BaseOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
-        """Process the batch of the run's transaction: announce, run, check the output, acknowledge."""
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
@@ -78,7 +77,6 @@ class SparkConnectBatchOperator(BaseOperator):
             acknowledge(context, processing, self._run(context, processing))
 
     def on_kill(self) -> None:
-        """End the session, and what it runs on the server."""
         if self._session is not None:
             from airflow_tx.spark.connect import end
 

@@ -87,7 +87,6 @@ class SparkBatchOperator(SparkSubmitOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
-        """Process the batch of the run's transaction: announce, submit, check the output, acknowledge."""
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
@@ -165,15 +164,12 @@ class SparkBatchOperator(SparkSubmitOperator):
         return {"driver": super().submit_job(context), "try": self._task_try}
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
-        """What the cluster says of the driver."""
         return super().get_job_status(self._driver(external_id), context)
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
-        """Wait for the driver's end."""
         super().poll_until_complete(self._driver(external_id), context)
 
     def get_job_result(self, external_id: Any, context: Context) -> None:
-        """The output is read from the staging area."""
         self._driver(external_id)
 
     def _driver(self, external_id: Mapping[str, Any]) -> Any:
@@ -182,7 +178,7 @@ class SparkBatchOperator(SparkSubmitOperator):
 
 
 def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
-    """What an application needs to know to process the batch of a task.
+    """Describe the batch of a task for its application.
 
     :param inputs: references by name.
     :raises StagingError: one of these outputs is not there whole.

@@ -42,7 +42,7 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 
 
 def note_commit_failure(context: Context) -> None:
-    """Runs when a task that commits, or one of a commit phase, has failed and is not tried again."""
+    """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
     from airflow_tx.commit.run_slots import Yielded
 
     if isinstance(context.get("exception"), Yielded):
@@ -65,7 +65,7 @@ class InTurnOperator(BaseOperator):
     ui_color = "#cfe2ff"
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Called when the turn is near, or when this run is to give up its run slot."""
+        """Run when the turn is near, or when this run is to give up its run slot."""
         from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
@@ -77,7 +77,7 @@ class InTurnOperator(BaseOperator):
 
 @contextmanager
 def final_errors() -> Iterator[None]:
-    """What another try would be refused again ends the task at once.
+    """End the task at once by what another try would be refused again.
 
     :raises AirflowSkipException, AirflowFailException: in place of those.
     """

@@ -30,7 +30,6 @@ class CurrentBatch:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """Which attempt of the transaction this is."""
         return self._processing.attempt
 
     @property

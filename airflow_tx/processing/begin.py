@@ -85,7 +85,6 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
 
 
 def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *, retry: bool) -> BeginRequest:
-    """What the run asks for."""
     return BeginRequest(
         topology=spec.request,
         key=key_of(spec, run),
@@ -97,7 +96,7 @@ def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *
 
 
 def key_of(spec: TransactionSpec, run: RunInfo) -> str:
-    """The run's identity; a run that was deleted and made anew is told whose place it takes."""
+    """Return the run's identity; the configuration of a run that was created again names the run it replaces."""
     return _given_key(run) or spec.source.key(run)
 
 
@@ -113,7 +112,7 @@ def _of(spec: TransactionSpec, run: RunInfo) -> Source:
 
 
 def conf_of(key: str) -> dict[str, Any]:
-    """The configuration of a run that is made anew for a transaction of this key."""
+    """Make the configuration of a run that is created again for a transaction of this key."""
     return {RUN_CONF: {"key": key}}
 
 
@@ -122,7 +121,6 @@ def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
 
 
 def _sized(source: Source, ledger: Ledger) -> Source:
-    """The source with the limit of its next batch; what the last ones took is read only if that matters."""
     if source.batch_size is None:
         return source
     return source.with_limit(ledger.pace() if source.batch_size.target_seconds is not None else ())

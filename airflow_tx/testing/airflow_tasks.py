@@ -73,17 +73,14 @@ class AirflowTasks:
     # --- runs and their tasks
 
     def run(self, dag_id: str, run_id: str) -> JsonObject:
-        """A run as it is now."""
         return self._object("GET", run_path(dag_id, run_id))
 
     def task_instances(self, dag_id: str, run_id: str) -> list[JsonObject]:
-        """Every task instance of a run, the mapped ones included."""
         answer = self.call("GET", f"{run_path(dag_id, run_id)}/taskInstances", params={"limit": 1000})
         found: list[JsonObject] = answer["task_instances"]
         return found
 
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> JsonObject:
-        """One task instance as it is now."""
         return self._object("GET", _task(dag_id, run_id, task_id, map_index))
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
@@ -115,11 +112,9 @@ class AirflowTasks:
         return task
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
-        """Mark a task instance success, failed or skipped, whatever its process does."""
         self.call("PATCH", _task(dag_id, run_id, task_id, map_index), json={"new_state": state})
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-        """A value that a task pushed."""
         path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.call("GET", path, params={"map_index": map_index, "deserialize": "true"})["value"]
 

@@ -18,7 +18,6 @@ class Armed:
 
     @property
     def reached(self) -> bool:
-        """Whether some process has come by."""
         return os.path.exists(self.rule.marker)
 
     def release(self) -> None:

@@ -113,7 +113,6 @@ class ProcessFamily:
         return member
 
     def members(self) -> list[int]:
-        """Every living process of the family."""
         return marked(self.mark)
 
     def end(self) -> None:

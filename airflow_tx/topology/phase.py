@@ -63,7 +63,6 @@ class PhaseTasks:
 
     @property
     def spec(self) -> PhaseSpec:
-        """What the tasks know of it when they run."""
         return PhaseSpec(
             acquire=self.acquire.task_id,
             mark=self.mark.task_id,
@@ -73,7 +72,7 @@ class PhaseTasks:
         )
 
     def wire(self) -> None:
-        """The first task comes after whatever a task inside needs, and before all of these; the last one after them."""
+        """Put the first task after whatever a task inside needs, and before all of these; the last one after them."""
         inside = {task.task_id for task in self.inside}
         for task in self.inside:
             for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
@@ -85,7 +84,7 @@ class PhaseTasks:
 
 
 def find_phase(spec: TransactionSpec, tasks: Sequence[Any]) -> PhaseTasks | None:
-    """The commit phase among the tasks of a block.
+    """Find the commit phase among the tasks of a block.
 
     :raises TransactionDefinitionError: there are two, or it is in another group.
     """
@@ -107,7 +106,6 @@ def _commits(task: Any) -> bool:
 
 
 def _ordered(tasks: Sequence[Any]) -> list[Any]:
-    """Every task after those that it depends on; by name where that leaves a choice."""
     left = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
     ordered = []
     while left:

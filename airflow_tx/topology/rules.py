@@ -49,7 +49,6 @@ class Block:
 
     @cached_property
     def committers(self) -> tuple[Any, ...]:
-        """Its CommitOperators, mapped ones included."""
         return tuple(task for task in self.tasks if issubclass(_operator(task), CommitOperator))
 
     @property
@@ -75,12 +74,11 @@ class Block:
 
     @cached_property
     def must_ack(self) -> frozenset[str]:
-        """Ids of the tasks that must ack."""
         return compat.upstream(self.gate)
 
 
 def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
-    """The error that becomes the import error of the DAG file."""
+    """Make the error that becomes the import error of the DAG file."""
     return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
 
 

@@ -74,7 +74,6 @@ class Transaction:
 
     @property
     def topology(self) -> str:
-        """Name of the topology."""
         return self._spec.topology
 
     @property
@@ -116,7 +115,6 @@ class Transaction:
         define(begin.transaction)
 
     def _bind(self, block: Block) -> None:
-        """Tell `begin` what must ack, and let it."""
         acking = [task for task in block.tasks if task.task_id in block.must_ack]
         for task in acking:
             hook_up(task)

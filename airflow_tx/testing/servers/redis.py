@@ -34,11 +34,9 @@ class LocalRedis(LocalServer):
         self._persistence = persistence
 
     def url(self, database: int = 0) -> str:
-        """The URL of a database, with the password."""
         return f"redis://:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def client(self, database: int = 0) -> Any:
-        """A client of a database."""
         from redis import Redis
 
         return Redis(host="127.0.0.1", port=self.port, db=database, password=PASSWORD)

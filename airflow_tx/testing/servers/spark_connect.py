@@ -59,7 +59,6 @@ class LocalSparkConnect(LocalServer):
 
     @property
     def folder(self) -> Path:
-        """Where its log and its temporary files are."""
         return self.data_dir
 
     @property
