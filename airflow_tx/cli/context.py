@@ -25,8 +25,7 @@ CommandFunction = Callable[[Namespace], None]
 
 
 def command(function: CommandFunction) -> CommandFunction:
-    """Make a command: it knows the options of providers, its output is not mixed with logs, and an error of ours ends it
-    with its one line, without a traceback."""
+    """Make a command: it knows the options of providers, prints no logs, and ends with one line on an error of ours."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded

@@ -74,7 +74,7 @@ class WaitingLine:
 
     @property
     def waited_for(self) -> list[list[object]]:
-        """The earlier transactions as plain JSON, for a committer that has waited for them in its worker long enough."""
+        """The earlier transactions as plain JSON; a committer waits for the same ones in its worker only once."""
         if self.wait is not Wait.WARM:
             return []
         return [[each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()]
