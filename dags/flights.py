@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
 
 totals = SqlState(

@@ -14,8 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, Transaction, current_batch, partition_persist
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, partition_persist
 from airflow_tx.state import state_query
 
 

@@ -13,13 +13,13 @@ from airflow.sdk import DAG, task
 
 from airflow_tx import (
     CommitOperator,
+    FileSource,
     SparkBatchOperator,
     Transaction,
     commit_phase,
     current_batch,
     persistent_aggregate,
 )
-from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Count, SqlState, state_query
 
 word_counts = SqlState("tx_state", table="trident_words", keys=["word"], values={"count": Count()})

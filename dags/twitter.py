@@ -25,9 +25,7 @@ from airflow_tx import (
     partition_persist,
     persistent_aggregate,
 )
-from airflow_tx.state import Sum
-from airflow_tx.state.redis.guard import RedisGuard
-from airflow_tx.state.redis.state import RedisState
+from airflow_tx.state import RedisGuard, RedisState, Sum
 
 MAX_TRANSACTION_SIZE = 300
 OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["transactions", "example"]}

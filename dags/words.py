@@ -14,8 +14,7 @@ from zlib import crc32
 
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, persistent_aggregate
 from airflow_tx.state import Count, SqlState
 
 databases = [

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import History
-from airflow_tx.state import Sum
-from airflow_tx.state.redis.state import RedisState
+from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis

@@ -1,0 +1,22 @@
+"""What a source of one's own is made of; the sources there are come from `airflow_tx` itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_tx.errors import PartitionUnavailable as PartitionUnavailable
+    from airflow_tx.errors import SourceError as SourceError
+    from airflow_tx.protocol.batch import Loss as Loss
+    from airflow_tx.sources.api import Batch as Batch
+    from airflow_tx.sources.api import Json as Json
+    from airflow_tx.sources.api import Source as Source
+    from airflow_tx.sources.api import SourceKind as SourceKind
+    from airflow_tx.sources.api import TransactionalSource as TransactionalSource
+    from airflow_tx.sources.sizing import BatchSize as BatchSize
+
+    __all__: list[str]
+else:
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

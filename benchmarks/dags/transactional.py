@@ -7,8 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
 
 totals = SqlState("tx_state", table="transactional", keys=["key"], values={"n": Count(), "total": Sum()}, kind="opaque")

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import airflow_tx
+import airflow_tx.sources
 import airflow_tx.state
 
-PUBLIC = [(room, name) for room in (airflow_tx, airflow_tx.state) for name in room.__all__]
+ROOMS = (airflow_tx, airflow_tx.sources, airflow_tx.state)
+PUBLIC = [(room, name) for room in ROOMS for name in room.__all__ if name != "Json"]
 _MANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 from counting import counted, counting_dag, state
 
-from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, persistent_aggregate
 
 acted = counting_dag("acted")
 

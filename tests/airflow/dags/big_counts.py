@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, SparkConnectBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
 
 each = SqlState("tx_postgres", table="each_number", keys=["number"], values={"times": Count()})

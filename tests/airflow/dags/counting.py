@@ -15,7 +15,7 @@ from airflow.sdk import DAG, get_current_context, task
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, TransactionalSource
+from airflow_tx.sources import Batch, Json, TransactionalSource
 from airflow_tx.state import Count, SqlState, Sum
 
 SIZE = 10

@@ -7,8 +7,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 from counting import Numbers, counted, misbehave, state
 
-from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx import CommitOperator, FileSource, SparkBatchOperator, Transaction, current_batch, persistent_aggregate
 
 
 @task
