@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_tx.state.delta.state import CONF
+from airflow_tx.state.delta.session import CONF
 from airflow_tx.testing.jars import (
     JarsUnavailable,
     delta_jars,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Last as Last
     from airflow_tx.state.aggregators import Max as Max
     from airflow_tx.state.aggregators import Min as Min
-    from airflow_tx.state.aggregators import ReducerAggregator as ReducerAggregator
-    from airflow_tx.state.aggregators import StoredReducer as StoredReducer
     from airflow_tx.state.aggregators import Sum as Sum
     from airflow_tx.state.api import Fence as Fence
     from airflow_tx.state.api import FencedState as FencedState
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from airflow_tx.state.redis.guard import RedisGuard as RedisGuard
     from airflow_tx.state.redis.map import RedisMap as RedisMap
     from airflow_tx.state.redis.state import RedisState as RedisState
+    from airflow_tx.state.reducers import ReducerAggregator as ReducerAggregator
+    from airflow_tx.state.reducers import StoredReducer as StoredReducer
     from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.column_types import CONVERT, ORDERED_TYPES, json_text
+from airflow_tx.state.reducers import StoredReducer
 
 # The default context would round to 28 digits without a word.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
@@ -22,7 +23,6 @@ _QUOTIENT = Context(prec=38)
 # What a store can do in itself. An aggregator with another name is read, combined here and written back, in bulk.
 PUSHED_DOWN = ("sum", "count", "min", "max", "first", "last")
 NUMBERS = ("bigint", "double", "numeric")
-T = TypeVar("T")
 
 
 def add(a: Any, b: Any) -> Any:
@@ -88,38 +88,6 @@ class CompositeAggregator(Protocol):
         """
 
 
-class ReducerAggregator(Protocol[T]):
-    """Trident's ReducerAggregator: it takes the rows themselves, one after another (see `ReducerValueUpdater`)."""
-
-    def init(self) -> T:
-        """The value of no rows at all."""
-
-    def reduce(self, current: T, row: Any) -> T:
-        """The value after one more row.
-
-        :param current: yours: you may change it and return it.
-        """
-
-
-class StoredReducer(ReducerAggregator[T], Protocol[T]):
-    """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
-
-    A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of
-    one key there may be several; they come in the order in which they lie in the output. The value that is kept is
-    what `reduce` gave for the last row, in the type of the column; None is kept as NULL, and starts anew from `init()`.
-
-    `reduce` may be called again for rows that it has seen, when a commit is tried again: from the value before them.
-    """
-
-    @property
-    def name(self) -> str:
-        """What the state remembers of how the column was made; not one that stores know."""
-
-    @property
-    def type(self) -> str:
-        """The column type of the value: bigint, text, json …"""
-
-
 Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator | StoredReducer[Any]
 
 
@@ -148,15 +116,12 @@ class Sum(_Typed):
     name: ClassVar[str] = "sum"
 
     def zero(self) -> int:
-        """0, as in Trident."""
         return 0
 
     def init(self, value: Any) -> Any:
-        """The number itself."""
         return value
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The sum; exact for int and Decimal."""
         return add(a, b)
 
 
@@ -168,15 +133,12 @@ class Count:
     type: ClassVar[str] = "bigint"
 
     def zero(self) -> int:
-        """0."""
         return 0
 
     def init(self, value: Any) -> int:
-        """1, or 0 for NULL, as SQL's COUNT(column)."""
         return 0 if value is None else 1
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The sum of two counts."""
         return add(a, b)
 
 
@@ -184,14 +146,12 @@ class _Chosen(_Typed):
     """Of two values one is kept; NULL never is, if there is another."""
 
     def zero(self) -> None:
-        """NULL: no rows have no such value."""
+        return None
 
     def init(self, value: Any) -> Any:
-        """The value itself."""
         return value
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The one to keep."""
         return b if a is None else a if b is None else self._choose(a, b)
 
     def _choose(self, a: Any, b: Any) -> Any:
@@ -269,22 +229,18 @@ class CollectSet:
             raise ConfigError(option="CollectSet(bound=)", value=self.bound, remedy="Use a whole number from 1.")
 
     def zero(self) -> list[Any]:
-        """The empty set."""
         return []
 
     def init(self, value: Any) -> list[Any] | None:
-        """The set of one value; NULL is none."""
         return None if value is None else self.delta([value])
 
     def delta(self, value: Any) -> list[Any] | None:
-        """What a row holds, as a set."""
         if value is None:
             return None
         items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
         return self._bounded({json_text(plain): plain for plain in map(_scalar, items) if plain is not None})
 
     def combine(self, a: Any, b: Any) -> list[Any] | None:
-        """The union."""
         both = [self.delta(value) for value in (a, b) if value is not None]
         if not both:
             return None
@@ -325,19 +281,15 @@ class Avg(_Typed):
 
     @property
     def result_type(self) -> str:
-        """That of the average."""
         return "numeric" if self.type == "numeric" else "double"
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
-        """Sum and count."""
         return {f"{column}_sum": Sum(self.type), f"{column}_count": Count()}
 
     def deltas(self, column: str, value: Any) -> dict[str, Any]:
-        """The number, once."""
         return {f"{column}_sum": value, f"{column}_count": 0 if value is None else 1}
 
     def result(self, row: Mapping[str, Any]) -> Any:
-        """Sum divided by count."""
         total, count = row.values()
         if total is None or not count:
             return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.records import dumps
 
@@ -25,6 +26,16 @@ class StateKind(str, Enum):
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
+
+
+def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
+    """The kind of a fenced state.
+
+    :raises ConfigError: it is no kind that a fence can make exact.
+    """
+    if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
+        raise ConfigError(option=f"kind of state {state!r}", value=str(kind), remedy='Use "opaque" or "transactional".')
+    return StateKind(kind)
 
 
 @dataclass(frozen=True)

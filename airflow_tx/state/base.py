@@ -1,4 +1,4 @@
-"""What is common to stores behind an address: a connection id or a URL that is never shown, opened at the first use."""
+"""Stores behind an address: a connection id or a URL that is never shown, opened at the first use."""
 
 from __future__ import annotations
 
@@ -25,15 +25,24 @@ class Addressed(ABC, Generic[Opened]):
         self._url: str | None = None
         self._opened: Opened | None = None
 
+    @classmethod
+    def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
+        """Make one without Airflow.
+
+        :param url: of SQLAlchemy, or redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param label: stands for the connection id in the name.
+        :param options: those of the constructor.
+        """
+        return cls(label, **options)._copy_at(url)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def _at_url(self: _Self, url: str) -> _Self:
-        self._url = url
-        return self
-
     def _copy_at(self: _Self, url: str) -> _Self:
-        return copy.copy(self)._at_url(url)
+        """One at this address, not opened yet."""
+        copied = copy.copy(self)
+        copied._url = url
+        return copied
 
     @abstractmethod
     def _open(self) -> Opened: ...

@@ -246,38 +246,7 @@ def from_plain(kind: str, plain: Any) -> Any:
     return None if plain is None else _FROM_PLAIN[kind](plain)
 
 
-# --- keys --------------------------------------------------------------------------------------------------------
-
-
-def canonical_number(value: Decimal) -> Decimal:
-    """The same Decimal for all that are equal: no zeros at its end, no minus before 0."""
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    kept = "".join(map(str, digits)).rstrip("0")
-    if not kept:
-        return Decimal(0)
-    return Decimal((sign, tuple(map(int, kept)), exponent + len(digits) - len(kept)))
-
-
-def _key_plain(kind: str, value: Any) -> Any:
-    if kind == "double":
-        return value + 0.0  # -0.0 and 0.0 are equal, so they are one key
-    return str(canonical_number(value)) if kind == "numeric" else to_plain(kind, value)
-
-
-def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
-    """A key as bytes: equal keys have equal bytes, others have others. They are JSON, to be read by people, too.
-
-    :param types: of the key columns, in their order.
-    :param key: one value a column, as `converted` gives them.
-    """
-    return json_text([_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]).encode()
-
-
-def decode_key(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    """The key that `encode_key` made `data` from."""
-    return tuple(from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True))
-
+# --- sizes -------------------------------------------------------------------------------------------------------
 
 _FIXED = 8
 

@@ -17,12 +17,12 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.column_types import json_text, type_of
-from airflow_tx.state.columns import Row
-from airflow_tx.state.definition import checked_columns, fenced_kind, shown
-from airflow_tx.state.query import asked
+from airflow_tx.state.columns import Row, checked_columns
+from airflow_tx.state.keys import asked
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+from airflow_tx.state.update_rows import UpdateRows
 
 Stored = OpaqueValue[Row] | TransactionalValue[Row]
 V = TypeVar("V")
@@ -45,11 +45,9 @@ class MemoryMap(Generic[V]):
         return "MemoryMap()"
 
     def multi_get(self, keys: Sequence[Row]) -> list[V | None]:
-        """The value of each key; None: there is none."""
         return [self.values.get(key) for key in keys]
 
     def multi_put(self, keys: Sequence[Row], values: Sequence[V]) -> None:
-        """Store the value of each key; None removes it."""
         for key, value in zip(keys, values, strict=True):
             if value is None:
                 self.values.pop(key, None)
@@ -108,7 +106,7 @@ class MemoryState(QueryableState):
         self.database = database if database is not None else MemoryDatabase()
 
     def __repr__(self) -> str:
-        return f"MemoryState({self.name!r}, {shown(self.columns)}, kind={self.kind.value!r})"
+        return f"MemoryState({self.name!r}, {self.columns.shown()}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is."""
@@ -179,8 +177,8 @@ class MemoryState(QueryableState):
         first = next(iterator, None)
         if first is None:
             return []
-        types = {**self.columns.key_types(first), **self._found_types()}
-        whole = self.columns.portions(itertools.chain([first], iterator), types, size=sys.maxsize)
+        types = {**UpdateRows(self.columns).key_types(first), **self._found_types()}
+        whole = UpdateRows(self.columns).portions(itertools.chain([first], iterator), types, size=sys.maxsize)
         return [row for columns in whole for row in zip(*columns, strict=True)]
 
     def _found_types(self) -> dict[str, str]:

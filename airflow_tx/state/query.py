@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import QueryableState, State
-from airflow_tx.state.column_types import CONVERT, converted
-from airflow_tx.state.trident.maps import Key, as_key
+from airflow_tx.state.keys import Key, as_key
 
 if TYPE_CHECKING:
-    from airflow_tx.state.columns import Columns
+    pass
 
 Row: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
@@ -224,51 +223,3 @@ class StaticState:
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
         """The value of each key; None: there is none."""
         return [self._found.get(as_key(key)) for key in keys]
-
-
-def asked(
-    columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
-) -> list[tuple[int, Key]]:
-    """The keys that a state may hold, each with its number, in the types of the key columns.
-
-    One with a NULL is left out, for no state has such a key; and so is every key before the first update.
-
-    :param keys: one value a key column; of one column, the value alone will do.
-    :param key_types: as the first update decided; None: there was none.
-    :raises StateError: a key has too few or too many values, or one of another type.
-    """
-    normal = [as_key(key) for key in keys]
-    for number, key in enumerate(normal):
-        if len(key) != len(columns.keys):
-            problem = f"it has {len(columns.keys)} key columns ({', '.join(columns.keys) or 'none'})"
-            raise _no_key(columns, number, key, problem, "Give one value for each, in this order.")
-    whole = [(number, key) for number, key in enumerate(normal) if None not in key]
-    if key_types is None or not whole:
-        return []
-    if not columns.keys:
-        return whole
-    found = list[Sequence[Any]]()
-    for name, values in zip(columns.keys, zip(*[key for _, key in whole], strict=True), strict=True):
-        kind = key_types[name]
-        try:
-            fitting = converted(kind, values)
-        except (ValueError, TypeError, ArithmeticError):
-            raise _misfit(columns, name, kind, whole, values) from None
-        # As with rows of an update: 0.0 and -0.0 are one key.
-        found.append([value + 0.0 for value in fitting] if kind == "double" else fitting)
-    return list(zip([number for number, _ in whole], zip(*found, strict=True), strict=True))
-
-
-def _misfit(
-    columns: Columns, name: str, kind: str, keys: Sequence[tuple[int, Key]], values: Sequence[Any]
-) -> StateError:
-    for (number, key), value in zip(keys, values, strict=True):
-        try:
-            CONVERT[kind](value)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            return _no_key(columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}.")
-    return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
-
-
-def _no_key(columns: Columns, number: int, key: Key, problem: str, remedy: str) -> StateError:
-    return StateError(state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy)

@@ -8,13 +8,45 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-from airflow_tx.state.aggregators import StoredReducer
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from airflow_tx.state.api import FencedState
     from airflow_tx.state.columns import Columns
+
+T = TypeVar("T")
+
+
+class ReducerAggregator(Protocol[T]):
+    """Trident's ReducerAggregator: it takes the rows themselves, one after another (see `ReducerValueUpdater`)."""
+
+    def init(self) -> T:
+        """The value of no rows at all."""
+
+    def reduce(self, current: T, row: Any) -> T:
+        """The value after one more row.
+
+        :param current: yours: you may change it and return it.
+        """
+
+
+class StoredReducer(ReducerAggregator[T], Protocol[T]):
+    """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
+
+    A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of
+    one key there may be several; they come in the order in which they lie in the output. The value that is kept is
+    what `reduce` gave for the last row, in the type of the column; None is kept as NULL, and starts anew from `init()`.
+
+    `reduce` may be called again for rows that it has seen, when a commit is tried again: from the value before them.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the state remembers of how the column was made; not one that stores know."""
+
+    @property
+    def type(self) -> str:
+        """The column type of the value: bigint, text, json …"""
 
 
 @dataclass(frozen=True)
@@ -28,20 +60,16 @@ class Reduced:
 
     @property
     def name(self) -> str:
-        """That of the reducer."""
         return self.reducer.name
 
     @property
     def type(self) -> str:
-        """That of the reducer."""
         return self.reducer.type
 
     def zero(self) -> Any:
-        """The value of no rows."""
         return self.reducer.init()
 
     def init(self, value: Any) -> list[Any]:
-        """One row alone."""
         return [value]
 
     def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:

@@ -38,7 +38,6 @@ class HllSketch:
             raise ConfigError(option="lg_k of a sketch", value=self.lg_k, remedy="Use a whole number from 4 to 21.")
 
     def zero(self) -> bytes:
-        """A sketch of nothing."""
         return self._image(self._empty())
 
     def init(self, value: Any) -> bytes | None:
@@ -52,7 +51,6 @@ class HllSketch:
         return self._image(sketch)
 
     def combine(self, a: Any, b: Any) -> bytes | None:
-        """The sketch of the values of both."""
         if a is None or b is None:
             return b if a is None else a  # type: ignore[no-any-return]
         library = _datasketches()
@@ -98,14 +96,11 @@ class ApproxCountDistinct:
         HllSketch(self.lg_k)
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
-        """The sketch."""
         return {f"{column}_sketch": HllSketch(self.lg_k)}
 
     def deltas(self, column: str, value: Any) -> dict[str, Any]:
-        """A sketch of the value."""
         return {f"{column}_sketch": HllSketch(self.lg_k).init(value)}
 
     def result(self, row: Mapping[str, Any]) -> int | None:
-        """The estimate."""
         (image,) = row.values()
         return HllSketch(self.lg_k).estimate(image)

@@ -52,7 +52,7 @@ def delta_jars() -> list[Path]:
     """
     import pyspark
 
-    from airflow_tx.state.delta.state import VERSION
+    from airflow_tx.state.delta.session import VERSION
 
     release = ".".join(pyspark.__version__.split(".")[:2])
     return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)

@@ -10,19 +10,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_tx.errors import ChunkConflict, ConfigError, OutputChanged, StateError, TxidBehind
+from airflow_tx.errors import ChunkConflict, OutputChanged, TxidBehind
 from airflow_tx.protocol.records import digest
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.column_types import CONVERT, converted, to_plain
-from airflow_tx.state.columns import RESERVED, Columns
+from airflow_tx.state.column_types import to_plain
+from airflow_tx.state.columns import Columns
 from airflow_tx.state.reducers import Reduced
+from airflow_tx.state.update_rows import UpdateRows
 
 FENCE, VALUE = "fence", "value"
 PREV = "tx_prev_"
 ROWS_AT_ONCE = 10_000
 Change = dict[str, Any]
-_OURS: Mapping[str, str] = {
+OURS: Mapping[str, str] = {
     "tx_row": "text",  # "fence" or "value"; the table is partitioned by it
     "tx_key": "text",
     "tx_txid": "bigint",
@@ -96,7 +97,7 @@ class KeyedRows:
         values = {name: aggregator.type for name, aggregator in self.columns.values.items()}
         before = {PREV + name: kind for name, kind in values.items()}
         more = {"tx_created": "boolean", **before} if self._opaque else {"tx_digest": "text"}
-        return {**_OURS, **(self.key_types or {}), **values, **more}
+        return {**OURS, **(self.key_types or {}), **values, **more}
 
     def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
         """The rows to merge, those to delete without `tx_txid`; and how many keys are written.
@@ -104,7 +105,7 @@ class KeyedRows:
         :raises StateError: a row does not fit, or not to what is stored.
         """
         if rows and self.key_types is None:
-            self.key_types = self.columns.key_types(rows[0])
+            self.key_types = UpdateRows(self.columns).key_types(rows[0])
         deltas = self._deltas(rows)
         found = stored.of_keys(deltas) if deltas else {}
         changed = {key: self._changed(key, row, delta, found.get(key), turn) for key, (row, delta) in deltas.items()}
@@ -131,7 +132,7 @@ class KeyedRows:
             return {}
         assert self.key_types is not None
         width, found = len(self.columns.keys), dict[str, Any]()
-        for portion in self.columns.portions(rows, self.key_types, size=ROWS_AT_ONCE):
+        for portion in UpdateRows(self.columns).portions(rows, self.key_types, size=ROWS_AT_ONCE):
             for values in zip(*portion, strict=True):
                 key, delta = values[:width], values[width:]
                 found[self.columns.key_bytes(key, self.key_types).decode()] = key, delta
@@ -201,124 +202,6 @@ def _plain(aggregator: CombinerAggregator, delta: Any) -> Any:
     return to_plain(aggregator.type, delta)
 
 
-class _Alone:
-    """Stands where aggregators stand; two equal rows that somebody wants to make one are refused, never lost."""
-
-    name, type = "append", "json"
-
-    def combine(self, a: Any, b: Any) -> Any:
-        raise ValueError("is there twice: append mode keeps equal rows only from one output of one task that is staged")
-
-
-class AppendColumns:
-    """The columns of rows that are appended, for committers; every row counts."""
-
-    aggregators: Mapping[str, Any] = {}
-    composites: Mapping[str, Any] = {}
-
-    def __init__(self, types: Mapping[str, str]) -> None:
-        self.types = dict(types)
-        self.keys = tuple(types)
-        self.values = {self.keys[-1]: _Alone()}
-
-
-class AppendedRows:
-    """Rows that are appended, each with the transaction that brought it; a replay takes back those of the attempt
-    before it."""
-
-    pruned = True
-
-    def __init__(self, state: str, types: Mapping[str, str]) -> None:
-        self.state, self.row_types = state, dict(types)
-        problem = ""
-        if not types:
-            problem = 'Name every column: types={"carrier": "text", "flights": "bigint"}.'
-        elif reserved := [name for name in types if not name or name.lower().startswith(RESERVED)]:
-            problem = f"Columns named {reserved} ({RESERVED}* is reserved)."
-        elif len({name.lower() for name in types}) < len(types) or not set(types.values()) <= set(CONVERT):
-            problem = f"Name each column once, with one of the types {', '.join(CONVERT)}."
-        if problem:
-            raise ConfigError(option="DeltaState(types=)", value=dict(types), remedy=problem)
-
-    @property
-    def definition(self) -> dict[str, Any]:
-        """What the fence keeps, to refuse a state of other columns."""
-        return {"kind": "append", "columns": self.row_types}
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Every column of the table and its type."""
-        return {**_OURS, **self.row_types}
-
-    def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
-        """The rows to merge, those to delete without `tx_txid`; and how many rows are appended.
-
-        :raises StateError: a row does not fit.
-        """
-        txid = turn.grant.txid
-        mine = {"tx_row": VALUE, "tx_txid": txid, "tx_token": turn.token, "tx_chunk": turn.chunk}
-        changed = dict[str, Change]()
-        for number, row in enumerate(self._fitting(rows)):
-            key = f"{txid}/{turn.chunk}/{number}"
-            changed[key] = {**mine, "tx_key": key, **row}
-        if not turn.raising or turn.replayed:
-            for key, row in stored.of_txid(txid).items():
-                gone = row["tx_chunk"] == turn.chunk if turn.wrote(row) else turn.raising
-                if gone and key not in changed:
-                    changed[key] = deleted(row)
-        return list(changed.values()), len(rows)
-
-    def read(self, row: Change) -> dict[str, Any]:
-        """A stored row as the user knows it, with its transaction."""
-        return {**{name: row[name] for name in self.row_types}, "tx_txid": row["tx_txid"]}
-
-    def order(self, row: Change) -> Any:
-        """Rows are sorted by it: as they came."""
-        return tuple(map(int, row["tx_key"].split("/")))
-
-    def _fitting(self, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        for number, row in enumerate(rows):
-            if set(row) != set(self.row_types):
-                expected = f"expected columns {list(self.row_types)}, found {sorted(map(str, row))}"
-                raise self._refusal(number, expected, "Select exactly these columns before writing.")
-        columns = {name: self._column(name, kind, [row[name] for row in rows]) for name, kind in self.row_types.items()}
-        return [{name: column[number] for name, column in columns.items()} for number in range(len(rows))]
-
-    def _column(self, name: str, kind: str, values: list[Any]) -> list[Any]:
-        try:
-            return list(converted(kind, values))
-        except (ValueError, TypeError, ArithmeticError):
-            for number, value in enumerate(values):
-                try:
-                    converted(kind, [value])
-                except (ValueError, TypeError, ArithmeticError) as error:
-                    shown = f"{name} = {str(value)[:200]!r} {error}"
-                    raise self._refusal(number, shown, f"The column is a {kind}.") from None
-            raise
-
-    def _refusal(self, number: int, problem: str, remedy: str) -> StateError:
-        return StateError(state=self.state, problem=f"row {number}: {problem}", remedy=remedy)
-
-
-DeltaRows = KeyedRows | AppendedRows
-
-
 def deleted(row: Change) -> Change:
     """What takes a row out of the table."""
     return {"tx_row": row["tx_row"], "tx_key": row["tx_key"], "tx_txid": None}
-
-
-# The columns as Spark has them; what is a text here is one in Arrow, too.
-DDL: Mapping[str, str] = {
-    "bigint": "BIGINT",
-    "double": "DOUBLE",
-    "numeric": "STRING",
-    "text": "STRING",
-    "boolean": "BOOLEAN",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP_NTZ",
-    # Of the two, TIMESTAMP is the one that a setting of the session names.
-    "timestamptz": "TIMESTAMP_LTZ",
-    "bytes": "BINARY",
-    "json": "STRING",
-}

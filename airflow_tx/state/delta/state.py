@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
-from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
-from airflow_tx.state.delta.rows import AppendColumns, AppendedRows, Change, DeltaRows, KeyedRows, Turn
-from airflow_tx.state.query import asked
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.columns import checked_columns
+from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
+from airflow_tx.state.delta.rows import Change, KeyedRows, Turn
+from airflow_tx.state.delta.session import check_session, spark_errors, started
+from airflow_tx.state.keys import asked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,15 +23,6 @@ if TYPE_CHECKING:
 
 # How often a change begins anew because another one came between its look and its commit.
 RACES = 30
-VERSION = "4.4.0"
-CONF: Mapping[str, str] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-REMEDY = (
-    "Start Spark with the jars (spark.jars.packages=io.delta:delta-spark_<Spark's major.minor>_2.13:<version>, or "
-    f"spark.jars) and {', '.join(f'{name}={value}' for name, value in CONF.items())}."
-)
 
 
 class DeltaState(QueryableState):
@@ -118,7 +111,7 @@ class DeltaState(QueryableState):
     def __repr__(self) -> str:
         if self.mode == "append":
             return f"DeltaState({self.path!r}, mode='append', types={self.columns.types})"
-        return f"DeltaState({self.path!r}, {shown(self.columns)}, kind={self.kind.value!r})"
+        return f"DeltaState({self.path!r}, {self.columns.shown()}, kind={self.kind.value!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_spark": None}
@@ -126,7 +119,7 @@ class DeltaState(QueryableState):
     def serialize(self) -> dict[str, Any]:
         """Plain JSON of what the state is, without the settings of Spark."""
         own = {"type": "DeltaState", "path": self.path, "mode": self.mode, "kind": self.kind.value}
-        return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else serialized(self.columns))}
+        return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else self.columns.serialized())}
 
     def raise_fence(self, grant: Grant) -> None:
         self._change(grant, None, raising=True, chunk=0, complete=False)
@@ -288,43 +281,6 @@ class _Stored:
 
     def _found(self, ask: Callable[[Mapping[str, str]], list[Change]]) -> dict[str, Change]:
         return {row["tx_key"]: row for row in ask(self._rows.types)} if self._there else {}
-
-
-def started(conf: Mapping[str, str]) -> SparkSession:
-    """The session of this process; if there is none, a new one with Delta Lake and `conf`."""
-    import pyspark
-    from pyspark.sql import SparkSession
-
-    found = SparkSession.getActiveSession()
-    if found is not None:
-        return found
-    release = ".".join(pyspark.__version__.split(".")[:2])
-    settings = {**CONF, "spark.ui.enabled": "false", **conf}
-    if "spark.jars" not in conf:
-        settings.setdefault("spark.jars.packages", f"io.delta:delta-spark_{release}_2.13:{VERSION}")
-    builder = SparkSession.builder.appName("airflow_tx DeltaState")
-    for name, value in settings.items():
-        if value:
-            builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def check_session(session: SparkSession, state: str) -> None:
-    """Refuse a session without Delta Lake.
-
-    :raises StateError: saying which settings are missing.
-    """
-    missing = [name for name, value in CONF.items() if value not in (session.conf.get(name, "") or "")]
-    if missing:
-        raise StateError(state=state, problem=f"the Spark session lacks {' and '.join(missing)}", remedy=REMEDY)
-
-
-def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    return PySparkException, Py4JError, OSError
 
 
 def _may_have(found: Fence, grant: Grant) -> bool:

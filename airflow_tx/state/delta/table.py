@@ -23,7 +23,8 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence
 from airflow_tx.state.arrow import from_arrow, to_arrow
-from airflow_tx.state.delta.rows import DDL, FENCE, VALUE, Change, DeltaRows
+from airflow_tx.state.delta.appended import DeltaRows
+from airflow_tx.state.delta.rows import FENCE, VALUE, Change
 
 FORMAT = 1
 # Never another one: its versions are the fence's numbers.
@@ -43,6 +44,20 @@ _OVERTAKEN = (
     "MetadataChangedException",
     "ProtocolChangedException",
 )
+# The columns as Spark has them; what is a text here is one in Arrow, too.
+DDL: Mapping[str, str] = {
+    "bigint": "BIGINT",
+    "double": "DOUBLE",
+    "numeric": "STRING",
+    "text": "STRING",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP_NTZ",
+    # Of the two, TIMESTAMP is the one that a setting of the session names.
+    "timestamptz": "TIMESTAMP_LTZ",
+    "bytes": "BINARY",
+    "json": "STRING",
+}
 SESSION: Mapping[str, str] = {
     # Texts of times are not involved, but Arrow brings times with and without zone.
     "spark.sql.session.timeZone": "UTC",
@@ -252,7 +267,7 @@ class DeltaTable:
             problem = f"{self._path} is not a table of a DeltaState ({reason})"
             return StateError(state=self._state, problem=problem, remedy="Give the state a path of its own.")
         if any(word in text for word in _NO_DELTA):
-            from airflow_tx.state.delta.state import REMEDY
+            from airflow_tx.state.delta.session import REMEDY
 
             return StateError(state=self._state, problem=f"Spark has no Delta Lake ({reason})", remedy=REMEDY)
         return StateUnavailable(state=self._state, where=self._path, reason=reason)

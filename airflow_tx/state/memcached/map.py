@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
+from airflow_tx.state.keys import Key
 from airflow_tx.state.memcached.client import LONGEST_KEY, MemcachedClient, Write
 from airflow_tx.state.trident.cached import CachedMap
 from airflow_tx.state.trident.json_values import MapTexts
-from airflow_tx.state.trident.maps import Key, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.state.trident.maps import NonTransactionalMap, OpaqueMap, TransactionalMap
 from airflow_tx.state.trident.snapshot import SnapshottableMap
 
 _LONGEST_PREFIX = 100

@@ -167,6 +167,10 @@ class FencedInRedis(Addressed[RedisFence], FencedState):
                     pipeline.rename(key, own)
             pipeline.execute()
 
+    def clear(self) -> None:
+        with self._server.client() as client:
+            client.unlink(*self._fence.keys)
+
     def _open(self) -> RedisFence:
         server = opened(self.conn_id, self._url, state=self.name)
         return RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)

@@ -57,15 +57,6 @@ class RedisGuard(FencedInRedis):
         self.prefix = checked_prefix(prefix, "RedisGuard")
         self.commands = commands
 
-    @classmethod
-    def from_url(cls, url: str, *, prefix: str, commands: Commands, label: str = "url") -> RedisGuard:
-        """A guard without Airflow.
-
-        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
-        :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
-        """
-        return cls(label, prefix=prefix, commands=commands)._at_url(url)
-
     def __repr__(self) -> str:
         return f"RedisGuard({self.conn_id!r}, prefix={self.prefix!r}, commands={self._shown()})"
 
@@ -117,12 +108,6 @@ class RedisGuard(FencedInRedis):
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
-
-    def clear(self) -> None:
-        """Forget the fence and the last txid; what the commands did stays. Dangerous: until the ledger is repaired
-        (airflow tx repair) the next commit is refused because the state went back."""
-        with self._server.client() as client:
-            client.unlink(*self._fence.keys)
 
     def _raise(self, grant: Grant, calls: list[Call], *, last: bool = False) -> list[Any]:
         for _ in range(RACES):

@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.state.base import Addressed
+from airflow_tx.state.keys import Key
 from airflow_tx.state.redis.connection import RedisServer, checked_prefix, opened
 from airflow_tx.state.trident.json_values import MapTexts
-from airflow_tx.state.trident.maps import Key
 
 KEYS_AT_ONCE = 5_000
 
@@ -31,15 +31,6 @@ class RedisMap(Addressed[RedisServer]):
         super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisMap")
         self._texts = MapTexts(self.name)
-
-    @classmethod
-    def from_url(cls, url: str, *, prefix: str, label: str = "url") -> RedisMap:
-        """A map without Airflow.
-
-        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
-        :param label: stands for the connection id in the map's name.
-        """
-        return cls(label, prefix=prefix)._at_url(url)
 
     def __repr__(self) -> str:
         return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"

@@ -9,8 +9,9 @@ from typing import Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.state.api import StateKind
-from airflow_tx.state.column_types import converted, decode_key, encode_key, from_plain, json_text, to_plain
+from airflow_tx.state.column_types import converted, from_plain, json_text, to_plain
 from airflow_tx.state.columns import Columns, Row
+from airflow_tx.state.keys import decode_key, encode_key
 
 FORMAT = 1
 Field = bytes

@@ -13,13 +13,14 @@ from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Grant, QueryableState, StateKind
-from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
-from airflow_tx.state.query import asked
+from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.columns import checked_columns
+from airflow_tx.state.keys import asked
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, Held, identity
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
+from airflow_tx.state.update_rows import UpdateRows
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -94,27 +95,8 @@ class RedisState(FencedInRedis, QueryableState):
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
 
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        prefix: str,
-        keys: Sequence[str],
-        values: Mapping[str, Aggregator],
-        kind: StateKind | str = StateKind.OPAQUE,
-        types: Mapping[str, str] | None = None,
-        label: str = "url",
-    ) -> RedisState:
-        """A state without Airflow.
-
-        :param url: redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
-        :param label: stands for the connection id in the state's name, which is `<label>.<prefix>`.
-        """
-        return cls(label, prefix=prefix, keys=keys, values=values, kind=kind, types=types)._at_url(url)
-
     def __repr__(self) -> str:
-        columns = shown(self.columns)
+        columns = self.columns.shown()
         return f"RedisState({self.conn_id!r}, prefix={self.prefix!r}, {columns}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
@@ -124,7 +106,7 @@ class RedisState(FencedInRedis, QueryableState):
             "conn_id": self.conn_id,
             "prefix": self.prefix,
             "kind": self.kind.value,
-            **serialized(self.columns),
+            **self.columns.serialized(),
         }
 
     def raise_fence(self, grant: Grant) -> None:
@@ -212,10 +194,6 @@ class RedisState(FencedInRedis, QueryableState):
         rows = self._stored_rows(self._fence.look())
         return None if rows is None else dict(rows.key_types)
 
-    def clear(self) -> None:
-        with self._server.client() as client:
-            client.unlink(*self._fence.keys)
-
     def for_executors(self) -> RedisState:
         return self._copy_at(self._url or url_of_connection(self.conn_id, what="RedisState"))
 
@@ -233,9 +211,9 @@ class RedisState(FencedInRedis, QueryableState):
         if first is None:
             return _Update(stored, [])
         # The names are checked before the types of the store are.
-        types = self.columns.key_types(first)
+        types = UpdateRows(self.columns).key_types(first)
         known = stored or RedisRows(self.columns, self.kind, types)
-        portions = list(self.columns.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
+        portions = list(UpdateRows(self.columns).portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
         made = list[_Portion]()
         for start in range(0, len(portions), PORTIONS_AT_ONCE):
             several = portions[start : start + PORTIONS_AT_ONCE]

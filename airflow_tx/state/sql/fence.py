@@ -10,11 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, Grant
-from airflow_tx.state.sql.dialects import dialect_of
+from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.mysql import MySql
+from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.schema import (
     BIRTH,
     DEFINITION,
@@ -24,7 +26,10 @@ from airflow_tx.state.sql.schema import (
     WROTE,
     fence_table,
 )
+from airflow_tx.state.sql.sqlite import Sqlite
 
+# Another database is another subclass of `Dialect`, and one entry here.
+DIALECTS: dict[str, type[Dialect]] = {"sqlite": Sqlite, "postgresql": Postgres, "mysql": MySql, "mariadb": MySql}
 COMPLETE = "the fence table has all columns"
 NOTHING = "Nothing of this update was written."
 
@@ -49,7 +54,10 @@ class FencedStore:
     ) -> None:
         self.state, self.where = state, where
         self._secret = str(url.password) if url.password else ""
-        self._dialect = dialect_of(url)
+        backend = url.get_backend_name()
+        if backend not in DIALECTS:
+            raise ConfigError(option="SqlState database", value=backend, remedy=f"Use one of {', '.join(DIALECTS)}.")
+        self._dialect = DIALECTS[backend]()
         self._engine = self._dialect.engine(url)
         self._schema, self._name = table
         # Two spellings of one table name are one state: they share its fence.

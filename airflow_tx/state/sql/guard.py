@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
-from airflow_tx.state.base import Addressed
+from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.guard_store import GuardStore
@@ -18,7 +18,7 @@ Statement: TypeAlias = str | tuple[str, Parameters]
 Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | Sequence[Statement]
 
 
-class SqlGuard(Addressed["GuardStore"], FencedState):
+class SqlGuard(FencedInSql["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
     A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
@@ -40,7 +40,6 @@ class SqlGuard(Addressed["GuardStore"], FencedState):
     """
 
     kind = StateKind.TRANSACTIONAL
-    can_clear = can_release = True
 
     def __init__(self, conn_id: str, *, name: str, statements: Statements) -> None:
         if not name or len(name) > 200:
@@ -55,15 +54,6 @@ class SqlGuard(Addressed["GuardStore"], FencedState):
         self.guard = name
         self.statements = statements
 
-    @classmethod
-    def from_url(cls, url: str, *, name: str, statements: Statements, label: str = "url") -> SqlGuard:
-        """A guard without Airflow.
-
-        :param url: of SQLAlchemy; it is never shown.
-        :param label: stands for the connection id in the state's name, which is `<label>.<name>`.
-        """
-        return cls(label, name=name, statements=statements)._at_url(url)
-
     def __repr__(self) -> str:
         return f"SqlGuard({self.conn_id!r}, name={self.guard!r}, statements={self._shown()!r})"
 
@@ -76,10 +66,6 @@ class SqlGuard(Addressed["GuardStore"], FencedState):
             "statements": self._shown(),
             "kind": self.kind.value,
         }
-
-    def raise_fence(self, grant: Grant) -> None:
-        with self._store.transaction() as connection:
-            self._store.raise_fence(connection, grant)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         given = list(map(dict, rows))
@@ -103,28 +89,13 @@ class SqlGuard(Addressed["GuardStore"], FencedState):
     def holds(self, txid: int) -> bool:
         return self.last_txid() == txid
 
-    def fence(self) -> Fence | None:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.read_fence(connection)
-
     def last_txid(self) -> int | None:
         """The last transaction whose statements ran, or of which some did; None if there was none."""
         with self._store.transaction(reading=True) as connection:
             noted = self._store.noted(connection)
             return None if noted is None else abs(noted)
 
-    def take_over(self, old: str) -> None:
-        with self._store.transaction() as connection:
-            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
-
-    def clear(self) -> None:
-        """Forget the fence and the last txid; what the statements did stays. Dangerous: until the ledger is repaired
-        (airflow tx repair) the next commit is refused because the state went back."""
-        with self._store.transaction() as connection:
-            self._store.clear(connection)
-
     def release(self) -> None:
-        """Forget the fence and the last txid: another topology may go on."""
         self.clear()
 
     def _shown(self) -> Any:

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind
+from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.base import Addressed
-from airflow_tx.state.definition import checked_columns, fenced_kind, serialized, shown
+from airflow_tx.state.columns import checked_columns
 
 if TYPE_CHECKING:
+    from airflow_tx.state.sql.fence import FencedStore
     from airflow_tx.state.sql.store import SqlStore
 
+Store = TypeVar("Store", bound="FencedStore")
 
-class SqlState(Addressed["SqlStore"], QueryableState):
+
+class FencedInSql(Addressed[Store], FencedState):
+    """A state in a database, beside the row that is its fence."""
+
+    can_clear = can_release = True
+
+    def raise_fence(self, grant: Grant) -> None:
+        with self._store.transaction() as connection:
+            self._store.raise_fence(connection, grant)
+
+    def fence(self) -> Fence | None:
+        with self._store.transaction(reading=True) as connection:
+            return self._store.read_fence(connection)
+
+    def take_over(self, old: str) -> None:
+        with self._store.transaction() as connection:
+            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
+
+    def clear(self) -> None:
+        with self._store.transaction() as connection:
+            self._store.clear(connection)
+
+
+class SqlState(FencedInSql["SqlStore"], QueryableState):
     """A table of values per key that transactions add to, each exactly once.
 
     The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
@@ -47,8 +72,6 @@ class SqlState(Addressed["SqlStore"], QueryableState):
     :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
     """
 
-    can_clear = can_release = True
-
     def __init__(
         self,
         conn_id: str,
@@ -64,27 +87,8 @@ class SqlState(Addressed["SqlStore"], QueryableState):
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
 
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        table: str,
-        keys: Sequence[str],
-        values: Mapping[str, Aggregator],
-        kind: StateKind | str = StateKind.OPAQUE,
-        types: Mapping[str, str] | None = None,
-        label: str = "url",
-    ) -> SqlState:
-        """A state without Airflow.
-
-        :param url: of SQLAlchemy; it is never shown.
-        :param label: stands for the connection id in the state's name, which is `<label>.<table>`.
-        """
-        return cls(label, table=table, keys=keys, values=values, kind=kind, types=types)._at_url(url)
-
     def __repr__(self) -> str:
-        columns = shown(self.columns)
+        columns = self.columns.shown()
         return f"SqlState({self.conn_id!r}, table={self.table!r}, {columns}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
@@ -94,12 +98,8 @@ class SqlState(Addressed["SqlStore"], QueryableState):
             "conn_id": self.conn_id,
             "table": self.table,
             "kind": self.kind.value,
-            **serialized(self.columns),
+            **self.columns.serialized(),
         }
-
-    def raise_fence(self, grant: Grant) -> None:
-        with self._store.transaction() as connection:
-            self._store.raise_fence(connection, grant)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         with self._store.transaction() as connection:
@@ -120,10 +120,6 @@ class SqlState(Addressed["SqlStore"], QueryableState):
         with self._store.transaction(reading=True) as connection:
             return self._store.holds(connection, txid)
 
-    def fence(self) -> Fence | None:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.read_fence(connection)
-
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         with self._store.transaction(reading=True) as connection:
             return self._store.read(connection, limit)
@@ -135,14 +131,6 @@ class SqlState(Addressed["SqlStore"], QueryableState):
     def key_types(self) -> dict[str, str] | None:
         with self._store.transaction(reading=True) as connection:
             return self._store.key_types(connection)
-
-    def take_over(self, old: str) -> None:
-        with self._store.transaction() as connection:
-            self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
-
-    def clear(self) -> None:
-        with self._store.transaction() as connection:
-            self._store.clear(connection)
 
     def release(self) -> None:
         with self._store.transaction() as connection:

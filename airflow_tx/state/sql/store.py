@@ -18,7 +18,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.columns import Columns, Row, explained
-from airflow_tx.state.query import asked
+from airflow_tx.state.keys import asked
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.schema import (
@@ -32,6 +32,7 @@ from airflow_tx.state.sql.schema import (
 )
 from airflow_tx.state.sql.types import digests
 from airflow_tx.state.sql.upsert import may_update, of_another, upsert, writer_of
+from airflow_tx.state.update_rows import UpdateRows
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
@@ -65,7 +66,7 @@ class SqlStore(FencedStore):
             self._dialect, table, names, kinds, self.columns.values, grant.token, chunk, self.kind, pushed=self._pushed
         )
         written = 0
-        for portion in self.columns.portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
+        for portion in UpdateRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
             # A state without keys has one row, with a key of ours.
             arrays = list(portion) if self.columns.keys else [[0], *portion]
             if DIGEST in table.c:
@@ -230,7 +231,7 @@ class SqlStore(FencedStore):
         found = self._found(connection)
         if found is not None:
             return found
-        key_types = self.columns.key_types(first)
+        key_types = UpdateRows(self.columns).key_types(first)
         with self._dialect.ddl(connection) as ddl:
             # Another writer of the grant may have made it while this one waited.
             if not self._has_table(ddl, self._name):

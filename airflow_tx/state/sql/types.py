@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from airflow_tx.state.column_types import encode_key, json_text
+from airflow_tx.state.column_types import json_text
+from airflow_tx.state.keys import encode_key
 
 # Key columns of MySQL; as long as the longest key.
 KEY_LENGTH = 1024
@@ -28,11 +29,9 @@ class ExactDecimal(UserDefinedType[Decimal]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """As it is declared."""
         return "DECIMAL_TEXT"
 
     def bind_processor(self, dialect: Any) -> Callable[[Decimal | None], str | None]:
-        """Plain digits; equal numbers are equal texts, so that they are one key."""
 
         def process(value: Decimal | None) -> str | None:
             if value is None:
@@ -44,7 +43,6 @@ class ExactDecimal(UserDefinedType[Decimal]):
         return process
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[str | None], Decimal | None]:
-        """Back to a Decimal."""
         return lambda value: None if value is None else Decimal(value)
 
 
@@ -55,11 +53,9 @@ class UtcTimestamp(TypeDecorator[dt.datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: dt.datetime | None, dialect: Any) -> dt.datetime | None:
-        """UTC without its label."""
         return None if value is None else value.astimezone(dt.timezone.utc).replace(tzinfo=None)
 
     def process_result_value(self, value: dt.datetime | None, dialect: Any) -> dt.datetime | None:
-        """UTC with its label."""
         return None if value is None else value.replace(tzinfo=dt.timezone.utc)
 
 
@@ -69,15 +65,12 @@ class JsonText(UserDefinedType[Any]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """As it is declared."""
         return "JSON_TEXT"
 
     def bind_processor(self, dialect: Any) -> Callable[[Any], str | None]:
-        """The one text of a value."""
         return lambda value: None if value is None else json_text(value)
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[str | None], Any]:
-        """Back to a value."""
         return lambda value: None if value is None else json.loads(value)
 
 
@@ -95,7 +88,6 @@ class ExactText(TypeDecorator[str]):
         self.length = length
 
     def load_dialect_impl(self, dialect: Any) -> TypeEngine[Any]:
-        """Each of the two has a name of its own for the collation."""
         how = {"charset": "utf8mb4", "collation": collation(dialect)}
         kind = mysql.LONGTEXT(**how) if self.length is None else mysql.VARCHAR(self.length, **how)
         return dialect.type_descriptor(kind)  # type: ignore[no-any-return]
@@ -112,7 +104,6 @@ class ExactJson(ExactText):
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: Any) -> Any:
-        """Back to a value."""
         return None if value is None else json.loads(value)
 
 
@@ -122,7 +113,6 @@ class UtcDatetime(UtcTimestamp):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Any) -> TypeEngine[Any]:
-        """With microseconds."""
         return dialect.type_descriptor(mysql.DATETIME(fsp=6))  # type: ignore[no-any-return]
 
 
@@ -136,7 +126,6 @@ class ShortDecimal(TypeDecorator[Decimal]):
         super().__init__(65, 30)
 
     def process_result_value(self, value: Decimal | None, dialect: Any) -> Decimal | None:
-        """Plain digits."""
         if value is None:
             return None
         text = format(value, "f")

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.trident.maps import BackingMap, Key
+from airflow_tx.state.keys import Key
+from airflow_tx.state.trident.maps import BackingMap
 
 V = TypeVar("V")
 
@@ -50,11 +51,9 @@ class CachedMap(Generic[V]):
         self._open, self._token = True, token
 
     def commit(self, txid: int | None) -> None:
-        """The batch is complete."""
         self._open, self._ended = False, self._token
 
     def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
-        """The value of each key; one get for all that are not kept."""
         if not self._open:
             return list(self._backing.multi_get(keys))
         missing = [key for key in keys if key not in self._kept]
@@ -64,7 +63,6 @@ class CachedMap(Generic[V]):
         return values
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
-        """Store the values, and keep them once the store has answered."""
         for key in keys:
             self._kept.pop(key, None)
         self._backing.multi_put(keys, values)

@@ -16,7 +16,8 @@ from typing import Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.column_types import canonical_number, json_text
+from airflow_tx.state.column_types import json_text
+from airflow_tx.state.keys import canonical_number
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 

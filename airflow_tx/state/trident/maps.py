@@ -15,15 +15,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import State
+from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.updaters import Replace, ValueUpdater
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
-Key: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 V = TypeVar("V")
 # Older than any transaction: what was written outside of one.
@@ -142,7 +142,6 @@ class _Map(Generic[V, T]):
         return copy.deepcopy(results)
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
-        """Replace the value of each key; None removes it."""
         self.multi_update(keys, [Replace(value) for value in values])
 
     def _seen(self, stored: V | None, mine: bool) -> T | None:
@@ -251,8 +250,3 @@ class OpaqueMap(_Map[OpaqueValue[T], T]):
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
         return replace(stored, value=value, prev=prev)
-
-
-def as_key(key: Any) -> Key:
-    """A key as a tuple; what is no list or tuple is the key of one column."""
-    return tuple(key) if isinstance(key, (list, tuple)) else (key,)

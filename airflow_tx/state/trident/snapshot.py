@@ -41,33 +41,25 @@ class SnapshottableMap(Generic[T]):
         return f"SnapshottableMap({self._map!r}, {self._key!r})"
 
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
-        """The updates of `txid` follow."""
         self._map.begin_commit(txid, **grant)
 
     def commit(self, txid: int | None) -> None:
-        """The updates of `txid` are complete."""
         self._map.commit(txid)
 
     def get(self) -> T | None:
-        """The value as the current transaction finds it; None: there is none."""
         return self._map.multi_get([self._key])[0]
 
     def update(self, updater: ValueUpdater[T]) -> T | None:
-        """Update the value; the new one."""
         return self._map.multi_update([self._key], [updater])[0]
 
     def set(self, value: T | None) -> None:
-        """Replace the value; None removes it."""
         self._map.multi_put([self._key], [value])
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
-        """As the map."""
         return self._map.multi_get(keys)
 
     def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
-        """As the map."""
         return self._map.multi_update(keys, updaters)
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
-        """As the map."""
         self._map.multi_put(keys, values)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_tx.state.aggregators import CombinerAggregator, ReducerAggregator, as_delta
+from airflow_tx.state.aggregators import CombinerAggregator, as_delta
+from airflow_tx.state.reducers import ReducerAggregator
 
 T = TypeVar("T")
 
@@ -35,7 +36,6 @@ class CombinerValueUpdater(Generic[T]):
         self._delta: T | None = as_delta(aggregator, delta)
 
     def update(self, stored: T | None) -> T | None:
-        """Both, combined."""
         if stored is None or self._delta is None:
             return self._delta if stored is None else stored
         combined: T | None = self._aggregator.combine(stored, self._delta)
@@ -54,7 +54,6 @@ class ReducerValueUpdater(Generic[T]):
         self._rows = list(rows)
 
     def update(self, stored: T | None) -> T | None:
-        """The value after all rows; a key that is new starts from `init()`."""
         value = self._aggregator.init() if stored is None else stored
         for row in self._rows:
             value = self._aggregator.reduce(value, row)
@@ -71,5 +70,4 @@ class Replace(Generic[T]):
         self._value = value
 
     def update(self, stored: T | None) -> T | None:
-        """The value."""
         return self._value

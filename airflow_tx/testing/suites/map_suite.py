@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.aggregators import Sum
+from airflow_tx.state.keys import Key
 from airflow_tx.state.trident.cached import CachedMap
-from airflow_tx.state.trident.maps import BackingMap, Key, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.state.trident.maps import BackingMap, NonTransactionalMap, OpaqueMap, TransactionalMap
 from airflow_tx.state.trident.snapshot import SnapshottableMap
 from airflow_tx.state.trident.updaters import CombinerValueUpdater, Replace, ValueUpdater
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue

@@ -17,8 +17,6 @@ from airflow_tx.state.column_types import (
     CONVERT,
     KEY_TYPES,
     converted,
-    decode_key,
-    encode_key,
     from_plain,
     json_text,
     largest,
@@ -26,6 +24,7 @@ from airflow_tx.state.column_types import (
     to_plain,
     type_of,
 )
+from airflow_tx.state.keys import decode_key, encode_key
 
 texts = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
 bigints = st.integers(-(2**63), 2**63 - 1)

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, MemoryState, Min, Sum
-from airflow_tx.state.columns import MAX_KEY_BYTES, Columns, Row
+from airflow_tx.state.columns import Columns, Row
+from airflow_tx.state.update_rows import MAX_KEY_BYTES, UpdateRows
 
 
 def columns(values: dict[str, Aggregator], *, keys: tuple[str, ...] = ("k",), **more: Any) -> Columns:
@@ -17,7 +18,8 @@ def columns(values: dict[str, Aggregator], *, keys: tuple[str, ...] = ("k",), **
 
 
 def checked(made: Columns, *rows: dict[str, Any]) -> list[Row]:
-    (portion,) = made.portions(rows, made.key_types(rows[0]), size=100)
+    update = UpdateRows(made)
+    (portion,) = update.portions(rows, update.key_types(rows[0]), size=100)
     return list(zip(*portion, strict=True))
 
 

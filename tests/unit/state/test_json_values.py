@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue
-from airflow_tx.state.column_types import encode_key
 from airflow_tx.state.columns import Columns
+from airflow_tx.state.keys import encode_key
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.trident.json_values import from_text, key_text, to_text
 

@@ -1,0 +1,179 @@
+"""The rows of an update, checked and converted in portions: one check for every store.
+
+A delta is checked before the store sees it, so that each store refuses the same rows with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+from airflow_tx.errors import StateError
+from airflow_tx.state.aggregators import as_delta
+from airflow_tx.state.column_types import converted, largest, size_of, type_of
+from airflow_tx.state.columns import REFUSALS, Columns
+from airflow_tx.state.reducers import Reduced
+
+MAX_KEY_BYTES = 1024
+_NULL_KEY = "Filter such rows, or give them a key of their own."
+_TWICE = "Aggregate by key before writing."
+Rows = list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class UpdateRows:
+    """Checks rows against the columns of a state."""
+
+    columns: Columns
+
+    def key_types(self, first: Mapping[str, Any]) -> dict[str, str]:
+        """The type of each key column, taken from the state's `types`, else from the first row.
+
+        :raises StateError: the row has no usable value for a key column.
+        """
+        self._check_names(self._expanded([first], 0)[0], 0)
+        found: dict[str, str] = {}
+        for key in self.columns.keys:
+            kind = self.columns.types.get(key) or type_of(first[key])
+            if first[key] is None:
+                raise self._refusal(0, first, f"key {key!r} is NULL", _NULL_KEY)
+            if kind is None:
+                problem = f"key {key!r} = {first[key]!r} has no usable type"
+                raise self._refusal(0, first, problem, "Make it a text or a number.")
+            found[key] = kind
+        return found
+
+    def portions(
+        self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, size: int
+    ) -> Iterator[list[Sequence[Any]]]:
+        """The rows in portions, each as columns: keys first, then deltas, converted to the types of the columns.
+
+        :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
+        """
+        iterator, seen, start, keys = iter(rows), set[Any](), 0, self.columns.keys
+        kinds = [*(key_types[key] for key in keys), *(value.type for value in self.columns.values.values())]
+        while portion := self._expanded(list(islice(iterator, size)), start):
+            columns = self._converted_columns(portion, kinds, start)
+            if keys:
+                self._check_key_sizes(portion, kinds, columns, start)
+                # Of one column, the values are as good as tuples of one.
+                own = columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
+                self._check_once(portion, own, seen, start)
+            elif start or len(portion) > 1:
+                raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
+            yield columns
+            start += len(portion)
+
+    def _expanded(self, portion: Rows, start: int) -> Rows:
+        if not self.columns.composites:
+            return portion
+        found = Rows()
+        for number, row in enumerate(portion, start):
+            try:
+                found.append(self.columns.expanded(row))
+            except REFUSALS as error:
+                names = ", ".join(self.columns.composites)
+                raise self._refusal(number, row, f"a value of {names} {error}", "Look at the row.") from None
+        return found
+
+    def _converted_columns(self, portion: Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
+        names = (*self.columns.keys, *self.columns.values)
+        try:
+            given = [list(map(itemgetter(name), portion)) for name in names]
+        except KeyError:
+            given = []
+        # As many fields as columns, and each column among them: there is no other.
+        if not given or set(map(len, portion)) != {len(names)}:
+            for number, row in enumerate(portion, start):
+                self._check_names(row, number)
+        columns: list[Sequence[Any]] = []
+        for name, kind, values in zip(names, kinds, given, strict=True):
+            try:
+                values = list(self._converted(name, kind, values))
+            except REFUSALS:
+                raise self._misfit(portion, name, kind, start) from None
+            if name in self.columns.keys and None in values:
+                number = values.index(None)
+                raise self._refusal(start + number, portion[number], f"key {name!r} is NULL", _NULL_KEY)
+            columns.append(values)
+        return columns
+
+    def _converted(self, name: str, kind: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The column in its type.
+
+        :raises ValueError, TypeError, ArithmeticError: one of the values does not fit.
+        """
+        if name in self.columns.keys:
+            fitting = converted(kind, values)
+            # -0.0 and 0.0 are equal, so they are one key.
+            return [value if value is None else value + 0.0 for value in fitting] if kind == "double" else fitting
+        aggregator = self.columns.values[name]
+        if hasattr(aggregator, "delta"):
+            values = [as_delta(aggregator, value) for value in values]
+        if isinstance(aggregator, Reduced):
+            return values
+        fitting = converted(kind, values)
+        self.columns.check_sizes(kind, fitting)
+        return [0 if value is None else value for value in fitting] if aggregator.name == "count" else fitting
+
+    def _check_key_sizes(
+        self, portion: Rows, kinds: Sequence[str], columns: Sequence[Sequence[Any]], start: int
+    ) -> None:
+        keys = list(zip(kinds, columns[: len(self.columns.keys)], strict=False))
+        if sum(largest(kind, values) for kind, values in keys) <= MAX_KEY_BYTES:
+            return
+        for number, row in enumerate(portion):
+            size = sum(size_of(kind, values[number]) for kind, values in keys)
+            if size > MAX_KEY_BYTES:
+                problem = f"its key has {size} bytes, more than {MAX_KEY_BYTES}"
+                raise self._refusal(start + number, row, problem, "Use a shorter key, such as a hash of it.")
+
+    def _check_once(self, portion: Rows, keys: Sequence[Any], seen: set[Any], start: int) -> None:
+        fresh = set(keys)
+        if len(fresh) == len(keys) and seen.isdisjoint(fresh):
+            seen |= fresh
+            return
+        for number, key in enumerate(keys):
+            if key in seen:
+                raise self._refusal(start + number, portion[number], "its key comes twice", _TWICE)
+            seen.add(key)
+
+    # --- refusals -------------------------------------------------------------------------------------------------
+
+    def _check_names(self, row: Mapping[str, Any], number: int) -> None:
+        expected = [*self.columns.keys, *self.columns.values]
+        if set(row) != set(expected):
+            missing = [name for name in expected if name not in row]
+            extra = sorted(str(name) for name in row if name not in expected)
+            instead = [
+                f" {' and '.join(composite.parts(name))} may come as one column {name}."
+                for name, composite in self.columns.composites.items()
+            ]
+            raise StateError(
+                state=self.columns.state,
+                problem=f"row {number}: expected columns {expected}, missing {missing}, not expected {extra}",
+                remedy=f"Select exactly these columns before writing.{''.join(instead)}",
+            )
+
+    def _misfit(self, portion: Rows, name: str, kind: str, start: int) -> StateError:
+        remedy = f"The column is a {kind}."
+        if name in self.columns.values and self.columns.values[name].name == "sum":
+            remedy += " Another type: Sum(type=...) with a new table."
+        for number, row in enumerate(portion):
+            try:
+                self._converted(name, kind, [row[name]])
+            except REFUSALS as error:
+                return self._refusal(start + number, row, f"{name} = {_shown(row[name])} {error}", remedy)
+        return self._refusal(start, portion[0], f"{name} does not fit", remedy)
+
+    def _refusal(self, number: int, row: Mapping[str, Any], problem: str, remedy: str) -> StateError:
+        shown = {name: row.get(name) for name in self.columns.keys}
+        return StateError(state=self.columns.state, problem=f"row {number} {_shown(shown)}: {problem}", remedy=remedy)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
