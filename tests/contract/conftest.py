@@ -10,7 +10,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.suites.state_values import CASES
+from airflow_tx.testing.suites.aggregator_cases import CASES
 
 
 @pytest.fixture(params=["memory", "zookeeper"])

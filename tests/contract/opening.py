@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_tx.state import Aggregator, FencedState, Sum
-from airflow_tx.testing.suites.state_suite import MakeState
+from airflow_tx.testing.suites.state_tools import MakeState
 
 
 def opening(state: Callable[..., FencedState]) -> MakeState:

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.jars import delta_jars
-from airflow_tx.testing.suites.state_suite import MakeState, StateSuite
+from airflow_tx.testing.suites.state_suite import StateSuite
+from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
 from tests.servers import skip_without
 

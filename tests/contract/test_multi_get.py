@@ -14,7 +14,7 @@ from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 
 KEYS = 30_000
 

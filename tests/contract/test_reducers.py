@@ -14,8 +14,8 @@ from airflow_tx.state import RedisState, SqlState
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.suites.state_suite import Grants
-from airflow_tx.testing.suites.state_values import Balance, steps
+from airflow_tx.testing.suites.aggregator_cases import Balance, steps
+from airflow_tx.testing.suites.state_tools import Grants
 
 KEYS = 20_000
 

@@ -11,7 +11,8 @@ import pytest
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.suites.state_suite import MakeState, StateSuite
+from airflow_tx.testing.suites.state_suite import StateSuite
+from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
 
 

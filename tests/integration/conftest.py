@@ -11,7 +11,7 @@ import pytest
 
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])

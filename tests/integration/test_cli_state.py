@@ -16,7 +16,7 @@ from airflow_tx.state import Avg, Count, SqlState, Sum
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.testing.suites.state_values import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.commands import Commands, ended
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline

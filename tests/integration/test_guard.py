@@ -23,7 +23,7 @@ from airflow_tx.errors import (
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.state.sql.guard import SqlGuard, Statements
 from airflow_tx.state.sql.guard_store import GuardStore
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query
 
 ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]

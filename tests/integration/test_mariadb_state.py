@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import DATABASE, PASSWORD, USER, LocalMariaDB
-from airflow_tx.testing.suites.state_suite import Grants, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 
 _SOON = 60.0

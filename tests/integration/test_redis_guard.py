@@ -13,7 +13,7 @@ from airflow_tx.state import StateKind
 from airflow_tx.state.redis import guard as module
 from airflow_tx.state.redis.guard import Command, RedisGuard
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 
 
 def _guard(server: LocalRedis, prefix: str) -> RedisGuard:

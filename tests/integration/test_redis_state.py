@@ -39,7 +39,7 @@ from airflow_tx.state.redis.fence import RedisFence
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
-from airflow_tx.testing.suites.state_suite import Grants, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.proxy import ReplyEater
 
 _SOON = 60.0
@@ -147,7 +147,7 @@ import pickle, sys
 from airflow_tx.state import Sum
 from airflow_tx.state import redis as module
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.testing.suites.state_suite import rows
+from airflow_tx.testing.suites.state_tools import rows
 
 module.KEYS_AT_ONCE, module.PORTIONS_AT_ONCE = 5, 1
 url, prefix, kind = sys.argv[1:]

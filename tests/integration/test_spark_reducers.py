@@ -19,7 +19,7 @@ from airflow_tx.state import Count, RedisState, SqlState, Sum
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from airflow_tx.testing.suites.state_values import Balance, LastTwo
+from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from tests.integration.spark_runs import Topology, update
 from tests.unit.bench import Numbers
 

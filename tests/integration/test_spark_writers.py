@@ -290,7 +290,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     import pickle
 
     from airflow_tx.staging import TaskTry, write_manifest, write_rows
-    from airflow_tx.testing.suites.state_suite import Grants
+    from airflow_tx.testing.suites.state_tools import Grants
 
     url = postgres.url(postgres.new_database())
     values: dict[str, Any] = {"n": Count()}
@@ -375,7 +375,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Count, SqlState, Sum
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 told = json.loads(sys.argv[1])
 url, how, staging, ref = told["url"], told["how"], told["staging"], told["ref"]
 values = {"flights": Count(), "delay": Sum()}

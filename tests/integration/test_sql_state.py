@@ -29,7 +29,7 @@ from airflow_tx.errors import (
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import DATABASE
 from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
-from airflow_tx.testing.suites.state_suite import Grants, rows
+from airflow_tx.testing.suites.state_tools import Grants, rows
 from tests.integration.databases import query
 
 UTC = dt.timezone.utc

@@ -26,7 +26,7 @@ from airflow_tx.state import (
     SqlState,
     Sum,
 )
-from airflow_tx.testing.suites.state_suite import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 
 UTC = dt.timezone.utc
 

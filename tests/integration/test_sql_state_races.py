@@ -15,7 +15,7 @@ from airflow_tx.errors import FenceOutranked, StateUnavailable
 from airflow_tx.state import Grant, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import PASSWORD, LocalPostgres
-from airflow_tx.testing.suites.state_suite import Grants, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 
 _SOON = 60.0  # far more than a statement takes
 _NOT_YET = 0.3

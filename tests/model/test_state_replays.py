@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import FenceOutranked, LedgerBehind
 from airflow_tx.state import FencedState, Grant, MemoryState, SqlState, Sum
 from airflow_tx.state.aggregators import add
-from airflow_tx.testing.suites.state_suite import Grants, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 
 KEYS = ("a", "b", "c")
 Updates = dict[str, int | None]

@@ -1,220 +1,26 @@
-"""What every `FencedState` does with keys and values of every type, as tests; `StateSuite` brings them along."""
+"""Keys and values of every type, as tests; `StateSuite` brings them along."""
 
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import pytest
 
 from airflow_tx.errors import StateError
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.aggregators import Aggregator, Avg, CollectSet, Count, First, Last, Max, Min, Sum
-from airflow_tx.state.api import FencedState, Grant
-from airflow_tx.state.column_types import KEY_TYPES, ORDERED_TYPES
+from airflow_tx.state.aggregators import Aggregator, Avg, CollectSet, Count, Last, Sum
+from airflow_tx.state.api import FencedState, QueryableState
 from airflow_tx.state.sketches import ApproxCountDistinct
+from airflow_tx.testing.suites.aggregator_cases import CASES, EXAMPLES, Case, Product, every_case, key_types
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
 
-UTC = dt.timezone.utc
-both_kinds = pytest.mark.parametrize("kind", ["opaque", "transactional"])
-# Of every type, in their order.
-EXAMPLES: dict[str, list[Any]] = {
-    "bigint": [-(2**63), -1, 0, 7, 2**63 - 1],
-    "double": [-1.7e308, -0.1, 5e-324, 1.5, 1.7e308],
-    "numeric": [Decimal("-12345678901234567890.123456789"), Decimal("0.1"), Decimal("0.3"), Decimal(10) ** 30],
-    "text": ["", " ", "A", "B", "a", "a\tb\n", "z", "{\"'\\,%s", "ä", "日本"],
-    "boolean": [False, True],
-    "date": [dt.date(1, 1, 1), dt.date(1999, 12, 31), dt.date(9999, 12, 31)],
-    "timestamp": [dt.datetime(1970, 1, 1), dt.datetime(2026, 3, 29, 2, 30), dt.datetime(2026, 3, 29, 2, 30, 0, 1)],
-    "timestamptz": [dt.datetime(1970, 1, 1, tzinfo=UTC), dt.datetime(2026, 3, 29, 1, 0, 0, 1, tzinfo=UTC)],
-    "bytes": [b"", b"\x00", b"\x00\xff", b"'", b"a", b"\xff"],
-    "json": [[1, 2.5, None], {"b": [True], "a": "ä\n"}, "text", 7, False, {}],
-}
-
-
-class MakeState(Protocol):
-    """Opens a state; without more arguments one with the key column `key` and the value column `n` (a sum of integers).
-
-    The same name within a test opens the same store again, as another process would; another name is another state.
-    """
-
-    def __call__(
-        self,
-        kind: str,
-        name: str = "first",
-        *,
-        keys: Sequence[str] = ("key",),
-        values: Mapping[str, Aggregator] | None = None,
-        types: Mapping[str, str] | None = None,
-    ) -> FencedState:
-        """Open it."""
-
-
-class Grants:
-    """Gives grants as a ledger does: a growing epoch, a nonce of their own, the birth of their transaction, and what
-    became final in which state."""
-
-    def __init__(self) -> None:
-        self.incarnation = uuid.uuid4().hex
-        self.generation = 1
-        self.last: dict[str, int] = {}
-        self.births: dict[str, str] = {}
-        self._birth_of: dict[int, str] = {}
-        self._epoch = 0
-
-    def __call__(self, txid: int, attempt: int = 1) -> Grant:
-        """A new grant of a transaction attempt."""
-        self._epoch += 1
-        birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
-        token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
-        return Grant("suite", self.incarnation, token, dict(self.last), births=dict(self.births))
-
-    def final(self, grant: Grant, *states: FencedState) -> None:
-        """The transaction of `grant` became final: so the next grant says."""
-        self.last.update({state.name: grant.txid for state in states})
-        self.births.update({state.name: grant.token.birth for state in states})
-
-    def go_back(self, txid: int) -> None:
-        """The ledger is set back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
-        self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
-        self.births.clear()
-        self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
-
-    def commit(self, txid: int, state: FencedState, updates: Mapping[str, int | None]) -> None:
-        """One whole transaction on one state."""
-        self.commit_rows(txid, state, [{"key": key, "n": delta} for key, delta in updates.items()])
-
-    def commit_rows(self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
-        """One whole transaction on one state."""
-        grant = self(txid, attempt)
-        state.raise_and_write(grant, rows)
-        self.final(grant, state)
-
-
-@dataclass(frozen=True)
-class Product:
-    """An aggregator that no store knows."""
-
-    name: ClassVar[str] = "product"
-    type: ClassVar[str] = "bigint"
-
-    def zero(self) -> int:
-        """1."""
-        return 1
-
-    def init(self, value: Any) -> Any:
-        """The number itself."""
-        return value
-
-    def combine(self, a: Any, b: Any) -> Any:
-        """The product."""
-        return a * b
-
-
-@dataclass(frozen=True)
-class Balance:
-    """A reducer that no partial value can stand for: a balance that never falls below zero."""
-
-    name: ClassVar[str] = "balance"
-    type: ClassVar[str] = "bigint"
-
-    def init(self) -> int:
-        """Nothing."""
-        return 0
-
-    def reduce(self, current: int, row: Mapping[str, Any]) -> int:
-        """What comes in or goes out."""
-        return max(0, current + int(row["step"]))
-
-
-@dataclass(frozen=True)
-class LastTwo:
-    """A reducer that keeps a list, and changes it in place."""
-
-    name: ClassVar[str] = "last_two"
-    type: ClassVar[str] = "json"
-
-    def init(self) -> list[int]:
-        """Nothing."""
-        return []
-
-    def reduce(self, current: list[int], row: Mapping[str, Any]) -> list[int]:
-        """One more, and the oldest goes."""
-        current.append(row["step"])
-        return current[-2:]
-
-
-def steps(*values: int) -> list[dict[str, int]]:
-    """Rows for the two."""
-    return [{"step": value} for value in values]
-
-
-@dataclass(frozen=True)
-class Case:
-    """An aggregator, its deltas, one a transaction, and what comes of them.
-
-    :param wrong: deltas of attempts that are replayed.
-    """
-
-    aggregator: Aggregator
-    deltas: list[Any]
-    expected: Any
-    wrong: list[Any]
-
-
-def _chosen(kind: str) -> dict[str, Case]:
-    values = EXAMPLES[kind]
-    deltas, wrong = [None, *values[1:], values[0], None], [values[0], values[-1]]
-    cases = {
-        f"first {kind}": Case(First(kind), deltas, values[1], wrong),
-        f"last {kind}": Case(Last(kind), deltas, values[0], wrong),
-    }
-    if kind in ORDERED_TYPES:
-        inner = [None, *values[-2:0:-1], None] if len(values) > 2 else [None, values[0]]
-        cases[f"min {kind}"] = Case(Min(kind), inner, inner[-2] if len(values) > 2 else values[0], wrong)
-        cases[f"max {kind}"] = Case(Max(kind), inner, inner[1], wrong)
-    return cases
-
-
-CASES: dict[str, Case] = {
-    "sum bigint": Case(Sum(), [None, 1, -5, None, 7.0], 3, [100, -100]),
-    "sum double": Case(Sum("double"), [None, 0.5, 0.25, -2], -1.25, [1e9]),
-    "sum numeric": Case(Sum("numeric"), [None, *[Decimal("0.1")] * 3], Decimal("0.3"), [Decimal("1e9")]),
-    "count": Case(Count(), [None, 2, 0, 3], 5, [100]),
-    "avg": Case(Avg(), [None, 1.0, 4.0, None], 2.5, [100.0]),
-    "collect_set": Case(CollectSet(), [None, "b", ["a", "b", None], [], 7], [7, "a", "b"], ["wrong", ["x", "a"]]),
-    "approx_count_distinct": Case(ApproxCountDistinct(), [None, "a", "b", None, "a"], 2, ["wrong", "b"]),
-    "product": Case(Product(), [None, 2, 3, None, -7], -42, [100, 0]),
-    "balance": Case(Balance(), [None, steps(3), steps(-5, 2, 7), None, steps(-1)], 8, [steps(100), steps(-100, 3)]),
-    "last_two": Case(LastTwo(), [None, steps(1), steps(2, 3), None, steps(4)], [3, 4], [steps(7, 8), steps(9)]),
-    **{name: case for kind in EXAMPLES for name, case in _chosen(kind).items()},
-}
 # Ours, or those of a database that adds up by itself.
 _TOO_LARGE = "the (sum|count) of column v|out of range"
-every_case = pytest.mark.parametrize("case", CASES)
-key_types = pytest.mark.parametrize("key_type", KEY_TYPES)
 
 
-class ValueSuite:
-    """Keys and values of every type. Override the fixture `make_state`.
-
-    :cvar cannot: what the store does not take: names of aggregators and of types.
-    """
-
-    cannot: ClassVar[frozenset[str]] = frozenset()
-
-    @pytest.fixture
-    def make_state(self) -> MakeState:
-        """Opens the states under test."""
-        raise NotImplementedError("override the fixture `make_state`")
-
-    @pytest.fixture
-    def grants(self) -> Grants:
-        """The ledger's side."""
-        return Grants()
+class ValueSuite(StateTests):
+    """Keys and values of every type."""
 
     def _open(self, make_state: MakeState, kind: str, case: Case) -> FencedState:
         needed = {case.aggregator.name, getattr(case.aggregator, "type", "")}
@@ -273,7 +79,6 @@ class ValueSuite:
         assert found == dict.fromkeys(keys, 3)
         assert {type(key) for key in found} == {type(key) for key in keys}
 
-    @both_kinds
     def test_equal_numbers_are_one_key(self, make_state: MakeState, grants: Grants, kind: str) -> None:
         for key_type, one, other in (("numeric", Decimal("1.50"), Decimal("1.5")), ("double", 0.0, -0.0)):
             state = make_state(kind, key_type, types={"key": key_type})
@@ -281,7 +86,6 @@ class ValueSuite:
             grants.commit_rows(2, state, [{"key": other, "n": 10}])
             assert [(row["key"], row["n"]) for row in state.read()] == [(one, 11)]
 
-    @both_kinds
     def test_the_columns_of_a_key_count_together(self, make_state: MakeState, grants: Grants, kind: str) -> None:
         day, other = dt.date(2026, 1, 2), dt.date(2026, 1, 3)
         keys = [("a", 1, day), ("a", 1, other), ("a", 2, day), ("b", 1, day), ('a",1', 1, day), ("", 1, day)]
@@ -292,7 +96,6 @@ class ValueSuite:
         found = {(row["word"], row["number"], row["day"]): row["n"] for row in state.read()}
         assert found == {key: 2 * i for i, key in enumerate(keys)}
 
-    @both_kinds
     def test_a_state_without_keys_has_one_row(self, make_state: MakeState, grants: Grants, kind: str) -> None:
         state = make_state(kind, keys=())
         for txid in (1, 2):
@@ -337,7 +140,6 @@ class ValueSuite:
                 grants.commit_rows(2, state, [{"key": "a", "v": "x" * (limit + 1)}])
             self._check(state, {"a": longest})
 
-    @both_kinds
     @pytest.mark.parametrize(
         ("aggregator", "stored", "delta", "message"),
         [
@@ -376,3 +178,89 @@ class ValueSuite:
         found = {row["key"]: row["v"] for row in state.read()}
         assert found == expected
         assert {key: type(value) for key, value in found.items()} == {k: type(v) for k, v in expected.items()}
+
+    # --- look-ups ------------------------------------------------------------------------------------------------
+
+    def test_many_keys_are_asked_for_in_one_call_and_answered_in_their_order(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
+        state, count = queried(make_state(kind)), 12_000
+        assert state.multi_get([("key 1",), ("key 2",)]) == [None, None]
+        grants.commit_rows(1, make_state(kind), [{"key": f"key {i}", "n": i} for i in range(count)])
+        wanted = [i for i in range(count + 5, -1, -1) for _ in range(2)]
+        found = queried(make_state(kind)).multi_get([(f"key {i}",) for i in wanted])
+        assert found == [{"n": i} if i < count else None for i in wanted]
+        assert state.multi_get(["key 7", (None,), "", ["key 8"]]) == [{"n": 7}, None, None, {"n": 8}]
+        assert state.multi_get([]) == []
+
+    def test_what_a_key_has_is_what_is_read(self, make_state: MakeState, grants: Grants) -> None:
+        values: dict[str, Aggregator] = {"n": Sum(), "mean": Avg()}
+        state = make_state("opaque", keys=("word", "number"), values=values)
+        rows = [{"word": word, "number": i, "n": i, "mean": float(i)} for i, word in enumerate(("a", "b", "b"), 1)]
+        for txid in (1, 2):
+            grants.commit_rows(txid, state, rows)
+        read = {(row.pop("word"), row.pop("number")): row for row in map(dict, queried(state).read())}
+        assert len(read) == 3
+        keys = [("b", 3), ("a", 2), ("b", 2), ("a", 1)]
+        assert queried(state).multi_get(keys) == [read.get(key) for key in keys]
+        assert read["b", 3].items() >= {"n": 6, "mean": 3.0}.items()
+
+    @key_types
+    def test_a_key_of_every_type_can_be_asked_for(self, make_state: MakeState, grants: Grants, key_type: str) -> None:
+        if key_type in self.cannot:
+            pytest.skip(f"the store does not take {key_type}")
+        absent, *keys = EXAMPLES[key_type]
+        grants.commit_rows(1, make_state("opaque", types={"key": key_type}), [{"key": key, "n": 1} for key in keys])
+        state = queried(make_state("opaque"))
+        assert state.key_types() == {"key": key_type}
+        assert state.multi_get([(key,) for key in (*keys, absent)]) == [*[{"n": 1} for _ in keys], None]
+
+    def test_a_long_key_can_be_asked_for(self, make_state: MakeState, grants: Grants) -> None:
+        state, key = make_state("opaque"), "ä" * 512
+        grants.commit(1, state, {key: 1})
+        assert queried(state).multi_get([key, key[:-1], key + "x"]) == [{"n": 1}, None, None]
+
+    def test_equal_numbers_are_one_key_to_whoever_asks(self, make_state: MakeState, grants: Grants) -> None:
+        for key_type, one, other in (("numeric", Decimal("1.50"), Decimal("1.5")), ("double", 0.0, -0.0)):
+            state = make_state("opaque", key_type, types={"key": key_type})
+            grants.commit_rows(1, state, [{"key": one, "n": 1}])
+            assert queried(state).multi_get([(one,), (other,)]) == [{"n": 1}, {"n": 1}]
+
+    def test_a_state_without_keys_is_asked_with_an_empty_key(self, make_state: MakeState, grants: Grants) -> None:
+        state = make_state("opaque", keys=())
+        assert queried(state).multi_get([()]) == [None]
+        grants.commit_rows(1, state, [{"n": 4}])
+        assert queried(state).multi_get([(), ()]) == [{"n": 4}, {"n": 4}]
+
+    def test_what_was_rolled_back_is_not_found(self, make_state: MakeState, grants: Grants) -> None:
+        state = make_state("opaque")
+        grants.commit(1, state, {"a": 5})
+        state.raise_and_write(grants(2), rows({"a": 10, "new": 1}))
+        assert queried(state).multi_get(["a", "new"]) == [{"n": 15}, {"n": 1}]
+        state.raise_fence(grants(2, 2))
+        assert queried(state).multi_get(["a", "new"]) == [{"n": 5}, None]
+
+    def test_a_key_that_is_none_of_this_state_is_named(self, make_state: MakeState, grants: Grants) -> None:
+        state = queried(make_state("opaque", keys=("word", "number")))
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"key 1 .*it has 2 key columns \(word, number\)"):
+                state.multi_get([("a", 1), ("a",)])
+            grants.commit_rows(1, make_state("opaque", keys=("word", "number")), [{"word": "a", "number": 1, "n": 1}])
+        with pytest.raises(StateError, match=r"key 2 .*number = 'one' is not an integer. The column is a bigint"):
+            state.multi_get([("a", 1), ("a", None), ("a", "one")])
+
+    def test_a_part_of_the_values_can_be_read(self, state: FencedState, grants: Grants) -> None:
+        assert queried(state).read(limit=3) == []
+        grants.commit(1, state, {f"key {i}": i for i in range(100)})
+        every = state.read()
+        some = queried(state).read(limit=3)
+        assert len(some) == 3
+        assert all(row in every for row in some)
+        assert (queried(state).read(limit=0), queried(state).read(limit=1000)) == ([], every)
+
+
+def queried(state: FencedState) -> QueryableState:
+    """The state, if it can be asked for many keys at once; else the test is skipped."""
+    if not isinstance(state, QueryableState):
+        pytest.skip("the state has no multi_get")
+    return state

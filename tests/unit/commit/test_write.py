@@ -17,8 +17,8 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.spark.writers import rebuilt, total
 from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
-from airflow_tx.testing.suites.state_suite import Grants
-from airflow_tx.testing.suites.state_values import Balance, LastTwo
+from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
+from airflow_tx.testing.suites.state_tools import Grants
 
 ATTEMPT = TransactionAttempt(1, 1)
 POSTGRES = SqlState.from_url("postgresql://user:secret@nowhere/db", table="words", keys=["word"], values={"n": Count()})

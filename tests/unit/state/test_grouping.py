@@ -11,8 +11,8 @@ from airflow_tx.errors import StateError
 from airflow_tx.state import Avg, Count, MemoryState
 from airflow_tx.state.grouping import combined, combined_at_once, combined_runs
 from airflow_tx.state.reducers import Reduced
-from airflow_tx.testing.suites.state_suite import Grants
-from airflow_tx.testing.suites.state_values import Balance, LastTwo
+from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
+from airflow_tx.testing.suites.state_tools import Grants
 
 ROWS: list[dict[str, Any]] = [
     {"user": "a", "n": 1, "step": 5, "delay": 1.0},

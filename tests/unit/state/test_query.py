@@ -24,7 +24,7 @@ from airflow_tx.state import (
     state_query,
 )
 from airflow_tx.state.query import Row
-from airflow_tx.testing.suites.state_values import Grants
+from airflow_tx.testing.suites.state_tools import Grants
 
 
 class Counted(MemoryState):

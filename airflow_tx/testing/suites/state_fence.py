@@ -1,0 +1,183 @@
+"""What a fence lets through and what it refuses, as tests; `StateSuite` brings them along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import (
+    FenceForeign,
+    FenceOutranked,
+    LedgerBehind,
+    StateBehind,
+)
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.api import Fence, FencedState, Grant
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, applied, rows, totals
+
+
+def _raise(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
+    state.raise_fence(grant)
+
+
+def _write(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
+    state.write(grant, updates)
+
+
+def _write_part(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
+    state.write(grant, updates, chunk=3, complete=False)
+
+
+def _raise_and_write(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
+    state.raise_and_write(grant, updates)
+
+
+Use = Callable[[FencedState, Grant, Iterable[Mapping[str, Any]]], None]
+every_use = pytest.mark.parametrize("use", [_raise, _write, _write_part, _raise_and_write])
+every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
+
+
+class FenceSuite(StateTests):
+    """The fence of a state, and its continuity with the ledger."""
+
+    def test_a_new_state_has_no_fence_and_no_values(self, state: FencedState, kind: str) -> None:
+        assert state.fence() is None
+        assert state.read() == []
+        assert state.kind == kind
+
+    def test_the_fence_holds_the_grant_that_raised_it(self, make_state: MakeState, grants: Grants, kind: str) -> None:
+        grant = grants(1)
+        make_state(kind).raise_fence(grant)
+        assert make_state(kind).fence() == Fence(grant.incarnation, grant.token, False, grant.batch)
+
+    def test_the_fence_says_when_all_updates_of_its_grant_are_in(self, state: FencedState, grants: Grants) -> None:
+        grant = grants(1)
+        state.raise_fence(grant)
+        state.write(grant, rows({"a": 1}), chunk=1, complete=False)
+        assert applied(state) is False
+        state.write(grant, [], chunk=2)
+        assert applied(state) is True
+        state.raise_fence(grants(1, 2))
+        assert applied(state) is False
+
+    def test_a_write_under_a_fence_that_was_never_raised_is_refused(self, state: FencedState, grants: Grants) -> None:
+        with pytest.raises(FenceOutranked, match="the fence holds nothing"):
+            state.write(grants(1), rows({"a": 1}))
+        assert state.read() == []
+
+    def test_a_write_under_a_fence_that_an_earlier_grant_raised_is_refused(
+        self, state: FencedState, grants: Grants
+    ) -> None:
+        first, second = grants(1), grants(1, 2)
+        state.raise_fence(first)
+        with pytest.raises(FenceOutranked):
+            state.write(second, rows({"a": 1}))
+        assert state.read() == []
+
+    @every_use
+    def test_a_late_writer_of_an_older_attempt_is_refused(
+        self, make_state: MakeState, grants: Grants, kind: str, use: Use
+    ) -> None:
+        zombie, state = make_state(kind), make_state(kind)
+        old, new = grants(1), grants(1, 2)
+        zombie.raise_fence(old)
+        zombie.write(old, rows({"a": 1, "only the old attempt has it": 1}))
+        state.raise_and_write(new, rows({"a": 1}))
+        before = totals(state)
+        for late in (rows({"only the old attempt has it": 1}), rows({"a": 1}), rows({"new": 1}), []):
+            with pytest.raises(FenceOutranked):
+                use(zombie, old, late)
+        assert totals(state) == before
+        assert state.fence() == Fence(new.incarnation, new.token, True, new.batch)
+
+    @every_use
+    def test_a_late_writer_of_an_older_grant_of_the_same_attempt_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        old, new = grants(1), grants(1)
+        state.raise_fence(old)
+        state.raise_fence(new)
+        with pytest.raises(FenceOutranked):
+            use(state, old, rows({"a": 1}))
+        assert state.read() == []
+
+    @every_use
+    def test_a_late_writer_of_a_committed_transaction_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        first = grants(1)
+        state.raise_and_write(first, rows({"a": 1}))
+        grants.final(first, state)
+        grants.commit(2, state, {"a": 10})
+        with pytest.raises((FenceOutranked, LedgerBehind)):
+            use(state, first, rows({"a": 1}))
+        assert totals(state) == {"a": 11}
+
+    @every_raise
+    def test_equal_rank_with_another_nonce_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+        grant = grants(1)
+        state.raise_and_write(grant, rows({"a": 1}))
+        rank = Token(*grant.token.rank, nonce="another life of the ledger", birth=grant.token.birth)
+        with pytest.raises(FenceOutranked):
+            use(state, Grant("suite", grants.incarnation, rank, {}), rows({"a": 1}))
+        assert totals(state) == {"a": 1}
+
+    # --- continuity ----------------------------------------------------------------------------------------------
+
+    @every_raise
+    def test_an_absent_fence_is_not_the_first_time_when_the_ledger_committed_to_the_state(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        grants.final(grants(1), state)
+        with pytest.raises(StateBehind, match="--state-lost"):
+            use(state, grants(2), rows({"a": 1}))
+        assert (state.fence(), state.read()) == (None, [])
+
+    @every_raise
+    def test_a_store_that_went_back_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+        grants.commit(1, state, {"a": 1})
+        grants.final(grants(2), state)  # committed, and lost when the store was restored from a backup
+        with pytest.raises(StateBehind, match="The store went back"):
+            use(state, grants(3), rows({"a": 1}))
+        assert totals(state) == {"a": 1}
+
+    @every_raise
+    def test_a_ledger_that_went_back_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+        for txid in (1, 2, 3):
+            grants.commit(txid, state, {"a": txid})
+        grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot
+        with pytest.raises(LedgerBehind, match="The ledger went back"):
+            use(state, grants(2), rows({"a": 1}))
+        assert totals(state) == {"a": 6}
+
+    @every_raise
+    @pytest.mark.parametrize("later", [0, 1], ids=["of equal rank", "of higher rank"])
+    def test_a_ledger_that_went_back_by_one_transaction_is_refused(
+        self, state: FencedState, grants: Grants, use: Use, later: int
+    ) -> None:
+        grants.commit(1, state, {"a": 1})
+        grants.commit(2, state, {"a": 2, "b": 5})
+        grants.go_back(2)
+        with pytest.raises(LedgerBehind, match=r"says transaction 2 \(another one .*--ledger-lost"):
+            use(state, grants(2, 1 + later), rows({"a": 4}))
+        assert totals(state) == {"a": 3, "b": 5}
+
+    @every_raise
+    def test_another_ledger_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+        grants.commit(1, state, {"a": 1})
+        with pytest.raises(FenceForeign):
+            use(state, Grants()(1), rows({"a": 1}))
+        assert totals(state) == {"a": 1}
+
+    def test_after_a_repair_the_new_generation_outranks_the_old_one(self, state: FencedState, grants: Grants) -> None:
+        for txid in (1, 2, 3):
+            grants.commit(txid, state, {"a": txid})
+        late = grants(3)
+        grants.generation, grants.last = 2, {}  # the ledger accepted what the state holds
+        grants.commit(4, state, {"a": 4})
+        for use in (_raise, _write, _raise_and_write):
+            with pytest.raises((FenceOutranked, LedgerBehind)):
+                use(state, late, rows({"a": 1}))
+        assert totals(state) == {"a": 10}

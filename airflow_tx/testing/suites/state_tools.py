@@ -1,0 +1,118 @@
+"""What tests of a fenced state share: how it is opened, the grants of a ledger, rows and values of one column."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import pytest
+
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.api import FencedState, Grant
+
+
+class MakeState(Protocol):
+    """Opens a state; without more arguments one with the key column `key` and the value column `n` (a sum of integers).
+
+    The same name within a test opens the same store again, as another process would; another name is another state.
+    """
+
+    def __call__(
+        self,
+        kind: str,
+        name: str = "first",
+        *,
+        keys: Sequence[str] = ("key",),
+        values: Mapping[str, Aggregator] | None = None,
+        types: Mapping[str, str] | None = None,
+    ) -> FencedState:
+        """Open it."""
+
+
+class Grants:
+    """Gives grants as a ledger does: a growing epoch, a nonce of their own, the birth of their transaction, and what
+    became final in which state."""
+
+    def __init__(self) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.generation = 1
+        self.last: dict[str, int] = {}
+        self.births: dict[str, str] = {}
+        self._birth_of: dict[int, str] = {}
+        self._epoch = 0
+
+    def __call__(self, txid: int, attempt: int = 1) -> Grant:
+        """A new grant of a transaction attempt."""
+        self._epoch += 1
+        birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
+        token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
+        return Grant("suite", self.incarnation, token, dict(self.last), births=dict(self.births))
+
+    def final(self, grant: Grant, *states: FencedState) -> None:
+        """The transaction of `grant` became final: so the next grant says."""
+        self.last.update({state.name: grant.txid for state in states})
+        self.births.update({state.name: grant.token.birth for state in states})
+
+    def go_back(self, txid: int) -> None:
+        """The ledger is set back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
+        self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
+        self.births.clear()
+        self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
+
+    def commit(self, txid: int, state: FencedState, updates: Mapping[str, int | None]) -> None:
+        """One whole transaction on one state."""
+        self.commit_rows(txid, state, [{"key": key, "n": delta} for key, delta in updates.items()])
+
+    def commit_rows(self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
+        """One whole transaction on one state."""
+        grant = self(txid, attempt)
+        state.raise_and_write(grant, rows)
+        self.final(grant, state)
+
+
+class StateTests:
+    """Fixtures of the tests of a fenced state.
+
+    :cvar cannot: what the store does not take: names of aggregators and of types.
+    """
+
+    cannot: ClassVar[frozenset[str]] = frozenset()
+
+    @pytest.fixture
+    def make_state(self) -> MakeState:
+        """Opens the states under test."""
+        raise NotImplementedError("override the fixture `make_state`")
+
+    @pytest.fixture(params=["opaque", "transactional"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        """Each kind in turn."""
+        return str(request.param)
+
+    @pytest.fixture
+    def state(self, make_state: MakeState, kind: str) -> FencedState:
+        """A new state of each kind in turn."""
+        return make_state(kind)
+
+    @pytest.fixture
+    def grants(self) -> Grants:
+        """The ledger's side."""
+        return Grants()
+
+
+def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
+    """key -> delta, as the rows of an update."""
+    return [{"key": key, "n": delta} for key, delta in updates.items()]
+
+
+def totals(state: FencedState) -> dict[str, Any]:
+    """key -> value, as it is stored."""
+    return {row["key"]: row["n"] for row in state.read()}
+
+
+def applied(state: FencedState) -> bool:
+    """Whether all updates of the grant in the fence are in."""
+    row = state.fence()
+    assert row is not None
+    return row.applied
