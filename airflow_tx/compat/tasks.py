@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 LIVE_TASK_STATES = frozenset(
     {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
 )
+_UNDER_WAY = frozenset({"scheduled", "queued", "running", "restarting"})
 # Such an instance has nothing to give, whatever an earlier try of it acked.
 EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
 FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
+_SKIPS_ITSELF = "tx_skips_itself"
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,17 @@ def is_test_run() -> bool:
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
 
+    Those that a clear has let Airflow start beside it skip themselves: `is_skipped_by`. A scheduler that finds a task
+    under way to be skipped takes the run for deadlocked and fails it.
+
     :param operator: a SkipMixin.
     """
+    found = instance_states(ti, [task.task_id for task in tasks], [task.task_id for task in tasks if is_mapped(task)])
+    under_way = {task for (task, _), state in found.items() if state in _UNDER_WAY}
+    others = [task for task in tasks if task.task_id not in under_way]
+    if others and under_way:
+        ti.xcom_push(key=_SKIPS_ITSELF, value=sorted(under_way))
+        tasks = others
     operator.skip(ti, tasks)
     raise AssertionError("SkipMixin.skip returned without raising DownstreamTasksSkipped")
 
@@ -155,8 +166,9 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
     from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
     told = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
-    named = isinstance(told, dict) and ti.task_id in told.get(XCOM_SKIPMIXIN_SKIPPED, ())
-    return named or task_states(ti, [task_id]).get(task_id) == "skipped"
+    if isinstance(told, dict):
+        return ti.task_id in (*told.get(XCOM_SKIPMIXIN_SKIPPED, ()), *(pull(ti, task_id, _SKIPS_ITSELF) or ()))
+    return task_states(ti, [task_id]).get(task_id) == "skipped"
 
 
 def canonical(value: Any) -> Any:

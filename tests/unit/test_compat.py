@@ -94,19 +94,44 @@ def test_a_retry_is_told_from_a_clear(try_number: int, max_tries: int, retry: bo
     assert compat.is_retry(SimpleNamespace(try_number=try_number, max_tries=max_tries), 3) is retry
 
 
-def test_skipping_tasks_is_an_exception_and_is_remembered_for_later_clears() -> None:
+@pytest.mark.parametrize(
+    ("states", "skipped", "by_itself"),
+    [
+        ({}, ["mapped", "skipped"], None),
+        ({"skipped": None, "mapped_0": "up_for_reschedule"}, ["mapped", "skipped"], None),
+        ({"skipped": None, "mapped_0": "success", "mapped_1": "running"}, ["skipped"], ["mapped"]),
+        ({"skipped": "scheduled", "mapped": None}, ["mapped"], ["skipped"]),
+        ({"skipped": "queued", "mapped": "queued"}, ["mapped", "skipped"], None),
+    ],
+)
+def test_skipped_tasks_stay_skipped_in_later_clears_and_those_under_way_skip_themselves(
+    states: dict[str, str | None], skipped: list[str], by_itself: list[str] | None
+) -> None:
     pushed: dict[str, Any] = {}
-    ti = SimpleNamespace(map_index=-1, xcom_push=lambda key, value: pushed.update({key: value}))
-    with DAG("d", schedule=None):
-        made: Any = work.override(task_id="skipped")(1)
+
+    def task_states(task_ids: list[str], **_: Any) -> dict[str, Any]:
+        return {"r": {name: state for name, state in states.items() if name.split("_")[0] in task_ids}}
+
+    ti = SimpleNamespace(
+        dag_id="d",
+        run_id="r",
+        map_index=-1,
+        get_task_states=task_states,
+        xcom_push=lambda key, value: pushed.update({key: value}),
+    )
+    with DAG("d", schedule=None) as dag:
+        work.override(task_id="skipped")(1)
+        work.override(task_id="mapped").expand(number=[1, 2])
 
     class Skipping(SkipMixin):
         task_id = "begin"
 
     skipping: Any = Skipping
-    with pytest.raises(DownstreamTasksSkipped):
-        compat.skip_tasks(skipping(), ti, [made.operator])
-    assert pushed == {"skipmixin_key": {"skipped": ["skipped"]}}
+    with pytest.raises(DownstreamTasksSkipped) as told:
+        compat.skip_tasks(skipping(), ti, dag.tasks)
+    # What the exception names is skipped now, what the XCom names whenever it is cleared.
+    assert sorted(told.value.tasks) == sorted(pushed.pop("skipmixin_key")["skipped"]) == skipped
+    assert pushed == ({"tx_skips_itself": by_itself} if by_itself else {})
 
 
 def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_one() -> None:

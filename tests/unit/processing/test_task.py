@@ -194,12 +194,15 @@ def test_a_task_without_begin_says_so(numbers: Dag) -> None:
         before_task(context)
 
 
-@pytest.mark.parametrize("by", ["its skip", "its own state"])
+@pytest.mark.parametrize("by", ["its skip", "the word to do so itself", "its own state"])
 def test_a_task_that_ran_beside_a_begin_that_has_skipped_it_skips_itself(numbers: Dag, by: str) -> None:
-    context = numbers.context("first", begin="success" if by == "its skip" else "skipped")
+    context = numbers.context("first", begin="skipped" if by == "its own state" else "success")
     context["ti"].xcoms.clear()
     if by == "its skip":
         context["ti"].xcoms["begin", XCOM_SKIPMIXIN_KEY, -1] = {"skipped": ["first", "second"]}
+    elif by != "its own state":
+        context["ti"].xcoms["begin", XCOM_SKIPMIXIN_KEY, -1] = {"skipped": ["second"]}
+        context["ti"].xcoms["begin", "tx_skips_itself", -1] = ["first"]
     with pytest.raises(AirflowSkipException, match="Task begin of run r1 has skipped this task"):
         before_task(context)
 
