@@ -105,7 +105,7 @@ def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
 
     broken = MemorySource({"a": ROWS})
     monkeypatch.setattr(broken, "backlog", fails)
-    monkeypatch.setattr(broken, "told", lambda count, places: "")
+    monkeypatch.setattr(broken, "limit_reason", lambda count, places: "")
     assert isinstance(begin(store, broken, "r1", log, name="other"), Begun)
     assert statsd.received() == []
     told = "The lag of topology '{}' cannot be told: "
@@ -115,7 +115,7 @@ def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
 
 def test_without_metrics_nothing_is_asked(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = MemorySource({"a": ROWS})
-    monkeypatch.setattr(source, "told", lambda count, places: "")
+    monkeypatch.setattr(source, "limit_reason", lambda count, places: "")
     monkeypatch.setattr(source, "backlog", pytest.fail)
     assert not compat.sends_metrics()
     begin(store, source, "r1", log)
