@@ -15,7 +15,7 @@ from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -62,7 +62,7 @@ class Pipeline:
         rows = ROWS - 1 if txid in self.open and self.random.random() < self.moved else ROWS
         answer = self.ledger.begin(
             BeginRequest(self.request, run, run, task_try, retry=False, tasks={"p": f"{self.tries:016x}"}),
-            decide=lambda _, position: ([position, rows], (position or 0) + rows),
+            decide=lambda _, position: Batch([position, rows], (position or 0) + rows),
             run_state=lambda run_id: None,
         )
         assert isinstance(answer, Begun), answer

@@ -11,7 +11,7 @@ from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Proposed
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, dumps
 from airflow_tx.sources.api import Source, SourceKind
@@ -128,7 +128,7 @@ def _sized(source: Source, ledger: Ledger) -> Source:
 
 def _decide(
     spec: TransactionSpec, source: Source, ledger: Ledger, attempt: TransactionAttempt, position: Any
-) -> Proposed | None:
+) -> Batch | None:
     """Ask the source, once it is known that the output of the tasks can be staged.
 
     :raises SourceError, ConfigError: nothing was allocated.
@@ -138,7 +138,7 @@ def _decide(
     return decide(_sized(source, ledger), attempt, position)
 
 
-def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
     """Ask the source for the rows of a transaction; None if it has none. Whatever goes wrong there is one line.
 
     :param position: where the transaction before it ended.
@@ -157,8 +157,7 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Propos
             f"it ended, at {dumps(position)[:200]}: the next one would have them again",
             remedy="Nothing was allocated; let the source give a position that lies after the rows.",
         )
-    begins = batch.start if isinstance(batch.start, dict) else None
-    return Proposed(batch.metadata, batch.position, batch.size, begins)
+    return batch
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:

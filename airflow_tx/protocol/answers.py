@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, digest
 from airflow_tx.protocol.step import Stamp
 
 
@@ -55,26 +55,28 @@ class WindowFull:
 
 @dataclass(frozen=True)
 class NeedBatch(Question):
-    """Ask the source for the rows of `attempt` from `position`, and come again with its proposal.
-
-    :param base: digest of `position`.
-    """
+    """Ask the source for the batch of `attempt`, from `position` on."""
 
     attempt: TransactionAttempt
     position: Any
-    base: str
+
+    @property
+    def key(self) -> str:
+        """What the batch is known by when the step is run again."""
+        return f"{self.attempt.txid} from {digest(self.position)}"
 
 
 @dataclass(frozen=True)
 class NeedRows(Question):
-    """Ask the source for the rows of `metadata` as they are now, at the same place, and come again with them.
-
-    :param asked: what the answer is known by.
-    """
+    """Ask the source for the metadata of the same rows as they are now."""
 
     attempt: TransactionAttempt
     metadata: Any
-    asked: str
+
+    @property
+    def key(self) -> str:
+        """What the metadata is known by when the step is run again."""
+        return f"{self.attempt.txid} instead of {digest(self.metadata)}"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""What the step `begin` is asked, and what a source answered to it. Source: protocol.md §3."""
+"""The request of the step `begin`, and what a source says to it: a batch, or a loss. Source: docs/protocol.md §3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from airflow_tx.protocol.topology import TopologyRequest
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 @dataclass(frozen=True)
@@ -29,34 +31,34 @@ class BeginRequest:
     tasks: Mapping[str, str] = field(hash=False)
 
 
-class Proposed(NamedTuple):
-    """The batch that a source decided; a plain (rows, position) means the same.
-
-    :param size: how many rows there are and why so many, ``{"rows": int, "why": str}``; None if the source cannot tell.
-    :param begins: of partitions that had no place: where each of them begins, which no replay may choose anew.
-    """
-
-    rows: Any
-    position: Any
-    size: dict[str, Any] | None = None
-    begins: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True)
-class Proposal:
-    """What the source said to a `NeedBatch` or a `NeedRows`.
+class Batch:
+    """The rows of one transaction, as its source decided them.
 
-    :param batch: see `Proposed`; None without data.
+    :param metadata: plain JSON that says exactly which rows they are.
+    :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
+    :param count: how many rows they are, if the source knows.
+    :param reason: what made it so many, in words.
+    :param unit: what was counted, if it is not rows.
+    :param start: of a partition that had no position: the one where it begins. A replay of an opaque source begins
+        there, too, whatever was added or removed meanwhile. Of all partitions together: by partition.
     """
 
-    txid: int
-    base: str
-    batch: tuple[Any, ...] | None = field(hash=False)
+    metadata: Json
+    position: Json
+    count: int | None = None
+    reason: str = ""
+    unit: str = "rows"
+    start: Json = None
 
-    def answers(self, txid: int, base: str) -> bool:
-        """Whether it is the answer for this transaction from this position."""
-        return (self.txid, self.base) == (txid, base)
+    @property
+    def size(self) -> dict[str, Any] | None:
+        """As the ledger keeps it; None if nobody counted."""
+        return None if self.count is None else {self.unit: self.count, "why": self.reason}
 
+
+Batches: TypeAlias = Mapping[str, Batch | None]
+"""By the key of the question: what the source has decided; None without data."""
 
 WHOLE = ""
 """The partition of a source that has none."""

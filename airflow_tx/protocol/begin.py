@@ -20,7 +20,7 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
+from airflow_tx.protocol.batch import Batches, BeginRequest
 from airflow_tx.protocol.correction import decided_anew
 from airflow_tx.protocol.loss import going_on_at
 from airflow_tx.protocol.paths import Paths
@@ -53,12 +53,13 @@ def begin(
     stamp: Stamp,
     paths: Paths,
     request: BeginRequest,
-    proposal: Proposal | None,
+    batches: Batches,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
 ) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
+    :param batches: what the source has said to the questions of this step, by their keys.
     :param current: per try found in the ledger, whether the asking one was its task's current one after that.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
@@ -69,14 +70,14 @@ def begin(
     if not is_current(topology, request.topology):
         return Decision(NeedTopology())
     if request.key is None:
-        return _allocate(read, stamp, paths, topology, request, proposal, None)
+        return _allocate(read, stamp, paths, topology, request, batches, None)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None:
-        return _allocate(read, stamp, paths, topology, request, proposal, None)
+        return _allocate(read, stamp, paths, topology, request, batches, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
-        return _final(read, stamp, paths, topology, request, proposal, binding.txid)
-    return replay(read, stamp, paths, topology, request, proposal, run_states, current, binding.txid, record)
+        return _final(read, stamp, paths, topology, request, batches, binding.txid)
+    return replay(read, stamp, paths, topology, request, batches, run_states, current, binding.txid, record)
 
 
 def _final(
@@ -85,7 +86,7 @@ def _final(
     paths: Paths,
     topology: TopologyRecord,
     request: BeginRequest,
-    proposal: Proposal | None,
+    batches: Batches,
     txid: int,
 ) -> Decision[BeginAnswer]:
     if is_committed(read, paths, txid):
@@ -95,7 +96,7 @@ def _final(
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
-    return _allocate(read, stamp, paths, topology, request, proposal, _Readmission(txid, skipped))
+    return _allocate(read, stamp, paths, topology, request, batches, _Readmission(txid, skipped))
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _allocate(
     paths: Paths,
     topology: TopologyRecord,
     request: BeginRequest,
-    proposal: Proposal | None,
+    batches: Batches,
     readmission: _Readmission | None,
 ) -> Decision[BeginAnswer]:
     current = read.peek(Counter, paths.current)
@@ -138,18 +139,20 @@ def _allocate(
     if readmission is not None:
         rows = readmission.skipped.rows
         if rows is not None:
-            rows = decided_anew(TransactionAttempt(txid, 1), rows, proposal)
+            rows = decided_anew(TransactionAttempt(txid, 1), rows, batches)
             if isinstance(rows, NeedRows):
                 return Decision(rows)
         after = unmoved(position, rows, partitioned=partitioned)
     else:
-        if proposal is None or not proposal.answers(txid, place.digest):
-            return Decision(NeedBatch(TransactionAttempt(txid, 1), place.position, place.digest))
-        if proposal.batch is None:
+        need = NeedBatch(TransactionAttempt(txid, 1), place.position)
+        if need.key not in batches:
+            return Decision(need)
+        batch = batches[need.key]
+        if batch is None:
             return Decision(NoData(txid))
-        rows, after, size, begins = Proposed(*proposal.batch)
-        if request.topology.source_kind == "transactional":
-            begins = None  # its replays have the same rows
+        rows, after, size = batch.metadata, batch.position, batch.size
+        if partitioned and request.topology.source_kind != "transactional":  # else its replays have the same rows
+            begins = batch.start
     meta, stored = state.get_state_or_create(
         txid,
         lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=begins),

@@ -13,10 +13,10 @@ from typing import Any
 from airflow_tx.errors import ChangeRefused
 from airflow_tx.protocol.answers import AlreadySkipped, Done, NeedRows
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Proposal
+from airflow_tx.protocol.batch import Batches
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Phase, TransactionRecord, digest
+from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.protocol.skip import opened
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
@@ -56,16 +56,17 @@ def note_changed(
     return put(paths.transaction(txid), after, Done())
 
 
-def decided_anew(attempt: TransactionAttempt, rows: Any, proposal: Proposal | None) -> Any | NeedRows:
-    """The rows of the same place as they are now, if the source has said so already, else the question.
+def decided_anew(attempt: TransactionAttempt, metadata: Any, batches: Batches) -> Any | NeedRows:
+    """Return the metadata of the same rows as they are now, if the source has said so already, else the question.
 
-    :param rows: as they were decided before.
+    :param metadata: as it was decided before.
     """
-    asked = f"again:{digest(rows)}"
-    if proposal is None or not proposal.answers(attempt.txid, asked):
-        return NeedRows(attempt, rows, asked)
-    assert proposal.batch is not None
-    return proposal.batch[0]
+    need = NeedRows(attempt, metadata)
+    if need.key not in batches:
+        return need
+    batch = batches[need.key]
+    assert batch is not None
+    return batch.metadata
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:

@@ -34,7 +34,7 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Loss, Proposal
+from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
 from airflow_tx.protocol.begin import begin
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
@@ -51,10 +51,10 @@ T = TypeVar("T")
 PASSES = 100
 LOOKS = 3
 
-Decide = Callable[[TransactionAttempt, Any], "tuple[Any, ...] | None"]
-"""Asks the source: (attempt, position before) → (rows, position after[, size]), or None without data: `Proposed`."""
+Decide = Callable[[TransactionAttempt, Any], Batch | None]
+"""Asks the source: (attempt, position before) → the batch, or None without data."""
 DecideAgain = Callable[[TransactionAttempt, Any], Any]
-"""Asks the source: (attempt, rows as they were decided) → the rows of the same place as they are now."""
+"""Asks the source: (attempt, metadata as it was decided) → the metadata of the same rows as they are now."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 IsCurrent = Callable[[], bool]
@@ -136,24 +136,23 @@ class Ledger:
         *,
         decide: Decide,
         run_state: RunState,
-        decide_again: DecideAgain = lambda attempt, rows: rows,
+        decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
     ) -> Begun | NoData | WindowFull | AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
         :raises Refused: nothing has changed.
         """
-        proposal: Proposal | None = None
+        batches: Batches = {}
         states, current = dict[str, str | None](), dict[str, bool]()
         for _ in range(PASSES):
-            result = self.run(begin, request, proposal, states, current)
+            result = self.run(begin, request, batches, states, current)
             if isinstance(result, NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, NeedBatch):
-                proposal = Proposal(result.attempt.txid, result.base, decide(result.attempt, result.position))
+                batches = {result.key: decide(result.attempt, result.position)}
             elif isinstance(result, NeedRows):
-                again = decide_again(result.attempt, result.metadata)
-                proposal = Proposal(result.attempt.txid, result.asked, (again, None))
+                batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
             elif isinstance(result, NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             elif isinstance(result, NeedCurrent):

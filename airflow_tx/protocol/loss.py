@@ -38,11 +38,6 @@ class Place:
     position: Any
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
-    @property
-    def digest(self) -> str:
-        """Tells an answer of the source from one that it gave before a loss was accepted."""
-        return digest(self.position)
-
     def passed(self, after: Any) -> list[str]:
         """The lost rows that a batch leaves behind.
 

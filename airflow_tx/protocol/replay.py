@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from airflow_tx.errors import RunHeld, StaleBegin
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Begun, NeedBatch, NeedCurrent, NeedRows, NeedRunState
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Proposal, Proposed
+from airflow_tx.protocol.batch import Batch, Batches, BeginRequest
 from airflow_tx.protocol.correction import decided_anew, to_decide_anew
 from airflow_tx.protocol.loss import going_on_at
 from airflow_tx.protocol.paths import Paths
@@ -29,7 +30,7 @@ def replay(
     paths: Paths,
     topology: TopologyRecord,
     request: BeginRequest,
-    proposal: Proposal | None,
+    batches: Batches,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
     txid: int,
@@ -64,7 +65,7 @@ def replay(
     again = request.retry or record.request == ""
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(read, stamp, paths, request, txid, record)
-    return _next_attempt(read, stamp, paths, topology, request, proposal, txid, record, started)
+    return _next_attempt(read, stamp, paths, topology, request, batches, txid, record, started)
 
 
 def _continue(
@@ -106,7 +107,7 @@ def _next_attempt(
     paths: Paths,
     topology: TopologyRecord,
     request: BeginRequest,
-    proposal: Proposal | None,
+    batches: Batches,
     txid: int,
     record: TransactionRecord,
     started: tuple[str, ...],
@@ -118,25 +119,29 @@ def _next_attempt(
     lost, begins = record.lost, meta.begin
     stays = record.pinned or request.topology.source_kind == "transactional"
     if stays and to_decide_anew(record, rows):
-        rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, proposal)
+        rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, batches)
         if isinstance(rows, NeedRows):
             return Decision(rows)
     if record.pinned or request.topology.source_kind != "transactional":
         position = state.position_before(txid)
         base = digest(position)
+        after: Any
         if record.pinned:
             after = unmoved(position, rows, partitioned=partitioned)
         else:
             # A partition that this transaction took up has no place before it; where it begins is not chosen anew.
             begins = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
             place = going_on_at(read, paths, topology, {**begins, **(position or {})} if begins else position)
-            if proposal is None or not proposal.answers(txid, place.digest):
-                return Decision(NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position, place.digest))
-            nothing = (None, None if partitioned else position)
-            rows, after, size, more = Proposed(*(proposal.batch if proposal.batch is not None else nothing))
+            need = NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position)
+            if need.key not in batches:
+                return Decision(need)
+            decided = batches[need.key]
+            batch = decided or Batch(None, None if partitioned else position)
+            rows, after, size = batch.metadata, batch.position, batch.size
             # An empty one stays before the loss.
-            lost = place.passed(after) if proposal.batch is not None else []
-            begins = {**(more or {}), **begins}
+            lost = place.passed(after) if decided is not None else []
+            starts: Any = batch.start if partitioned else None
+            begins = {**(starts or {}), **begins}
             after = {**begins, **(after or {})} if begins else after
         ended = position_after(position, after, partitioned=partitioned)
     again = replace(

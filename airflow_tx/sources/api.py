@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.batch import Batch as Batch
+from airflow_tx.protocol.batch import Json as Json
+from airflow_tx.protocol.batch import Loss as Loss
 from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
 if TYPE_CHECKING:
@@ -21,10 +23,8 @@ if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
     from airflow_tx.errors import TxError
     from airflow_tx.protocol.attempt import TransactionAttempt
-    from airflow_tx.protocol.batch import Loss
 
 _Self = TypeVar("_Self", bound="Source")
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 class SourceKind(str, Enum):
@@ -33,32 +33,6 @@ class SourceKind(str, Enum):
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
     NON_TRANSACTIONAL = "non-transactional"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The rows of one transaction, as metadata.
-
-    :param metadata: plain JSON that says exactly which rows they are.
-    :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
-    :param count: how many rows they are, if the source knows.
-    :param reason: what made it so many, in words.
-    :param unit: what was counted, if it is not rows.
-    :param start: of a partition that had no place: where it begins, as a position. A replay of an opaque source goes on
-        there, whatever was added or removed meanwhile. Of all partitions together: by partition.
-    """
-
-    metadata: Json
-    position: Json
-    count: int | None = None
-    reason: str = ""
-    unit: str = "rows"
-    start: Json = None
-
-    @property
-    def size(self) -> dict[str, Any] | None:
-        """As the ledger keeps it; None if nobody counted."""
-        return None if self.count is None else {self.unit: self.count, "why": self.reason}
 
 
 class Source(ABC):

@@ -13,7 +13,7 @@ from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest, Loss, Proposed
+from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
 from airflow_tx.protocol.loss import going_on_at
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -59,18 +59,18 @@ class Log:
             if place is not None and place < self.there[name].start
         ]
 
-    def decide(self, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
         self.asked.append(position)
         if lost := self.losses(position):
             raise SourceError(source="Log", problem=f"{lost[0].description} are lost", remedy="airflow tx accept-loss")
         places = {"": position} if not self.partitioned else (position or {})
         next_ones = {name: self._take(name, places.get(name)) for name in self.there}
-        taken = {name: rows for name, rows in next_ones.items() if rows}
+        taken: Any = {name: rows for name, rows in next_ones.items() if rows}
         if not taken:
             return None
-        after = {name: rows[-1] for name, rows in taken.items()}
-        size = {"rows": sum(end - start for start, end in taken.values()), "why": "ten of each"}
-        return Proposed(taken, after, size) if self.partitioned else Proposed(taken[""], after[""], size)
+        after: Any = {name: rows[-1] for name, rows in taken.items()}
+        size = (sum(end - start for start, end in taken.values()), "ten of each")
+        return Batch(taken, after, *size) if self.partitioned else Batch(taken[""], after[""], *size)
 
     def _take(self, name: str, place: int | None) -> list[int] | None:
         start = self.there[name].start if place is None else place
@@ -267,7 +267,7 @@ def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
     topology = Topology(each_store, zookeeper_root, Log(), "transactional")
     topology.finish(topology.begin("r1"))
 
-    def decide(attempt: TransactionAttempt, position: Any) -> Proposed | None:
+    def decide(attempt: TransactionAttempt, position: Any) -> Batch | None:
         answer = topology.log.decide(attempt, position)
         if position == 10:
             # Whoever allocates meanwhile lets the first pass of the step fail.

@@ -6,20 +6,20 @@ from typing import Any
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Proposed
+from airflow_tx.protocol.batch import Batch
 from tests.contract.test_accepted_losses import Log, Topology
 
 
 class Tail(Log):
     """A source that begins with what comes after it was first asked; every batch has all that there is."""
 
-    def decide(self, attempt: TransactionAttempt, position: Any) -> Proposed | None:
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
         self.asked.append(position)
         places = position or {}
-        begins = {name: rows.stop for name, rows in self.there.items() if name not in places}
+        begins: Any = {name: rows.stop for name, rows in self.there.items() if name not in places}
         starts = {**begins, **places}
-        ends = {name: rows.stop for name, rows in self.there.items() if starts[name] < rows.stop or name in begins}
-        return Proposed({name: [starts[name], end] for name, end in ends.items()}, ends, None, begins) if ends else None
+        ends: Any = {name: rows.stop for name, rows in self.there.items() if starts[name] < rows.stop or name in begins}
+        return Batch({name: [starts[name], end] for name, end in ends.items()}, ends, start=begins) if ends else None
 
 
 def test_a_replay_of_the_first_transaction_begins_where_it_began(each_store: Store, zookeeper_root: str) -> None:

@@ -12,7 +12,7 @@ from airflow_tx.protocol import commit, correction, skip
 from airflow_tx.protocol.answers import Begun, Granted, NotYet, SkipGranted
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
 from airflow_tx.protocol.step import Audit
@@ -38,9 +38,9 @@ class Files(Pipeline):
         row = [number, self.contents.get(number, "good")]
         return {"p": row} if self.partitioned else row
 
-    def decide(self, attempt: TransactionAttempt, position: Any) -> tuple[Any, Any]:
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch:
         number = ((position or {}).get("p", 0) if self.partitioned else position or 0) + 1
-        return self._rows(number), {"p": number} if self.partitioned else number
+        return Batch(self._rows(number), {"p": number} if self.partitioned else number)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
         return self._rows(metadata["p"][0] if self.partitioned else metadata[0])

@@ -14,7 +14,7 @@ from airflow_tx.protocol import processing, skip
 from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -81,9 +81,9 @@ class Pipeline:
     def begin(self, run: str) -> Begun:
         """Allocate the run's transaction, or replay it. The source counts: row n is n."""
 
-        def decide(_: TransactionAttempt, position: Any) -> tuple[int, int | None]:
+        def decide(_: TransactionAttempt, position: Any) -> Batch:
             row = int(run[1:]) if self.by_interval else (position or 0) + 1
-            return row, None if self.by_interval else row
+            return Batch(row, None if self.by_interval else row)
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, messages)

@@ -15,7 +15,7 @@ from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
@@ -191,8 +191,8 @@ class Partitioned(Finished):
 
     def decide(self, attempt: TransactionAttempt, position: Any) -> Any:
         places = position or dict.fromkeys(PARTITIONS, 0)
-        rows = {name: [place, place + 1] for name, place in places.items()}
-        return rows, {name: place + 1 for name, place in places.items()}
+        rows: Any = {name: [place, place + 1] for name, place in places.items()}
+        return Batch(rows, {name: place + 1 for name, place in places.items()})
 
     def write(self, grant: Grant, rows: Any) -> None:
         super().write(grant, 1)
@@ -248,6 +248,6 @@ def test_a_batch_too_large_for_a_record_is_refused_by_name_and_nothing_is_alloca
     pipeline.ledger.open(pipeline.request)
     request = BeginRequest(pipeline.request, "r1", "r1", "0", False, {"task0": "1"})
     with pytest.raises(TooMuchMetadata, match=f"{pipeline.paths.meta(1)} would hold .* let the source put fewer rows"):
-        pipeline.ledger.begin(request, decide=lambda *_: ("x" * 1_050_000, 1), run_state=lambda _: None)
+        pipeline.ledger.begin(request, decide=lambda *_: Batch("x" * 1_050_000, 1), run_state=lambda _: None)
     assert store.get(pipeline.paths.transaction(1)) is None
     assert pipeline.run("r1") == 1

@@ -13,9 +13,9 @@ from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.ledger import Decide, Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
@@ -63,16 +63,16 @@ class HandClock:
         return before
 
 
-def decides(rows: Rows) -> Callable[[Any, Any], tuple[Any, Any] | None]:
+def decides(rows: Rows) -> Decide:
     """A source that has so many rows from where the last transaction ended; in all, or per partition."""
 
-    def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
+    def decide(attempt: Any, position: Any) -> Batch | None:
         if not rows:
             return None
         if isinstance(rows, int):
-            return [position or 0, (position or 0) + rows], (position or 0) + rows
+            return Batch([position or 0, (position or 0) + rows], (position or 0) + rows)
         starts = {name: (position or {}).get(name) or 0 for name in rows}
-        return (
+        return Batch(
             {name: [start, start + rows[name]] for name, start in starts.items()},
             {name: start + rows[name] for name, start in starts.items()},
         )
