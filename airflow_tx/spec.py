@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.compat import LIVE_TASK_STATES, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
-from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import Source
 
@@ -162,57 +161,24 @@ def put_back(ti: Any) -> NoReturn:
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class Payload:
-    """What `begin` tells the tasks of its run; an XCom of plain JSON."""
+def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
+    """Read what `begin` of the run has said to its tasks.
 
-    topology: str
-    txid: int
-    attempt: int
-    metadata: Any
-    position: Any
-    rows_digest: str
-    replay: bool
-    birth: str = ""
+    :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
+    :raises AirflowSkipException: it has skipped this task, which was running by then.
+    :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
+    """
+    value = pull(ti, spec.begin)
+    if not isinstance(value, dict):
+        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    @classmethod
-    def of(cls, topology: str, begun: Begun) -> Payload:
-        """What it says once the ledger has given the run its transaction."""
-        own, batch = begun.attempt, (begun.metadata, begun.position, begun.rows_digest)
-        return cls(topology, own.txid, own.attempt, *batch, begun.replay, own.birth)
+        if is_beginning(ti, spec):
+            put_back(ti)
+        if is_skipped_by(ti, spec.begin):
+            raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
+        raise AirflowFailException(
+            f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
+        )
+    from airflow_tx.protocol.answers import Begun
 
-    @classmethod
-    def of_run(cls, ti: Any, spec: TransactionSpec) -> Payload:
-        """What `begin` of this run said.
-
-        :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
-        :raises AirflowSkipException: it has skipped this task, which was running by then.
-        :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
-        """
-        value = pull(ti, spec.begin)
-        if not isinstance(value, dict):
-            from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-
-            if is_beginning(ti, spec):
-                put_back(ti)
-            if is_skipped_by(ti, spec.begin):
-                raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
-            raise AirflowFailException(
-                f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
-            )
-        return cls.from_json(value)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Payload:
-        """What `to_json` gave; an older release gave less."""
-        given = {"metadata": value["rows"], **value}
-        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
-
-    @property
-    def transaction(self) -> TransactionAttempt:
-        return TransactionAttempt(self.txid, self.attempt, self.birth)
-
-    def to_json(self) -> dict[str, Any]:
-        written = asdict(self)
-        # As all releases name it: tasks of a run may be executed by another one than its `begin`.
-        return {"rows" if name == "metadata" else name: value for name, value in written.items()}
+    return Begun.from_json(value)

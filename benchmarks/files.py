@@ -79,14 +79,14 @@ def run(dag: Any) -> None:
     from benchmarks.requests import Silent
 
     spec = spec_of(dag)
-    payload = topology.begin(spec, "run1")
-    processing = Processing(spec, payload, TaskTry("count", -1, topology.TaskInstance("count", "").id), anchored=True)
+    begun = topology.begin(spec, "run1")
+    processing = Processing(spec, begun, TaskTry("count", -1, topology.TaskInstance("count", "").id), anchored=True)
     processing.start()
     rows = [{"key": row["key"], "n": 1} for row in CurrentBatch(processing).read()]
     processing.ack(returned(rows, multiple=False))
     ti = topology.TaskInstance("commit", "run1", xcom=rows)
     with spec.store() as store:
-        commit = Commit(spec, payload, dag.get_task("commit").updates, spec.ledger(store), ti, Silent())
+        commit = Commit(spec, begun, dag.get_task("commit").updates, spec.ledger(store), ti, Silent())
         assert commit_in_turn(commit, store, patience=0) is None
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.spec import Payload
+from airflow_tx.protocol.answers import Begun
 from benchmarks import topology
 from benchmarks.figures import machine, quiet, spread
 
@@ -65,7 +65,7 @@ class Log:
         raise AssertionError(text % arguments)
 
 
-def commit_all(hosts: str, url: str, folder: str, payloads: list[Payload], ready: Any) -> list[Passed]:
+def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready: Any) -> list[Passed]:
     """What one worker slot does: commit its transactions, each on a connection of its own."""
     from airflow_tx.commit import turn
 
@@ -75,10 +75,10 @@ def commit_all(hosts: str, url: str, folder: str, payloads: list[Payload], ready
     with spec.store():
         pass
     ready.wait()
-    return [_commit(spec, state, payload, turn) for payload in payloads]
+    return [_commit(spec, state, begun, turn) for begun in all_begun]
 
 
-def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) -> Passed:
+def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> Passed:
     from airflow_tx.commit.commit import Commit
     from airflow_tx.protocol.answers import Granted
 
@@ -107,19 +107,19 @@ def _commit(spec: topology.DirectSpec, state: Any, payload: Payload, turn: Any) 
             super()._pass_on(ended)
             at["marked"] = time.time()
 
-    ti = topology.TaskInstance("commit", f"run{payload.txid}", xcom=topology.output(payload))
+    ti = topology.TaskInstance("commit", f"run{begun.txid}", xcom=topology.output(begun))
     turn.read_line = noted_read
     try:
         with spec.store() as store:
-            commit = Timed(spec, payload, [topology.update(TASK, state)], spec.ledger(store), ti, log)
+            commit = Timed(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
             line = turn.commit_in_turn(commit, store, patience=60)
     finally:
         turn.read_line = look
-    assert line is None, f"transaction {payload.txid} would have been deferred: {line}"
-    return Passed(payload.txid, log.waited, **at)
+    assert line is None, f"transaction {begun.txid} would have been deferred: {line}"
+    return Passed(begun.txid, log.waited, **at)
 
 
-def begin_all(hosts: str, folder: str, transactions: int) -> list[Payload]:
+def begin_all(hosts: str, folder: str, transactions: int) -> list[Begun]:
     """Transactions whose tasks have all acked."""
     with topology.connected(hosts) as store:
         spec = topology.DirectSpec(
@@ -131,10 +131,10 @@ def begin_all(hosts: str, folder: str, transactions: int) -> list[Payload]:
             folder=folder,
             kept=store,
         )
-        payloads = [topology.begin(spec, f"run{number}") for number in range(1, transactions + 1)]
-        for payload in payloads:
-            topology.process(spec, payload, TASK)
-    return payloads
+        all_begun = [topology.begin(spec, f"run{number}") for number in range(1, transactions + 1)]
+        for begun in all_begun:
+            topology.process(spec, begun, TASK)
+    return all_begun
 
 
 def ledger_says(hosts: str) -> Iterator[float]:
@@ -165,10 +165,10 @@ def measure(transactions: int) -> tuple[list[Passed], list[float]]:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, LocalZooKeeper() as zookeeper, context.Manager() as manager:
         url = f"sqlite:///{Path(folder) / 'state.db'}"
-        payloads = begin_all(zookeeper.hosts, folder, transactions)
+        all_begun = begin_all(zookeeper.hosts, folder, transactions)
         ready = manager.Barrier(PLACES)
         with context.Pool(PLACES) as pool:
-            places = [(zookeeper.hosts, url, folder, payloads[place::PLACES], ready) for place in range(PLACES)]
+            places = [(zookeeper.hosts, url, folder, all_begun[place::PLACES], ready) for place in range(PLACES)]
             found = pool.starmap(commit_all, places, chunksize=1)
         total = sum(row["n"] for row in topology.state(url).read())
         assert total == transactions * topology.KEYS, total

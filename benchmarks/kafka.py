@@ -67,24 +67,24 @@ class Ours:
         """One transaction: its rows, and how many seconds it took from `begin` to the end of the commit."""
         started = time.monotonic()
         run_id = f"run{number}"
-        payload = topology.begin(self.spec, run_id)
-        self._commit(payload, run_id, self._process(payload))
-        return sum(each["to"] - each["from"] for each in payload.metadata.values()), time.monotonic() - started
+        begun = topology.begin(self.spec, run_id)
+        self._commit(begun, run_id, self._process(begun))
+        return sum(each["to"] - each["from"] for each in begun.metadata.values()), time.monotonic() - started
 
-    def _process(self, payload: Any) -> Any:
+    def _process(self, begun: Any) -> Any:
         from airflow_tx.processing.task import Processing
         from airflow_tx.spark.batch import Batch
         from airflow_tx.staging import Descriptor, TaskTry
 
         task = TaskTry("count", -1, topology.TaskInstance("count", "").id)
-        processing = Processing(self.spec, payload, task, anchored=True)
+        processing = Processing(self.spec, begun, task, anchored=True)
         processing.start()
         source = self.spec.source.serialize()
         where = Descriptor(
             topology=self.spec.topology,
             attempt=processing.attempt,
             task=task,
-            metadata=payload.metadata,
+            metadata=begun.metadata,
             source=source,
             root=self.spec.staging().root,
         )
@@ -92,13 +92,13 @@ class Ours:
         processing.ack([output])
         return output
 
-    def _commit(self, payload: Any, run_id: str, output: Any) -> None:
+    def _commit(self, begun: Any, run_id: str, output: Any) -> None:
         from airflow_tx.commit.commit import Commit
         from airflow_tx.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=output)
         with self.spec.store() as store:
-            commit = Commit(self.spec, payload, [self.update], self.spec.ledger(store), ti, logging.getLogger("silent"))
+            commit = Commit(self.spec, begun, [self.update], self.spec.ledger(store), ti, logging.getLogger("silent"))
             commit_in_turn(commit, store, patience=0)
 
 

@@ -52,22 +52,22 @@ class Counted:
         """A whole run: requests per kind of task, and packets that the server received."""
         before = received(self.port)
         steps: dict[str, int] = {}
-        payload = topology.begin(self.spec, run_id)
+        begun = topology.begin(self.spec, run_id)
         steps["begin"] = self._taken()
         for name in self.names:
-            topology.process(self.spec, payload, name)
+            topology.process(self.spec, begun, name)
             steps["a task"] = self._taken()
-        self._commit(payload, run_id)
+        self._commit(begun, run_id)
         steps["commit"] = self._taken()
         return steps, received(self.port) - before
 
-    def _commit(self, payload: Any, run_id: str) -> None:
+    def _commit(self, begun: Any, run_id: str) -> None:
         from airflow_tx.commit.commit import Commit
         from airflow_tx.commit.turn import commit_in_turn
 
-        ti = topology.TaskInstance("commit", run_id, xcom=topology.output(payload))
+        ti = topology.TaskInstance("commit", run_id, xcom=topology.output(begun))
         with self.spec.store() as store:
-            commit = Commit(self.spec, payload, self.updates, self.spec.ledger(store), ti, Silent())
+            commit = Commit(self.spec, begun, self.updates, self.spec.ledger(store), ti, Silent())
             assert commit_in_turn(commit, store, patience=0) is None
 
     def _taken(self) -> int:

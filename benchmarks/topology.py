@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
 from airflow_tx.sources.api import Batch, Json, TransactionalSource
-from airflow_tx.spec import Payload, TransactionSpec
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Begun
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -40,9 +41,9 @@ class Numbers(TransactionalSource):
         return ({"number": number} for number in range(*metadata))
 
 
-def output(payload: Payload) -> list[dict[str, Any]]:
+def output(begun: Begun) -> list[dict[str, Any]]:
     """What the task of a run returns: one row for each of KEYS keys."""
-    return [{"key": str(number % KEYS), "n": 1, "total": number} for number in range(*payload.metadata)]
+    return [{"key": str(number % KEYS), "n": 1, "total": number} for number in range(*begun.metadata)]
 
 
 def state(url: str, table: str = "totals") -> SqlState:
@@ -129,7 +130,7 @@ def connected(hosts: str) -> Iterator[ZooKeeperStore]:
         disconnect(client)
 
 
-def begin(spec: TransactionSpec, run_id: str) -> Payload:
+def begin(spec: TransactionSpec, run_id: str) -> Begun:
     """What the task `begin` does."""
     from airflow_tx.processing.begin import ask
     from airflow_tx.protocol.answers import Begun
@@ -138,24 +139,16 @@ def begin(spec: TransactionSpec, run_id: str) -> Payload:
         spec, TaskInstance(spec.begin, run_id), RunInfo(run_id, "manual", None, None, None, None, None, {}), retry=False
     )
     assert isinstance(begun, Begun), begun
-    return Payload(
-        spec.topology,
-        begun.attempt.txid,
-        begun.attempt.attempt,
-        begun.metadata,
-        begun.position,
-        begun.rows_digest,
-        begun.replay,
-    )
+    return begun
 
 
-def process(spec: TransactionSpec, payload: Payload, task: str) -> None:
-    """What is done around a `@task` function that has returned `output(payload)`."""
+def process(spec: TransactionSpec, begun: Begun, task: str) -> None:
+    """What is done around a `@task` function that has returned `output(begun)`."""
     from airflow_tx.processing.outputs import returned
     from airflow_tx.processing.task import Processing
     from airflow_tx.staging import TaskTry
 
     task_try = TaskTry(task, -1, TaskInstance(task, "").id)
-    processing = Processing(spec, payload, task_try, anchored=True)
+    processing = Processing(spec, begun, task_try, anchored=True)
     processing.start()
-    processing.ack(returned(output(payload), multiple=False))
+    processing.ack(returned(output(begun), multiple=False))

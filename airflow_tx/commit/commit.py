@@ -26,11 +26,20 @@ from airflow_tx.errors import (
 )
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol import commit, processing
-from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Granted, NotYet, Processed, Restarted, ToBeSkipped
+from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
+    Begun,
+    Committed,
+    Granted,
+    NotYet,
+    Processed,
+    Restarted,
+    ToBeSkipped,
+)
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import dumps
-from airflow_tx.spec import Payload, TransactionSpec
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import Grant, StateKind
 
 
@@ -51,10 +60,10 @@ class Commit:
     """
 
     def __init__(
-        self, spec: TransactionSpec, payload: Payload, updates: Sequence[Update], ledger: Ledger, ti: Any, log: Any
+        self, spec: TransactionSpec, begun: Begun, updates: Sequence[Update], ledger: Ledger, ti: Any, log: Any
     ) -> None:
         self.spec = spec
-        self.payload = payload
+        self.begun = begun
         self.updates = updates
         self.states = {update.state.name: update.state for update in updates}
         self.ledger = ledger
@@ -83,7 +92,7 @@ class Commit:
                 self._log_already()
                 # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
                 topology = self.ledger.topology()
-                self._pass_on(Committed.first(topology, self.payload.txid))
+                self._pass_on(Committed.first(topology, self.begun.txid))
                 return Completion.OVER
             self._processed = answer
         return Completion.NOT_YET if self._processed is None else Completion.READY
@@ -127,7 +136,7 @@ class Commit:
         try:
             self._pass_on(take_skip(self.ledger, txid, self.states, log=self.log))
         except (Refused, StateError) as error:
-            if txid == self.payload.txid:
+            if txid == self.begun.txid:
                 raise
             self.log.warning("Transaction %s is not skipped now: %s", txid, error)
 
@@ -138,10 +147,10 @@ class Commit:
 
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or somebody marked it success.
         """
-        own, states = self.payload.transaction, self._states()
+        own, states = self.begun.attempt, self._states()
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
-            answer = self.ledger.run(processing.processed, own, rows_digest=self.payload.rows_digest, expected=wanted)
+            answer = self.ledger.run(processing.processed, own, rows_digest=self.begun.rows_digest, expected=wanted)
         except IncompleteBatch:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
@@ -162,8 +171,8 @@ class Commit:
             return compat.pull(self.ti, task, name, index)
 
         assert self._processed is not None
-        attempt = self.payload.transaction
-        empty = self.payload.metadata is None  # a replay that found no rows
+        attempt = self.begun.attempt
+        empty = self.begun.metadata is None  # a replay that found no rows
         values = values_of(update, self._processed.acks, attempt, pull, empty=empty)
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
@@ -178,9 +187,9 @@ class Commit:
         failpoint("commit.before_acquire", **self._where)
         states = tuple(update.state.name for update in self.updates)
         request = AcquireRequest(
-            self.payload.transaction,
+            self.begun.attempt,
             processed.epoch,
-            self.payload.rows_digest,
+            self.begun.rows_digest,
             self._outputs,
             states,
             by_phase=self.spec.phase is not None,
@@ -192,7 +201,7 @@ class Commit:
     def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
         grant = self._grant(granted)
         with self._announced(grant):
-            self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+            self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
             failpoint("commit.after_acquire", **self._where)
             try:
                 take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
@@ -218,9 +227,9 @@ class Commit:
 
     def _done(self, committed: Committed) -> None:
         failpoint("commit.after_mark", **self._where)
-        self.log.info("Transaction %s of %s is committed", self.payload.transaction, self.spec.topology)
+        self.log.info("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._pass_on(committed)
-        clean_up(self.spec, self.ledger, self.ti, self.payload.txid, log=self.log)
+        clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
@@ -242,8 +251,8 @@ class Commit:
         return error
 
     def _grant(self, granted: Granted) -> Grant:
-        own = self.payload
-        return Grant.of(self.spec.topology, own.transaction, granted, metadata=own.metadata, position=own.position)
+        own = self.begun
+        return Grant.of(self.spec.topology, own.attempt, granted, metadata=own.metadata, position=own.position)
 
     def _write(self, grant: Grant, rows: Sequence[UpdateRows]) -> None:
         staged = self._new_values(grant)
@@ -276,9 +285,11 @@ class Commit:
 
     def _log_already(self) -> None:
         # Whoever committed it may have been killed before it told of its new values.
-        area, own = self.spec.staging().kept, self.payload
-        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
-        self.log.info("Transaction %s of %s is already committed: nothing to do", self.payload.txid, self.spec.topology)
+        area, own = self.spec.staging().kept, self.begun
+        self.new_values = found_again(
+            area, self.spec.topology, own.txid, self.ti.task_id, own.attempt.birth, self.updates
+        )
+        self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)
 
     @property
     def _dag_file(self) -> str:
@@ -287,5 +298,5 @@ class Commit:
 
     @property
     def _where(self) -> Mapping[str, Any]:
-        own = self.payload
-        return {"topology": self.spec.topology, "txid": own.txid, "attempt": own.attempt}
+        own = self.begun
+        return {"topology": self.spec.topology, "txid": own.txid, "attempt": own.attempt.attempt}

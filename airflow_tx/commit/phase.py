@@ -57,8 +57,8 @@ class PhasePart(Commit):
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
         """Make the error that names the task to clear."""
-        own = self.payload
-        return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
+        own = self.begun
+        return PhaseIncomplete(txid=own.txid, attempt=own.attempt.attempt, problem=problem, task=task)
 
     def _put(self, grant: Grant, update: Update, staged: NewValues) -> int:
         rows = self._read(update)
@@ -84,29 +84,29 @@ class PhasePart(Commit):
             return self._left_by(task, update)
         value = compat.pull(self.ti, task, name)
         self._check_inside(task, name, value)
-        if value is None and self.payload.metadata is not None:
-            check_empty(update, self.payload.transaction)
+        if value is None and self.begun.metadata is not None:
+            check_empty(update, self.begun.attempt)
         values = [] if value is None else [value]
-        return rows_to_write(update, values, self.spec.staging(), self.payload.transaction)
+        return rows_to_write(update, values, self.spec.staging(), self.begun.attempt)
 
     def _left_by(self, task: str, update: Update) -> UpdateRows:
-        area, own = self.spec.staging().kept, self.payload.transaction
+        area, own = self.spec.staging().kept, self.begun.attempt
         found = newest(area, self.spec.topology, own.txid, task, own.birth)
         values = [found[update.input.key].to_json()] if update.input.key in found else []
         return rows_to_write(update, values, area, own)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
         """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
-        own = self.payload
+        own = self.begun
         found = compat.pull(self.ti, task, INSIDE_KEY)
-        fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt)
+        fits = isinstance(found, dict) and (found["txid"], found["attempt"]) == (own.txid, own.attempt.attempt)
         if fits and (name != RETURN_KEY or is_ref(value) or found["digest"] == xcom_fingerprint(value)):
             return
         raise StagingError(
             output=name,
             task=task,
             txid=own.txid,
-            attempt=own.attempt,
+            attempt=own.attempt.attempt,
             problem="its XCom is not what the task gave in this attempt",
             remedy=f"Clear task {task}.",
         )
@@ -129,7 +129,7 @@ class PhaseTurn(PhasePart):
 
     def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
         grant = self._grant(granted)
-        self.log.info("Transaction %s of %s commits", self.payload.transaction, self.spec.topology)
+        self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
         failpoint("commit.after_acquire", **self._where)
         try:
             for state in self.states.values():

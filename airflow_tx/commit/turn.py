@@ -146,7 +146,7 @@ def commit_in_turn(
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
         read = Reader(store)
-        before, line = line, read_line(store, commit.spec.paths, commit.payload.txid, commit.spec.mapped, read)
+        before, line = line, read_line(store, commit.spec.paths, commit.begun.txid, commit.spec.mapped, read)
         commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt

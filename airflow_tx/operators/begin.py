@@ -14,7 +14,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
-from airflow_tx.spec import HasTransaction, Payload, TransactionSpec
+from airflow_tx.spec import HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -101,7 +101,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
             self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
         if begun.skip is not None:
             self._skip(context, begun)
-        return Payload.of(spec.topology, begun).to_json()
+        return {"topology": spec.topology, **begun.to_json()}
 
     def _wait(self, context: Context, full: WindowFull) -> None:
         from airflow_tx.commit.run_slots import slots_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
 from airflow_tx.operators.turn import InTurnOperator, final_errors, note_commit, push_new_values, wait_for_turn
-from airflow_tx.spec import COMMIT_KEY, Payload, spec_of
+from airflow_tx.spec import COMMIT_KEY, begun_by, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,13 +67,13 @@ class CommitOperator(InTurnOperator):
             from airflow_tx.operators.commit_phase import write_in_phase
 
             return write_in_phase(context, self.updates, self.log)
-        payload = Payload.of_run(ti, spec)
+        begun = begun_by(ti, spec)
         with final_errors(), spec.store() as store:
-            commit = Commit(spec, payload, self.updates, spec.ledger(store), ti, self.log)
+            commit = Commit(spec, begun, self.updates, spec.ledger(store), ti, self.log)
             context[COMMIT_KEY] = commit  # type: ignore[literal-required]
             line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
         if line is not None:
             wait_for_turn(self, spec, context, line)
         push_new_values(ti, commit.new_values)
-        note_commit(self, context, spec, payload)
+        note_commit(self, context, spec, begun)
         return None

@@ -22,7 +22,7 @@ from airflow_tx.operators.turn import (
     wait_for_turn,
 )
 from airflow_tx.processing.task import check_arguments
-from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
+from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ class AcquireTurnOperator(InTurnOperator):
         spec, ti = spec_of(context["dag"]), context["ti"]
         with final_errors(), spec.store() as store:
             turn = PhaseTurn(
-                spec, Payload.of_run(ti, spec), updates_of(context["dag"], spec), spec.ledger(store), ti, self.log
+                spec, begun_by(ti, spec), updates_of(context["dag"], spec), spec.ledger(store), ti, self.log
             )
             context[COMMIT_KEY] = turn  # type: ignore[literal-required]
             line = commit_in_turn(turn, store, patience=Settings.load().warm_wait)
@@ -84,7 +84,7 @@ class MarkCommittedOperator(BaseOperator):
         spec = spec_of(context["dag"])
         with final_errors(), part(PhaseEnd, context, updates_of(context["dag"], spec), self.log) as end:
             end.run()
-        note_commit(self, context, spec, end.payload)
+        note_commit(self, context, spec, end.begun)
 
 
 def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dict[str, Any] | None:
@@ -105,7 +105,7 @@ def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any)
     """One task's part of the phase, connected to the ledger as long as the block."""
     spec, ti = spec_of(context["dag"]), context["ti"]
     with spec.store() as store:
-        made = kind(spec, Payload.of_run(ti, spec), updates, spec.ledger(store), ti, log)
+        made = kind(spec, begun_by(ti, spec), updates, spec.ledger(store), ti, log)
         context[COMMIT_KEY] = made  # type: ignore[literal-required]
         yield made
 
@@ -136,7 +136,7 @@ def before_inside(context: Context) -> None:
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if grant is None:
-            raise AirflowSkipException(f"Transaction {own.payload.txid} is already committed: nothing to do.")
+            raise AirflowSkipException(f"Transaction {own.begun.txid} is already committed: nothing to do.")
         if not held:
             raise AirflowFailException(str(_lost(own)))
 
@@ -147,8 +147,8 @@ def after_inside(context: Context, result: Any = None) -> None:
     from airflow_tx.processing.outputs import xcom_fingerprint
 
     ti = context["ti"]
-    own = Payload.of_run(ti, spec_of(context["dag"]))
-    note = {"txid": own.txid, "attempt": own.attempt, "digest": xcom_fingerprint(result)}
+    own = begun_by(ti, spec_of(context["dag"]))
+    note = {"txid": own.txid, "attempt": own.attempt.attempt, "digest": xcom_fingerprint(result)}
     ti.xcom_push(key=INSIDE_KEY, value=note)
 
 

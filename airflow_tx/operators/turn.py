@@ -26,13 +26,14 @@ from airflow_tx.errors import (
 )
 from airflow_tx.processing.task import failure_reason
 from airflow_tx.protocol import commit
-from airflow_tx.spec import COMMIT_KEY, Payload, TransactionSpec, spec_of
+from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import WaitingLine
+    from airflow_tx.protocol.answers import Begun
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def note_commit_failure(context: Context) -> None:
     if isinstance(context.get("exception"), Yielded):
         return
     spec, ti = spec_of(context["dag"]), context["ti"]
-    attempt = Payload.of_run(ti, spec).transaction
+    attempt = begun_by(ti, spec).attempt
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     try:
         with spec.store() as store:
@@ -70,7 +71,7 @@ class InTurnOperator(BaseOperator):
 
         if event and "yield" in event:
             spec = spec_of(context["dag"])
-            txid = Payload.of_run(context["ti"], spec).txid
+            txid = begun_by(context["ti"], spec).txid
             yield_slot(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         return self.execute(context)
 
@@ -117,9 +118,9 @@ def push_new_values(ti: Any, refs: Mapping[str, Any]) -> None:
         ti.xcom_push(key=name, value=ref)
 
 
-def note_commit(operator: Any, context: Context, spec: TransactionSpec, payload: Payload) -> None:
+def note_commit(operator: Any, context: Context, spec: TransactionSpec, begun: Begun) -> None:
     """Let the asset events of the task carry txid and attempt."""
     for outlet in operator.outlets:
         if isinstance(outlet, Asset):
             extra = context["outlet_events"][outlet].extra
-            extra.update(topology=spec.topology, txid=payload.txid, attempt=payload.attempt)
+            extra.update(topology=spec.topology, txid=begun.txid, attempt=begun.attempt.attempt)

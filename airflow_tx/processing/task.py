@@ -19,11 +19,12 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
-from airflow_tx.spec import Payload, TransactionSpec, is_beginning, put_back, spec_of
+from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.processing import TaskTry as LedgerTry
     from airflow_tx.sources.api import Source
@@ -40,9 +41,9 @@ class Processing:
     :param anchored: whether its transaction waits for its ack; a side branch is not waited for.
     """
 
-    def __init__(self, spec: TransactionSpec, payload: Payload, task: TaskTry, *, anchored: bool) -> None:
+    def __init__(self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool) -> None:
         self.spec = spec
-        self.payload = payload
+        self.begun = begun
         self.task = task
         self.anchored = anchored
         self.started = False
@@ -60,7 +61,7 @@ class Processing:
 
         ti, spec = context["ti"], spec_of(context["dag"])
         task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
-        made = cls(spec, Payload.of_run(ti, spec), task, anchored=ti.task_id in spec.tasks)
+        made = cls(spec, begun_by(ti, spec), task, anchored=ti.task_id in spec.tasks)
         made._ti = ti
         context[_KEY] = made  # type: ignore[literal-required]
         return made
@@ -87,11 +88,11 @@ class Processing:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        return self.payload.transaction
+        return self.begun.attempt
 
     @property
     def metadata(self) -> Any:
-        return self.payload.metadata
+        return self.begun.metadata
 
     @property
     def source(self) -> Source:
@@ -176,8 +177,10 @@ class Processing:
 
     def _is_replaced(self) -> bool:
         """Whether `begin` of its own run has given it another attempt, or is about to."""
+        from airflow_tx.protocol.answers import Begun
+
         value = compat.pull(self._ti, self.spec.begin)
-        same = isinstance(value, dict) and Payload.from_json(value) == self.payload
+        same = isinstance(value, dict) and Begun.from_json(value) == self.begun
         return not same or is_beginning(self._ti, self.spec)
 
 

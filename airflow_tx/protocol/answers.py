@@ -36,6 +36,32 @@ class Begun:
     size: Mapping[str, Any] | None = field(hash=False, default=None)
     lost: tuple[str, ...] = ()
 
+    @property
+    def txid(self) -> int:
+        """The number of the transaction."""
+        return self.attempt.txid
+
+    def to_json(self) -> dict[str, Any]:
+        """What the tasks of the run need of it, as plain JSON.
+
+        The names are those of every release: another one than that of `begin` may execute a task of its run.
+        """
+        return {
+            "txid": self.attempt.txid,
+            "attempt": self.attempt.attempt,
+            "birth": self.attempt.birth,
+            "rows": self.metadata,
+            "position": self.position,
+            "rows_digest": self.rows_digest,
+            "replay": self.replay,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Begun:
+        """Read what `to_json` gave; an older release gave no birth."""
+        attempt = TransactionAttempt(value["txid"], value["attempt"], value.get("birth", ""))
+        return cls(attempt, value["rows"], value["position"], value["rows_digest"], value["replay"])
+
 
 @dataclass(frozen=True)
 class NoData:

@@ -15,7 +15,6 @@ from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import _KEY, Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
-from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry, scan_output, write_manifest, write_rows
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
@@ -50,18 +49,14 @@ class Topology:
         """Start a run, or its next attempt."""
         answer = ask(self.spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
         assert isinstance(answer, Begun)
-        own = answer.attempt
-        payload = Payload(
-            "flights", own.txid, own.attempt, answer.metadata, answer.position, answer.rows_digest, answer.replay
-        )
-        return SparkRun(self, run_id, payload)
+        return SparkRun(self, run_id, answer)
 
 
 class SparkRun:
     """One attempt of a run."""
 
-    def __init__(self, topology: Topology, run_id: str, payload: Payload) -> None:
-        self.topology, self.run_id, self.payload = topology, run_id, payload
+    def __init__(self, topology: Topology, run_id: str, begun: Begun) -> None:
+        self.topology, self.run_id, self.begun = topology, run_id, begun
         self.new_values: dict[str, Any] = {}
         self.committer = FakeTi("commit", run_id)
         self.committer.task = SimpleNamespace(dag=topology.dag)  # type: ignore[attr-defined]
@@ -78,7 +73,7 @@ class SparkRun:
         """Let the task `count` emit rows as an application would, as the output `counts`: a file for each part."""
         ti, processing = self._started()
         processing.start()
-        where = processing.staging.try_dir("flights", self.payload.transaction, processing.task)
+        where = processing.staging.try_dir("flights", self.begun.attempt, processing.task)
         for number, rows in reversed(list(enumerate(parts))):
             write_rows(where, "counts", rows)
             file = processing.staging.files.read(where.child("counts/part-0.parquet"))
@@ -91,7 +86,7 @@ class SparkRun:
 
     def _started(self) -> tuple[PushingTi, Processing]:
         ti = PushingTi("count", self.run_id)
-        return ti, Processing(self.topology.spec, self.payload, TaskTry("count", -1, str(ti.id)), anchored=True)
+        return ti, Processing(self.topology.spec, self.begun, TaskTry("count", -1, str(ti.id)), anchored=True)
 
     def _succeeded(self, ti: PushingTi) -> None:
         self.committer.states["count"] = "success"
@@ -100,9 +95,7 @@ class SparkRun:
     def commit(self, *updates: Update) -> Any:
         """Commit now."""
         spec = self.topology.spec
-        commit = Commit(
-            spec, self.payload, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task")
-        )
+        commit = Commit(spec, self.begun, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task"))
         line = commit_in_turn(commit, spec.memory, patience=0)
         self.new_values = commit.new_values
         return line

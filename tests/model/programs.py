@@ -29,7 +29,6 @@ from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
 from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.step import Audit
-from airflow_tx.spec import Payload
 from airflow_tx.staging import TaskTry
 from tests.model.machine import Env
 from tests.model.product import LOG, ModelSpec, ModelTi, run_info, spec_of, states_of, updates_of
@@ -40,7 +39,7 @@ AUDIT = Audit("ada", "why")
 
 
 def begin(env: Env, shape: Shape, run: int, task_try: str, retry: bool, size: Size) -> Any:
-    """As `BeginTransactionOperator.execute`; the payload as text, or in a word how it ended."""
+    """As `BeginTransactionOperator.execute`; what it gives as text, or in a word how it ended."""
     spec, ti = spec_of(env, shape, size), ModelTi(env, shape, run, "begin", task_try)
     while True:
         with final_errors():
@@ -55,7 +54,7 @@ def begin(env: Env, shape: Shape, run: int, task_try: str, retry: bool, size: Si
                 pass_on(ledger, states, run_slots.TaskRuns(spec.dag_id, ti), ended, log=LOG)
             return "skipped"
         if isinstance(answer, Begun):
-            return json.dumps(Payload.of(spec.topology, answer).to_json())
+            return json.dumps(answer.to_json())
         return "skipped" if isinstance(answer, AlreadyCommitted) else "no data"
 
 
@@ -64,8 +63,8 @@ def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: s
 
     :param how: "fails"; or "late": it is marked success after its ack, and fails then.
     """
-    spec, payload = spec_of(env, shape), Payload.from_json(json.loads(handed))
-    task = Processing(spec, payload, TaskTry(TASK, -1, task_try), anchored=True)
+    spec, begun = spec_of(env, shape), Begun.from_json(json.loads(handed))
+    task = Processing(spec, begun, TaskTry(TASK, -1, task_try), anchored=True)
     task._ti = ModelTi(env, shape, run, TASK, task_try)
     try:
         task.start()
@@ -74,7 +73,7 @@ def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: s
     if how == "fails":
         task.fail("on purpose")
         raise FailedBatch(reason="on purpose")
-    value = output(shape, payload, task_try)
+    value = output(shape, begun, task_try)
     task.ack(returned(value, multiple=True), consumed_rows=sum(row["n"] for rows in value.values() for row in rows))
     if how == "late":
         env.ask("marked")
@@ -88,20 +87,20 @@ def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: s
 
 def xcoms_of(shape: Shape, handed: str, task_try: str) -> tuple[tuple[str, str], ...]:
     """What a try of processing returns becomes, as text."""
-    value = output(shape, _payload(handed), task_try)
+    value = output(shape, _begun(handed), task_try)
     return tuple((name, json.dumps(item)) for name, item in {RETURN_KEY: value, **value}.items())
 
 
-def output(shape: Shape, payload: Payload, task_try: str) -> dict[str, list[dict[str, Any]]]:
+def output(shape: Shape, begun: Begun, task_try: str) -> dict[str, list[dict[str, Any]]]:
     """Even and odd rows counted, per partition; where it varies, also which try did it."""
     found: dict[str, list[dict[str, Any]]] = {f"s{index}": [] for index in range(shape.states)}
-    for partition, low, high in spans(payload.metadata):
+    for partition, low, high in spans(begun.metadata):
         for parity, word in enumerate(("even", "odd")):
             count = sum(row % 2 == parity for row in range(low, high))
             if count:
                 found[f"s{parity % shape.states}"].append({"key": partition + word, "n": count})
     if shape.varies:
-        found["s0"].append({"key": f"{payload.txid} by {task_try}", "n": 0})
+        found["s0"].append({"key": f"{begun.txid} by {task_try}", "n": 0})
     return found
 
 
@@ -127,7 +126,7 @@ def write(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: st
     """As a `CommitOperator` in a commit phase."""
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, task, task_try)
     with final_errors():
-        own = PhaseWrite(spec, _payload(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+        own = PhaseWrite(spec, _begun(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
         return ((RETURN_KEY, json.dumps(own.run())),)
 
 
@@ -136,21 +135,21 @@ def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, "mark", task_try)
     updates = (*updates_of(env, shape, "w0"), *updates_of(env, shape, "w1"))
     with final_errors():
-        PhaseEnd(spec, _payload(handed), updates, spec.ledger(env), ti, LOG).run()
+        PhaseEnd(spec, _begun(handed), updates, spec.ledger(env), ti, LOG).run()
     return ()
 
 
 def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str, kind: type[Commit]) -> Any:
-    spec, payload = spec_of(env, shape), _payload(handed)
+    spec, begun = spec_of(env, shape), _begun(handed)
     ti = ModelTi(env, shape, run, task, task_try)
     while True:
         with final_errors():
-            own = kind(spec, payload, updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+            own = kind(spec, begun, updates_of(env, shape, task), spec.ledger(env), ti, LOG)
             line = commit_in_turn(own, env, patience=math.inf, clock=_no_time)
         if line is None:
             return ((RETURN_KEY, json.dumps(own.shared())),) if isinstance(own, PhaseTurn) else ()
         del own
-        _wait(env, spec, ti, line.current, payload.txid, "turn", line.txid, line.op, json.dumps(line.waited_for))
+        _wait(env, spec, ti, line.current, begun.txid, "turn", line.txid, line.op, json.dumps(line.waited_for))
 
 
 def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | None, *call: Any) -> None:
@@ -160,8 +159,8 @@ def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | Non
         run_slots.yield_slot(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
 
 
-def _payload(handed: str) -> Payload:
-    return Payload.from_json(json.loads(handed))
+def _begun(handed: str) -> Begun:
+    return Begun.from_json(json.loads(handed))
 
 
 def _no_time() -> float:

@@ -16,7 +16,6 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, encode
 from airflow_tx.protocol.step import Decision, Stamp
-from airflow_tx.spec import Payload
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
@@ -75,7 +74,7 @@ class Waiting:
             get_task_states=lambda **asked: states,
             get_dagrun_state=lambda **asked: "running",
         )
-        self.commit = Commit(self.spec, Payload.of("trace", begun), (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
+        self.commit = Commit(self.spec, begun, (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
 
 
 def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology: Topology) -> None:

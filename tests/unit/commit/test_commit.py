@@ -34,7 +34,7 @@ from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
-from airflow_tx.spec import COMMIT_KEY, Payload
+from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.api import Grant
@@ -52,19 +52,19 @@ class Run:
         self.run_id = run_id
         self.updates = updates
         self.log = log
-        self.payload: Payload | None = None
+        self.begun: Begun | None = None
         self.committer = FakeTi("commit", run_id)
 
     def begin(self) -> Any:
         answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
         if isinstance(answer, Begun):
-            self.payload = Payload.of(self.spec.topology, answer)
+            self.begun = answer
         return answer
 
     def start(self, task: str = "count", index: int = -1) -> Processing:
-        assert self.payload is not None
+        assert self.begun is not None
         ti = FakeTi(task, self.run_id, index)
-        processing = Processing(self.spec, self.payload, TaskTry(task, index, str(ti.id)), anchored=True)
+        processing = Processing(self.spec, self.begun, TaskTry(task, index, str(ti.id)), anchored=True)
         processing.start()
         return processing
 
@@ -76,9 +76,9 @@ class Run:
         self.committer.states[task if index < 0 else f"{task}_{index}"] = "success"
 
     def commit(self) -> Commit:
-        assert self.payload is not None
+        assert self.begun is not None
         ledger = self.spec.ledger(self.spec.memory)
-        return Commit(self.spec, self.payload, self.updates, ledger, self.committer, self.log)
+        return Commit(self.spec, self.begun, self.updates, ledger, self.committer, self.log)
 
     def commit_now(self, patience: float = 0.0) -> Any:
         return commit_in_turn(self.commit(), self.spec.memory, patience=patience)
@@ -517,7 +517,7 @@ def test_an_outranked_committer_does_not_take_the_ledger_for_broken(make: Any) -
     again = make("r1")
     run.begin()
     run.work()
-    again.payload, again.committer = run.payload, run.committer
+    again.begun, again.committer = run.begun, run.committer
     with pytest.raises(Outranked):
         run.commit_now()
 
@@ -556,7 +556,7 @@ def test_a_transaction_that_an_older_release_began_without_a_birth_goes_on(
     node = store.get(path)
     assert node is not None
     store.multi([], [Put(path, json.dumps({**json.loads(node.data), "birth": ""}).encode())])
-    run.payload = Payload.from_json({name: told for name, told in run.payload.to_json().items() if name != "birth"})
+    run.begun = Begun.from_json({name: told for name, told in run.begun.to_json().items() if name != "birth"})
     run.work()
     run.commit_now()
     following = make("r2")
@@ -638,10 +638,10 @@ def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
 
 def failed(run: Run, commit: Commit | None, error: Exception) -> None:
     """What Airflow does when the commit task has failed and is not tried again."""
-    assert run.payload is not None
+    assert run.begun is not None
     with DAG("numbers", schedule=None) as dag:
         BeginTransactionOperator(task_id="begin", transaction=run.spec)
-    run.committer.xcoms["begin", "return_value", -1] = run.payload.to_json()
+    run.committer.xcoms["begin", "return_value", -1] = run.begun.to_json()
     context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
     note_commit_failure(context)
 

@@ -62,8 +62,8 @@ def told(run: Run) -> dict[str, Any]:
 
 
 def read(run: Run, ref: Any) -> list[dict[str, Any]]:
-    assert run.payload is not None
-    return list(rows_of_output(run.spec, ref, run.payload.transaction))
+    assert run.begun is not None
+    return list(rows_of_output(run.spec, ref, run.begun.attempt))
 
 
 def word(name: str, count: int, exact: str = "0.1") -> dict[str, Any]:
@@ -77,9 +77,7 @@ def test_later_tasks_get_the_keys_of_the_batch_with_the_values_after_it(make: An
     refs = committed(second, [word("man", 2), word("man", 5), word("cat", 1)])
     # After the commit, when all other output of the transaction is gone.
     assert read(second, refs["words"]) == [word("man", 10, "0.3"), word("cat", 1)]
-    (files,) = [
-        each.files for each in inputs_of(second.spec, {"w": refs["words"]}, second.payload.transaction).values()
-    ]
+    (files,) = [each.files for each in inputs_of(second.spec, {"w": refs["words"]}, second.begun.attempt).values()]
     assert all(file.startswith("file:///") for file in files)
 
 
@@ -193,8 +191,8 @@ def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest
     assert [(row["word"], row["mean"], row["mean_count"], row["seen"]) for row in read(run, new)] == [
         (f"w{i}", float(i), 1, [i]) for i in range(9)
     ]
-    assert run.payload is not None
-    assert len(inputs_of(run.spec, {"new": new}, run.payload.transaction)["new"].files) == 3
+    assert run.begun is not None
+    assert len(inputs_of(run.spec, {"new": new}, run.begun.attempt)["new"].files) == 3
     assert KEYS_AT_ONCE == 10_000
 
 
@@ -247,7 +245,7 @@ def test_the_output_of_a_task_after_the_block_is_kept_too(make: Any) -> None:  #
     run = make("r1", [])
     run.begin()
     inside, after = (
-        Processing(run.spec, run.payload, TaskTry(task, -1, "try"), anchored=False).staging.root
+        Processing(run.spec, run.begun, TaskTry(task, -1, "try"), anchored=False).staging.root
         for task in ("count", "report")
     )
     assert after == f"{inside}/@kept"
@@ -257,7 +255,7 @@ def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
     run = make("r1", [])
     run.begin()
     with pytest.raises(StagingError, match=r"it is no reference \(None\)"):
-        inputs_of(run.spec, {"words": None}, run.payload.transaction)
+        inputs_of(run.spec, {"words": None}, run.begun.attempt)
 
 
 class Phase:
@@ -281,7 +279,7 @@ class Phase:
         dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=self.updates[name]), fileloc="")
         ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
         run = self.run
-        return kind(run.spec, run.payload, own, run.spec.ledger(run.spec.memory), ti, run.log)
+        return kind(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
 
     def acquire(self) -> Any:
         """Take the turn; the grant."""

@@ -16,10 +16,10 @@ from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
-from airflow_tx.spec import Payload
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
@@ -224,7 +224,7 @@ def test_a_task_of_a_committed_transaction_skips_itself(numbers: Dag, log: Any) 
         before_task(context)
         after_task(context, None)
     run = Run(numbers.spec, "r1", [], log)
-    run.payload = Payload.from_json(numbers.payload)
+    run.begun = Begun.from_json(numbers.payload)
     assert run.commit_now() is None
     context = numbers.context("first")
     with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers is already committed"):
