@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_tx.errors import ConfigError
@@ -14,49 +14,6 @@ SECTION = "tx"
 
 # One option's text from the configuration, or None where nothing is said about it.
 Lookup = Callable[[str], str | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What ``[tx]`` says; times are in seconds, what each option means stands in :mod:`airflow_tx.provider_info`."""
-
-    zookeeper_conn_id: str
-    root: str
-    max_pending: int
-    message_timeout: float
-    staging: str
-    history: int
-    keep_new_values: int
-    warm_wait: float
-    min_deferral: float
-    yield_after: float
-    max_replays: int
-    replay_backoff: float
-    coordinator_poll: float
-    coordinator_linger: float
-    session_timeout: float
-    connect_timeout: float
-
-    @classmethod
-    def load(cls) -> Settings:
-        """Read Airflow's configuration as it is now. Raises as `read`."""
-        from airflow.sdk.configuration import conf
-
-        return cls.read(lambda option: conf.get(SECTION, option, fallback=None))
-
-    @classmethod
-    def read(cls, lookup: Lookup) -> Settings:
-        """Read the options with `lookup`; those that it does not know have their defaults.
-
-        :raises ConfigError: if an option has a value that cannot be used.
-        """
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            text = lookup(field.name)
-            values[field.name] = _READERS[field.name](
-                field.name, OPTIONS[field.name]["default"] if text is None else text
-            )
-        return cls(**values)
 
 
 def _refuse(option: str, value: str, what: str) -> ConfigError:
@@ -116,21 +73,48 @@ def _positive_seconds(option: str, value: str) -> float:
     return number
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {
-    "zookeeper_conn_id": _connection_id,
-    "root": _znode,
-    "max_pending": _count,
-    "message_timeout": _positive_seconds,
-    "staging": _text,
-    "history": _count,
-    "keep_new_values": _count,
-    "warm_wait": _seconds,
-    "min_deferral": _seconds,
-    "yield_after": _seconds,
-    "max_replays": _count_or_none,
-    "replay_backoff": _seconds,
-    "coordinator_poll": _positive_seconds,
-    "coordinator_linger": _seconds,
-    "session_timeout": _positive_seconds,
-    "connect_timeout": _positive_seconds,
-}
+def _read_by(reader: Callable[[str, str], Any]) -> Any:
+    return field(metadata={"read": reader})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``[tx]`` says; times are in seconds, what each option means stands in :mod:`airflow_tx.provider_info`."""
+
+    zookeeper_conn_id: str = _read_by(_connection_id)
+    root: str = _read_by(_znode)
+    max_pending: int = _read_by(_count)
+    message_timeout: float = _read_by(_positive_seconds)
+    staging: str = _read_by(_text)
+    history: int = _read_by(_count)
+    keep_new_values: int = _read_by(_count)
+    warm_wait: float = _read_by(_seconds)
+    min_deferral: float = _read_by(_seconds)
+    yield_after: float = _read_by(_seconds)
+    max_replays: int = _read_by(_count_or_none)
+    replay_backoff: float = _read_by(_seconds)
+    coordinator_poll: float = _read_by(_positive_seconds)
+    coordinator_linger: float = _read_by(_seconds)
+    session_timeout: float = _read_by(_positive_seconds)
+    connect_timeout: float = _read_by(_positive_seconds)
+
+    @classmethod
+    def load(cls) -> Settings:
+        """Read Airflow's configuration as it is now. Raises as `read`."""
+        from airflow.sdk.configuration import conf
+
+        return cls.read(lambda option: conf.get(SECTION, option, fallback=None))
+
+    @classmethod
+    def read(cls, lookup: Lookup) -> Settings:
+        """Read the options with `lookup`; those that it does not know have their defaults.
+
+        :raises ConfigError: if an option has a value that cannot be used.
+        """
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            text = lookup(each.name)
+            values[each.name] = each.metadata["read"](
+                each.name, OPTIONS[each.name]["default"] if text is None else text
+            )
+        return cls(**values)

@@ -18,7 +18,7 @@ def _option(kind: str, default: str, description: str, example: str | None = Non
         "description": description + "\n",
         "version_added": "0.1.0",
         "type": kind,
-        "example": example,
+        "example": example or default,
         "default": default,
     }
 
@@ -31,10 +31,7 @@ OPTIONS: dict[str, _Option] = {
         "zookeeper_prod",
     ),
     "root": _option(
-        "string",
-        "/airflow_tx",
-        "The znode below which every topology has its own; it starts with a slash.",
-        "/airflow_tx",
+        "string", "/airflow_tx", "The znode below which every topology has its own; it starts with a slash."
     ),
     "max_pending": _option(
         "integer",
@@ -57,64 +54,47 @@ OPTIONS: dict[str, _Option] = {
         "reaches. Empty: the folder tx_staging in AIRFLOW_HOME, which only does for a single machine.",
         "s3://aws_default@bucket/tx_staging",
     ),
-    "history": _option("integer", "1000", "How many ended transactions a topology remembers.", "1000"),
+    "history": _option("integer", "1000", "How many ended transactions a topology remembers."),
     "keep_new_values": _option(
-        "integer",
-        "100",
-        "For how many transactions the new values are kept that updates leave for later tasks.",
-        "100",
+        "integer", "100", "For how many transactions the new values are kept that updates leave for later tasks."
     ),
     "warm_wait": _option(
-        "float",
-        "60",
-        "Seconds that a committer which is next in line waits in its worker before it defers itself.",
-        "60",
+        "float", "60", "Seconds that a committer which is next in line waits in its worker before it defers itself."
     ),
     "min_deferral": _option(
         "float",
         "10",
         "Seconds that a trigger holds a deferred task at least: Airflow fails tasks that come back too soon.",
-        "10",
     ),
     "yield_after": _option(
         "float",
         "30",
         "Seconds that the run whose turn it is may stay queued for lack of a run slot, before one of the runs "
         "that wait behind it gives up its own.",
-        "30",
     ),
     "max_replays": _option(
         "integer",
         "3",
         "How many times in a row the coordinator replays a failed transaction, before a person has to look at it.",
-        "3",
     ),
     "replay_backoff": _option(
         "float",
         "10",
         "Seconds that the coordinator waits before the first replay of a failed transaction; twice as long before "
         "each further one, 600 at most.",
-        "10",
     ),
     "coordinator_poll": _option(
-        "float",
-        "1",
-        "Seconds between two looks of the coordinator at the ledger and at its source.",
-        "1",
+        "float", "1", "Seconds between two looks of the coordinator at the ledger and at its source."
     ),
     "coordinator_linger": _option(
         "float",
         "15",
         "Seconds that the coordinator stays in its worker after it did something, before it defers itself.",
-        "15",
     ),
     "session_timeout": _option(
-        "float",
-        "10",
-        "Seconds without a sign of life after which ZooKeeper ends a client's session.",
-        "10",
+        "float", "10", "Seconds without a sign of life after which ZooKeeper ends a client's session."
     ),
-    "connect_timeout": _option("float", "10", "Seconds to wait for the connection to ZooKeeper.", "10"),
+    "connect_timeout": _option("float", "10", "Seconds to wait for the connection to ZooKeeper."),
 }
 
 

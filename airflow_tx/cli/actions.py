@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
-from airflow_tx.errors import ChangeRefused, ConfigError
+from airflow_tx.cli.context import action, audit_of, check_why, confirm, ledger_on, paths_of, store_of
+from airflow_tx.cli.dags import dag_of
+from airflow_tx.errors import ChangeRefused, LossRefused, SourceError, TxError
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.records import Skipped, TransactionRecord, digest, dumps
 from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.view import topology_record, transaction_details
 
 if TYPE_CHECKING:
     from airflow_tx.cli.runs import Restarts, RunOutcome
-    from airflow_tx.spec import TransactionSpec
-    from airflow_tx.state.api import FencedState
+    from airflow_tx.protocol.batch import Loss
+    from airflow_tx.sources.api import Source
 
 _ROWS_SHOWN = 500
 
@@ -31,7 +33,7 @@ def skip(args: Namespace) -> None:
     check_why(args, f"skip {args.topology} {args.txid}")
     with store_of(args) as store:
         restarts = _restarts(store, args)
-        skips = Skips(restarts.ledger, restarts, lambda: _of_dag(args, restarts.runs.dag_id)[1])
+        skips = Skips(restarts.ledger, restarts, lambda: dag_of(args, restarts.runs.dag_id)[1])
         record = restarts.ledger.status(args.txid)
         if record is not None:  # else the ledger says what became of it
             skips.check(args.txid, record)
@@ -86,6 +88,42 @@ def replay(args: Namespace) -> None:
         _show(outcomes, args)
 
 
+@action
+def accept_loss(args: Namespace) -> None:
+    """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
+    check_why(args, f"accept-loss {args.topology}")
+    with store_of(args) as store:
+        source = dag_of(args, topology_record(store, paths_of(args)).dag_id)[0].source
+        ledger = ledger_on(store, args)
+        losses = losses_of(source, ledger.deciding_from())
+        if not losses:
+            raise LossRefused(topology=args.topology)
+        what = "; ".join(shortened([loss.description for loss in losses]))
+        confirm(args, f"Let topology {args.topology} go on without these rows, in no transaction ever: {what}.")
+        ledger.accept_loss(losses, audit_of(args))
+    render.print_rows([render.loss(loss) for loss in losses], args.output)
+
+
+def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
+    """Collect what is lost behind any of these positions, each loss once.
+
+    :raises SourceError: the source cannot be asked.
+    """
+    found: dict[str, Loss] = {}
+    try:
+        for position in positions:
+            found |= {digest([loss.partition, loss.position]): loss for loss in source.losses(position)}
+    except TxError:
+        raise
+    except Exception as error:
+        problem = f"it cannot tell what it has lost: {type(error).__name__}: {error}"
+        remedy = "Nothing was changed; let it be reached, and repeat."
+        raise SourceError(source=repr(source), problem=problem, remedy=remedy) from error
+    finally:
+        source.close()
+    return list(found.values())
+
+
 def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
     """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these transactions.
 
@@ -93,7 +131,7 @@ def _undoable(args: Namespace, dag_id: str) -> Mapping[str, bool]:
     """
     from airflow_tx.commit.handoff import undoable
 
-    spec, states = _of_dag(args, dag_id)
+    spec, states = dag_of(args, dag_id)
     if not spec.source.rows_can_change:
         raise ChangeRefused(
             txid=args.txids[0],
@@ -110,21 +148,6 @@ def _restarts(store: Store, args: Namespace) -> Restarts:
     from airflow_tx.cli.runs import Restarts
 
     return Restarts(ledger_on(store, args), topology_record(store, paths_of(args)).dag_id)
-
-
-def _of_dag(args: Namespace, dag_id: str) -> tuple[TransactionSpec, Mapping[str, FencedState]]:
-    """The transaction of the DAG of the topology, and its states by name.
-
-    :raises ConfigError: the DAG keeps another topology.
-    """
-    from airflow_tx.cli.dags import elsewhere, transactional_dag
-
-    spec, states = transactional_dag(args.dag_id or dag_id)
-    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
-        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
-        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
-        raise ConfigError(option="TOPOLOGY", value=args.topology, remedy=remedy)
-    return spec, states
 
 
 def _question(store: Store, args: Namespace, record: TransactionRecord) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,17 @@ from airflow_tx.cli.context import (
     root_of,
     store_of,
 )
-from airflow_tx.errors import RepairRefused, UnknownTransaction, UnreadableRecord
+from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
-from airflow_tx.sources.lag import Lag, LagUnknown
+from airflow_tx.sources.lag import Asked, Lag, LagUnknown, lags
 from airflow_tx.state.api import FencedState
+
+LAGS_WITHIN = 10.0
+"""Seconds that a person waits for the answers of all sources at most."""
 
 
 @command
@@ -56,13 +59,35 @@ def _topology(store: Store, paths: Paths) -> TopologyView | render.TableRow:
 
 def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mapping[str, Lag | LagUnknown]:
     """The lags, if they are wanted; why one cannot be told goes beside the output, which may be piped."""
-    from airflow_tx.cli.lag import lags_of
-
     found = {} if args.no_lag else lags_of(args, store, views)
     for lag in found.values():
         if isinstance(lag, LagUnknown):
             print(lag, file=sys.stderr)
     return found
+
+
+def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dict[str, Lag | LagUnknown]:
+    """Ask for the lag of every topology, or why it is unknown."""
+    sources: dict[str, Asked] = {}
+    found: dict[str, Lag | LagUnknown] = {}
+    for view in views:
+        try:
+            sources[view.name] = _source_of(args, store, view)
+        except TxError as error:
+            found[view.name] = LagUnknown(topology=view.name, reason=str(error))
+        except Exception as error:  # noqa: BLE001  # the DAG file is anybody's
+            found[view.name] = LagUnknown(topology=view.name, reason=f"{type(error).__name__}: {error}")
+    return {**found, **lags(sources, seconds=LAGS_WITHIN)}
+
+
+def _source_of(args: Namespace, store: Store, view: TopologyView) -> Asked:
+    from airflow_tx.cli.dags import elsewhere, transactional_dag
+
+    spec, _ = transactional_dag(view.record.dag_id, anywhere=False)
+    ledger = ledger_on(store, args, view.name)
+    if reason := elsewhere(spec, ledger.paths, conn_id_of(args)):
+        raise LagUnknown(topology=view.name, reason=reason)
+    return spec.source, ledger.position()
 
 
 @command

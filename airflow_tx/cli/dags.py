@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
+from airflow_tx.cli.context import conn_id_of, paths_of
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.paths import Paths
 
@@ -49,6 +51,20 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     if (spec.paths, spec.conn_id) == (paths, conn_id):
         return None
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
+
+
+def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+    """Return the transaction of the DAG of the topology, and its states by name.
+
+    :param dag_id: unless `--dag-id` names another one.
+    :raises ConfigError: the DAG keeps another topology.
+    """
+    spec, states = transactional_dag(args.dag_id or dag_id)
+    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
+        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
+        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
+        raise ConfigError(option="TOPOLOGY", value=args.topology, remedy=remedy)
+    return spec, states
 
 
 def _bags(dag_id: str, *, anywhere: bool) -> Iterator[Any]:

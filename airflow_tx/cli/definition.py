@@ -20,72 +20,54 @@ def _arg(*flags: str, **options: Any) -> Arg:
     return Arg(flags, **options)  # type: ignore[no-untyped-call]
 
 
+def _command(function: str) -> Any:
+    return lazy_load_command(f"airflow_tx.cli.{function}")
+
+
+def _flag(name: str, help: str) -> Arg:
+    return _arg(name, action="store_true", default=False, help=help)
+
+
 ARG_TOPOLOGY = _arg("topology", help="The name of the topology: the dag_id, unless its Transaction says otherwise")
 ARG_TOPOLOGY_OR_ALL = _arg(
-    "topology", nargs="?", default=None, help="The topology whose transactions to list; without it, the topologies"
+    "topology", nargs="?", help="The topology whose transactions to list; without it, the topologies"
 )
 ARG_TXID = _arg("txid", type=int, help="The transaction id")
 ARG_TXID_OR_TOPOLOGY = _arg(
-    "txid", type=int, nargs="?", default=None, help="The transaction id; without it, the topology itself is shown"
+    "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
 )
-ARG_NO_LAG = _arg(
-    "--no-lag",
-    action="store_true",
-    default=False,
-    help="Do not ask the sources how much they have that is not committed: no DAG file is parsed",
-)
+ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources how much they have that is not committed: no DAG file is parsed")
 ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
-ARG_CONN_ID = _arg(
-    "--conn-id", default=None, help="The connection of the ledger (default: option zookeeper_conn_id of section tx)"
-)
-ARG_ROOT = _arg(
-    "--root", default=None, help="The znode below which topologies lie (default: option root of section tx)"
-)
+ARG_CONN_ID = _arg("--conn-id", help="The connection of the ledger (default: option zookeeper_conn_id of section tx)")
+ARG_ROOT = _arg("--root", help="The znode below which topologies lie (default: option root of section tx)")
 ARG_STATE_LOST = _arg(
     "--state-lost",
     metavar="STATE",
-    default=None,
     help="This state was emptied, or restored to an older backup: accept what it holds. What it lost stays lost",
 )
-ARG_LEDGER_LOST = _arg(
-    "--ledger-lost",
-    action="store_true",
-    default=False,
-    help="ZooKeeper was lost, or restored to an older snapshot: go on from where the states of the DAG are",
+ARG_LEDGER_LOST = _flag(
+    "--ledger-lost", "ZooKeeper was lost, or restored to an older snapshot: go on from where the states of the DAG are"
 )
-ARG_RESET = _arg(
+ARG_RESET = _flag(
     "--reset",
-    action="store_true",
-    default=False,
-    help="Forget all transactions AND DELETE ALL VALUES of the states of the DAG: begin again from the source's start",
+    "Forget all transactions AND DELETE ALL VALUES of the states of the DAG: begin again from the source's start",
 )
-ARG_DAG_ID = _arg(
-    "--dag-id", default=None, help="The DAG that names the states (default: as the ledger says, else the topology)"
-)
-ARG_SOURCE_DAG_ID = _arg("--dag-id", default=None, help="The DAG that names the source (default: as the ledger says)")
+ARG_DAG_ID = _arg("--dag-id", help="The DAG that names the states (default: as the ledger says, else the topology)")
+ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: as the ledger says)")
 ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
-ARG_REASON = _arg("--why", metavar="TEXT", default=None, help="The reason, kept in the ledger; it must be given")
+ARG_REASON = _arg("--why", metavar="TEXT", help="The reason, kept in the ledger; it must be given")
 ARG_REPLAY_WHY = _arg(
     "--why",
     metavar="TEXT",
-    default=None,
     help="The reason for --changed-rows, kept in the ledger",
 )
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
-ARG_FAILED = _arg(
-    "--failed",
-    action="store_true",
-    default=False,
-    help="Every open transaction that has failed, or whose run ended or was deleted; and runs that made room",
+ARG_FAILED = _flag(
+    "--failed", "Every open transaction that has failed, or whose run ended or was deleted; and runs that made room"
 )
-ARG_FORCE = _arg(
-    "--force", action="store_true", default=False, help="Also a transaction whose run is queued or running"
-)
-ARG_CHANGED_ROWS = _arg(
-    "--changed-rows",
-    action="store_true",
-    default=False,
-    help="Take the rows of named transactions as they are now, as after a file was corrected; with --why",
+ARG_FORCE = _flag("--force", "Also a transaction whose run is queued or running")
+ARG_CHANGED_ROWS = _flag(
+    "--changed-rows", "Take the rows of named transactions as they are now, as after a file was corrected; with --why"
 )
 ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
 ARG_KEYS = _arg(
@@ -96,22 +78,18 @@ ARG_KEYS = _arg(
 )
 ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)")
 ARG_OLD = _arg("old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals")
-ARG_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
+ARG_STATE_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
 ARG_STATE_DAG_ID = _arg(
     "--dag-id",
-    default=None,
     help="The DAG that names the states; then the ledger is not asked (default: as the ledger says)",
 )
 
-ARG_NEW = _arg("new", metavar="NEW", nargs="?", default=None, help="The new name; without it, the name stays")
-ARG_NEW_DAG_ID = _arg("--dag-id", default=None, help="The DAG that it belongs to then (default: of the same name)")
-ARG_RELEASE = _arg(
-    "--release-states",
-    action="store_true",
-    default=False,
-    help="Take the fences off its states: their values stay, and another topology may go on with them",
+ARG_NEW = _arg("new", metavar="NEW", nargs="?", help="The new name; without it, the name stays")
+ARG_NEW_DAG_ID = _arg("--dag-id", help="The DAG that it belongs to then (default: of the same name)")
+ARG_RELEASE = _flag(
+    "--release-states", "Take the fences off its states: their values stay, and another topology may go on with them"
 )
-ARG_DRY_RUN = _arg("--dry-run", action="store_true", default=False, help="Say what would be done, and change nothing")
+ARG_DRY_RUN = _flag("--dry-run", "Say what would be done, and change nothing")
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 
@@ -119,7 +97,7 @@ TX_COMMANDS = (
     ActionCommand(
         name="list",
         help="List topologies, or the transactions of one",
-        func=lazy_load_command("airflow_tx.cli.commands.list_transactions"),
+        func=_command("commands.list_transactions"),
         description=(
             "The lag of a topology is what its source has behind the last committed transaction, asked of the source "
             "now; it is ? where it cannot be told."
@@ -129,7 +107,7 @@ TX_COMMANDS = (
     ActionCommand(
         name="show",
         help="Show one transaction, or a topology with its accepted losses and repairs",
-        func=lazy_load_command("airflow_tx.cli.commands.show"),
+        func=_command("commands.show"),
         args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -141,7 +119,7 @@ TX_COMMANDS = (
             "--changed-rows the source decides the same place again, with what is there now, as long as no state that "
             "cannot undo it may hold something of it; who, when and --why are kept in the ledger."
         ),
-        func=lazy_load_command("airflow_tx.cli.actions.replay"),
+        func=_command("actions.replay"),
         args=(
             ARG_TOPOLOGY,
             ARG_TXIDS,
@@ -161,7 +139,7 @@ TX_COMMANDS = (
             "Its rows are counted nowhere, and kept until they are re-admitted. Who, when and --why are kept in the "
             "ledger."
         ),
-        func=lazy_load_command("airflow_tx.cli.actions.skip"),
+        func=_command("actions.skip"),
         args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -171,7 +149,7 @@ TX_COMMANDS = (
             "Its run is started again and gets a new txid, with the rows of the same place as they are now. Who, when "
             "and --why are kept in the ledger."
         ),
-        func=lazy_load_command("airflow_tx.cli.actions.readmit"),
+        func=_command("actions.readmit"),
         args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -181,7 +159,7 @@ TX_COMMANDS = (
             "For rows that come next and that the source can no longer give, as its error says. They are in no "
             "transaction; everything before and after them is. Who, when and --why are kept in the ledger."
         ),
-        func=lazy_load_command("airflow_tx.cli.losses.accept_loss"),
+        func=_command("actions.accept_loss"),
         args=(ARG_TOPOLOGY, ARG_REASON, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
@@ -191,7 +169,7 @@ TX_COMMANDS = (
             "Give exactly one of --state-lost, --ledger-lost and --reset, as the error of the commit task says. "
             "Pause the DAG and end its runs first. Every repair is kept in the ledger with who, when and --why."
         ),
-        func=lazy_load_command("airflow_tx.cli.commands.repair"),
+        func=_command("commands.repair"),
         args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
     ),
     ActionCommand(
@@ -202,7 +180,7 @@ TX_COMMANDS = (
             "and belongs to --dag-id. The states stay its own. A ledger that the renamed DAG has made already is "
             "replaced, unless it has committed. Pause the DAG and end its runs first. If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.topologies.rename_topology"),
+        func=_command("topologies.rename_topology"),
         args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     ActionCommand(
@@ -212,7 +190,7 @@ TX_COMMANDS = (
             "Its states keep their values and their fences: no other topology can have them, unless they are released. "
             "If it is interrupted, repeat it."
         ),
-        func=lazy_load_command("airflow_tx.cli.topologies.delete_topology"),
+        func=_command("topologies.delete_topology"),
         args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
@@ -226,7 +204,7 @@ TX_COMMANDS = (
                     "Values of a transaction that is being committed may be among them; then the last transaction is "
                     "the one that `airflow tx show` calls COMMITTING."
                 ),
-                func=lazy_load_command("airflow_tx.cli.values.get_values"),
+                func=_command("values.get_values"),
                 args=(ARG_TOPOLOGY, ARG_STATE, ARG_KEYS, ARG_KEYS_LIMIT, ARG_STATE_DAG_ID, ARG_OUTPUT, *_LEDGER),
             ),
             ActionCommand(
@@ -236,14 +214,14 @@ TX_COMMANDS = (
                     "For a table that was renamed (ALTER TABLE ... RENAME TO ...), a connection with another id, "
                     "another prefix or path. The fence comes along. End the topology's runs first."
                 ),
-                func=lazy_load_command("airflow_tx.cli.states.rename_state"),
-                args=(ARG_TOPOLOGY, ARG_OLD, ARG_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+                func=_command("states.rename_state"),
+                args=(ARG_TOPOLOGY, ARG_OLD, ARG_STATE_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
             ),
             ActionCommand(
                 name="forget",
                 help="Go on without a state that the DAG no longer updates",
                 description="Another one may take its place, and begins with what it holds.",
-                func=lazy_load_command("airflow_tx.cli.states.forget_state"),
+                func=_command("states.forget_state"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
             ),
         ),

@@ -16,6 +16,9 @@ from airflow_tx.sources.lag import Lag, LagUnknown
 
 TableRow = dict[str, Any]
 
+_TOPOLOGY_COLUMNS = "dag_id source next_commit allocated open failed max_pending lag states repairs".split()
+_RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
+
 
 def print_rows(rows: Sequence[TableRow], output: str) -> None:
     """Print rows as table, json, yaml or plain."""
@@ -96,19 +99,7 @@ def _problem(view: TopologyView) -> str | None:
 
 def unreadable(name: str, problem: str) -> TableRow:
     """The line of a topology that cannot be read."""
-    columns = (
-        "dag_id",
-        "source",
-        "next_commit",
-        "allocated",
-        "open",
-        "failed",
-        "max_pending",
-        "lag",
-        "states",
-        "repairs",
-    )
-    return {"topology": name, **dict.fromkeys(columns), "problem": problem}
+    return {"topology": name, **dict.fromkeys(_TOPOLOGY_COLUMNS), "problem": problem}
 
 
 def transaction(view: TransactionView) -> TableRow:
@@ -131,10 +122,9 @@ def transaction(view: TransactionView) -> TableRow:
 
 def waiters(view: TopologyView) -> list[TableRow]:
     """The lines of runs that gave up their run slots before they had a transaction."""
-    columns = ("txid", "attempt", "status", "run_id", "rows", "size", "began", "processing", "commit", "ended")
     return [
         {
-            **dict.fromkeys(columns),
+            **dict.fromkeys(_RUN_COLUMNS),
             "status": "YIELDED",
             "run_id": run_id,
             "waiting_for": f"the run of transaction {entry['blocking']}; then it is started again",
