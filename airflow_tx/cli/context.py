@@ -45,7 +45,7 @@ def command(function: CommandFunction) -> CommandFunction:
 
 
 def action(function: CommandFunction) -> CommandFunction:
-    """Make a command that changes something: it is an entry in Airflow's audit log."""
+    """Make a command that changes something: an entry in Airflow's audit log, by the name of the function."""
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 

@@ -180,7 +180,7 @@ TX_COMMANDS = (
             "and belongs to --dag-id. The states stay its own. A ledger that the renamed DAG has made already is "
             "replaced, unless it has committed. Pause the DAG and end its runs first. If it is interrupted, repeat it."
         ),
-        func=_command("topologies.rename_topology"),
+        func=_command("topologies.rename"),
         args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     ActionCommand(
@@ -190,7 +190,7 @@ TX_COMMANDS = (
             "Its states keep their values and their fences: no other topology can have them, unless they are released. "
             "If it is interrupted, repeat it."
         ),
-        func=_command("topologies.delete_topology"),
+        func=_command("topologies.delete"),
         args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
@@ -214,14 +214,14 @@ TX_COMMANDS = (
                     "For a table that was renamed (ALTER TABLE ... RENAME TO ...), a connection with another id, "
                     "another prefix or path. The fence comes along. End the topology's runs first."
                 ),
-                func=_command("states.rename_state"),
+                func=_command("states.rename"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_STATE_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
             ),
             ActionCommand(
                 name="forget",
                 help="Go on without a state that the DAG no longer updates",
                 description="Another one may take its place, and begins with what it holds.",
-                func=_command("states.forget_state"),
+                func=_command("states.forget"),
                 args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
             ),
         ),

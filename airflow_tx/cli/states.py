@@ -15,7 +15,7 @@ from airflow_tx.state.api import FencedState
 
 
 @action
-def rename_state(args: Namespace) -> None:
+def rename(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
     with store_of(args) as store:
         record = topology_record(store, paths_of(args))
@@ -27,7 +27,7 @@ def rename_state(args: Namespace) -> None:
 
 
 @action
-def forget_state(args: Namespace) -> None:
+def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
         confirm(args, f"Let topology {args.topology} go on without state {args.old}; another may take its place.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @action
-def rename_topology(args: Namespace) -> None:
+def rename(args: Namespace) -> None:
     """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
     old, new = paths_of(args), paths_of(args, args.new or args.topology)
     check_why(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
@@ -47,7 +47,7 @@ def rename_topology(args: Namespace) -> None:
 
 
 @action
-def delete_topology(args: Namespace) -> None:
+def delete(args: Namespace) -> None:
     """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
     check_why(args, f"delete {args.topology}")
     paths = paths_of(args)
