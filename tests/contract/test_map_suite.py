@@ -12,7 +12,8 @@ import pytest
 
 from airflow_tx.state import MemoryMap, OpaqueValue, TransactionalValue
 from airflow_tx.state.keys import Key
-from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
+from airflow_tx.testing.suites.map_suite import MapSuite
+from airflow_tx.testing.suites.map_tools import MakeBacking
 
 
 class TestMemoryMap(MapSuite):

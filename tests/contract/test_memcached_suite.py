@@ -9,7 +9,8 @@ import pytest
 
 from airflow_tx.state.memcached.map import MemcachedMap
 from airflow_tx.testing.servers.memcached import LocalMemcached
-from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
+from airflow_tx.testing.suites.map_suite import MapSuite
+from airflow_tx.testing.suites.map_tools import MakeBacking
 
 
 @pytest.fixture(scope="module")

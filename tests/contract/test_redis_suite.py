@@ -10,7 +10,8 @@ from airflow_tx.errors import FenceOutranked, StateBehind
 from airflow_tx.state.redis.map import RedisMap
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.suites.map_suite import MakeBacking, MapSuite
+from airflow_tx.testing.suites.map_suite import MapSuite
+from airflow_tx.testing.suites.map_tools import MakeBacking
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, rows, totals
 from tests.contract.opening import opening

@@ -198,16 +198,8 @@ class UpdateSuite(StateTests):
         assert totals(state) == {"key 1": 1}
 
     def test_keys_come_back_as_they_were(self, make_state: MakeState, grants: Grants) -> None:
-        keys = [
-            "",
-            " ",
-            "a",
-            "A",
-            "ä",
-            "a\u0308",
-            '"',
-            "\\",
-            "{a,b}",
+        keys = ["", " ", "a", "A", "ä", "a\u0308", '"', "\\", "{a,b}"]
+        keys += [
             "NULL",
             "null",
             "'; --",

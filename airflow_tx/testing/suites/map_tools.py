@@ -1,0 +1,107 @@
+"""What tests of maps share: maps opened over a backing map that counts round trips and fails on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import pytest
+
+from airflow_tx.state.aggregators import Sum
+from airflow_tx.state.keys import Key
+from airflow_tx.state.trident.cached import CachedMap
+from airflow_tx.state.trident.maps import BackingMap, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.state.trident.updaters import CombinerValueUpdater, ValueUpdater
+
+MAPS: dict[str, Any] = {
+    "non-transactional": NonTransactionalMap,
+    "transactional": TransactionalMap,
+    "opaque": OpaqueMap,
+}
+AnyMap: TypeAlias = "NonTransactionalMap[Any] | TransactionalMap[Any] | OpaqueMap[Any]"
+Deltas: TypeAlias = "list[tuple[str, int]]"
+
+exact_kinds = pytest.mark.parametrize("kind", ["transactional", "opaque"], indirect=True)
+opaque_only = pytest.mark.parametrize("kind", ["opaque"], indirect=True)
+transactional_only = pytest.mark.parametrize("kind", ["transactional"], indirect=True)
+
+
+class Lost(Exception):
+    """The store does not answer."""
+
+
+class Counting:
+    """A backing map that counts round trips, and that fails when it is told to."""
+
+    def __init__(self, backing: BackingMap[Any]) -> None:
+        self._backing = backing
+        self.trips: list[str] = []
+        self.fail: str | None = None
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """As the backing map."""
+        self.trips.append("get")
+        return self._backing.multi_get(keys)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """As the backing map; refused: nothing happens; unanswered: it happens, and fails."""
+        assert len(set(keys)) == len(keys)
+        self.trips.append("put")
+        fail, self.fail = self.fail, None
+        if fail != "refused":
+            self._backing.multi_put(keys, values)
+        if fail is not None:
+            raise Lost(fail)
+
+
+class MakeBacking(Protocol):
+    """Opens the store under test; within a test, the same store again, as another process would."""
+
+    def __call__(self, kind: str) -> BackingMap[Any]:
+        """Open it for values of one kind: "opaque", "transactional" or "non-transactional"."""
+
+
+class Opened:
+    """Opens maps over the store under test."""
+
+    def __init__(self, make_backing: MakeBacking, kind: str, cached: bool) -> None:
+        self.kind, self.cached, self._make = kind, cached, make_backing
+        self.last: Counting
+
+    def __call__(self) -> AnyMap:
+        """A map as another process would open it."""
+        self.last = Counting(self._make(self.kind))
+        backing: BackingMap[Any] = CachedMap(self.last, 3) if self.cached else self.last
+        opened: AnyMap = MAPS[self.kind](backing)
+        return opened
+
+    def put(self, values: dict[Key, Any]) -> None:
+        """Store values as they are, behind all maps."""
+        self._make(self.kind).multi_put(list(values), list(values.values()))
+
+    def stored(self, key: Key) -> Any:
+        """What the store holds for a key."""
+        return self._make(self.kind).multi_get([key])[0]
+
+
+def plus(delta: int) -> ValueUpdater[Any]:
+    """Adds to what is stored."""
+    return CombinerValueUpdater(Sum(), delta)
+
+
+def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
+    """One update; the new values."""
+    return state.multi_update([(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas])
+
+
+def commit(state: AnyMap, txid: int, *updates: Deltas) -> None:
+    """One whole batch."""
+    state.begin_commit(txid)
+    for deltas in updates:
+        apply(state, deltas)
+    state.commit(txid)
+
+
+def value(state: AnyMap, word: str, prefix: str = "") -> Any:
+    """The value of a key."""
+    return state.multi_get([(prefix, word)])[0]
