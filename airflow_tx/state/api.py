@@ -121,6 +121,18 @@ class FencedState(ABC):
     can_clear: bool = False
     can_release: bool = False
 
+    def __repr__(self) -> str:
+        (_, first), *others = self._parameters().items()
+        return f"{type(self).__name__}({', '.join([repr(first), *(f'{name}={value!r}' for name, value in others)])})"
+
+    def _parameters(self) -> dict[str, Any]:
+        """What the state was made of, without its address and without secrets."""
+        return {"name": self.name}
+
+    def serialize(self) -> dict[str, Any]:
+        """Plain JSON of what the state is, without its address: Airflow shows it."""
+        return {"type": type(self).__name__, **self._parameters(), "kind": self.kind.value}
+
     @abstractmethod
     def raise_fence(self, grant: Grant) -> None:
         """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
@@ -198,6 +210,12 @@ class QueryableState(FencedState):
     """A fenced state with key and value columns that can be asked for many keys at once."""
 
     columns: Columns
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.columns.shown()}, kind={self.kind.value!r})"
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), **self.columns.serialized()}
 
     @abstractmethod
     def key_types(self) -> Mapping[str, str] | None:

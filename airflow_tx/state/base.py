@@ -52,3 +52,8 @@ class Addressed(ABC, Generic[Opened]):
         if self._opened is None:
             self._opened = self._open()
         return self._opened
+
+
+def named(made: Any) -> Any:
+    """The name of a function in place of itself, for what is shown."""
+    return getattr(made, "__qualname__", type(made).__qualname__) if callable(made) else made

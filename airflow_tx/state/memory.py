@@ -105,18 +105,6 @@ class MemoryState(QueryableState):
         self.columns = checked_columns(self, keys, values, types, max_value_bytes)
         self.database = database if database is not None else MemoryDatabase()
 
-    def __repr__(self) -> str:
-        return f"MemoryState({self.name!r}, {self.columns.shown()}, kind={self.kind.value!r})"
-
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is."""
-        return {
-            "type": "MemoryState",
-            "name": self.name,
-            "keys": list(self.columns.keys),
-            "values": list(self.columns.aggregators),
-        }
-
     def raise_fence(self, grant: Grant) -> None:
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)

@@ -58,9 +58,8 @@ class PersistedState(FencedState):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.state).__name__}, {type(self.updater).__name__})"
 
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is."""
-        return {"type": "PersistedState", "state": type(self.state).__name__, "updater": type(self.updater).__name__}
+    def _parameters(self) -> dict[str, Any]:
+        return {"state": type(self.state).__name__, "updater": type(self.updater).__name__}
 
     def raise_fence(self, grant: Grant) -> None:
         """Nothing: there is no fence."""

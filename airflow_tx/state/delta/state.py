@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
-from airflow_tx.state.delta.rows import Change, KeyedRows, Turn
+from airflow_tx.state.delta.rows import KeyedRows, Turn
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import asked
 
@@ -111,15 +111,18 @@ class DeltaState(QueryableState):
     def __repr__(self) -> str:
         if self.mode == "append":
             return f"DeltaState({self.path!r}, mode='append', types={self.columns.types})"
-        return f"DeltaState({self.path!r}, {self.columns.shown()}, kind={self.kind.value!r})"
+        return super().__repr__()
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"path": self.path}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_spark": None}
 
     def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without the settings of Spark."""
-        own = {"type": "DeltaState", "path": self.path, "mode": self.mode, "kind": self.kind.value}
-        return {**own, **({"types": dict(self.columns.types)} if self.mode == "append" else self.columns.serialized())}
+        if self.mode == "append":
+            return {**FencedState.serialize(self), "mode": self.mode, "types": dict(self.columns.types)}
+        return {**super().serialize(), "mode": self.mode}
 
     def raise_fence(self, grant: Grant) -> None:
         self._change(grant, None, raising=True, chunk=0, complete=False)
@@ -225,7 +228,7 @@ class DeltaState(QueryableState):
             return 0
         replayed = held.row is not None and not again and _may_have(held.row, grant)
         turn = Turn(grant, chunk, raising and not again, replayed)
-        changes, size = rows.changes(given or [], turn, _Stored(self._table, rows, held.definition is not None))
+        changes, size = rows.changes(given or [], turn, self._table.stored(rows, held))
         row = fence.applied(row) if complete else row
         token = grant.token
         note = {"topology": grant.topology, "txid": token.txid, "attempt": token.attempt, "token": str(token)}
@@ -267,20 +270,6 @@ class DeltaState(QueryableState):
             check_session(session, self.name)
             self._opened = DeltaTable(session.newSession(), self.path, state=self.name, errors=spark_errors())
         return self._opened
-
-
-class _Stored:
-    def __init__(self, table: DeltaTable, rows: DeltaRows, there: bool) -> None:
-        self._table, self._rows, self._there = table, rows, there
-
-    def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
-        return self._found(lambda types: self._table.rows_of_keys(types, keys))
-
-    def of_txid(self, txid: int) -> dict[str, Change]:
-        return self._found(lambda types: self._table.rows(types, f"tx_txid = {int(txid)}"))
-
-    def _found(self, ask: Callable[[Mapping[str, str]], list[Change]]) -> dict[str, Change]:
-        return {row["tx_key"]: row for row in ask(self._rows.types)} if self._there else {}
 
 
 def _may_have(found: Fence, grant: Grant) -> bool:

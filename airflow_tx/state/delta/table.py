@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -132,6 +132,10 @@ class DeltaTable:
         with self._lock:
             self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
             return self.rows(types, "tx_key IN (SELECT tx_key FROM tx_keys)")
+
+    def stored(self, rows: DeltaRows, held: Held) -> StoredRows:
+        """The rows that are there, for `DeltaRows.changes`."""
+        return StoredRows(self, rows, held.definition is not None)
 
     def merge(self, held: Held, row: Fence, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]) -> bool:
         """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
@@ -275,3 +279,19 @@ class DeltaTable:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+
+
+class StoredRows:
+    """The rows of a table as an update reads them; none before the first one."""
+
+    def __init__(self, table: DeltaTable, rows: DeltaRows, there: bool) -> None:
+        self._table, self._rows, self._there = table, rows, there
+
+    def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
+        return self._found(lambda types: self._table.rows_of_keys(types, keys))
+
+    def of_txid(self, txid: int) -> dict[str, Change]:
+        return self._found(lambda types: self._table.rows(types, f"tx_txid = {int(txid)}"))
+
+    def _found(self, ask: Callable[[Mapping[str, str]], list[Change]]) -> dict[str, Change]:
+        return {row["tx_key"]: row for row in ask(self._rows.types)} if self._there else {}

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from airflow_tx.errors import StateError
 from airflow_tx.state import fence
 from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.base import named
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, identity
 from airflow_tx.state.redis.scripts import COMMANDS
@@ -57,18 +58,8 @@ class RedisGuard(FencedInRedis):
         self.prefix = checked_prefix(prefix, "RedisGuard")
         self.commands = commands
 
-    def __repr__(self) -> str:
-        return f"RedisGuard({self.conn_id!r}, prefix={self.prefix!r}, commands={self._shown()})"
-
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without its address."""
-        return {
-            "type": "RedisGuard",
-            "conn_id": self.conn_id,
-            "prefix": self.prefix,
-            "commands": self._shown(),
-            "kind": self.kind.value,
-        }
+    def _parameters(self) -> dict[str, Any]:
+        return {"conn_id": self.conn_id, "prefix": self.prefix, "commands": named(self.commands)}
 
     def raise_fence(self, grant: Grant) -> None:
         self._raise(grant, [])
@@ -173,9 +164,6 @@ class RedisGuard(FencedInRedis):
                 return [part if isinstance(part, bytes) else str(part).encode() for part in command]
             problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
         raise StateError(state=self.name, problem=problem, remedy="Nothing was run. Correct the function `commands`.")
-
-    def _shown(self) -> str:
-        return getattr(self.commands, "__qualname__", type(self.commands).__qualname__)
 
 
 _PART = (str, bytes, int, float, Decimal)

@@ -95,29 +95,12 @@ class RedisState(FencedInRedis, QueryableState):
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
 
-    def __repr__(self) -> str:
-        columns = self.columns.shown()
-        return f"RedisState({self.conn_id!r}, prefix={self.prefix!r}, {columns}, kind={self.kind.value!r})"
-
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without its address."""
-        return {
-            "type": "RedisState",
-            "conn_id": self.conn_id,
-            "prefix": self.prefix,
-            "kind": self.kind.value,
-            **self.columns.serialized(),
-        }
+    def _parameters(self) -> dict[str, Any]:
+        return {"conn_id": self.conn_id, "prefix": self.prefix}
 
     def raise_fence(self, grant: Grant) -> None:
-        """Check continuity, raise the fence, and undo what outranked tokens of this txid wrote.
-
-        Check, raise and the undoing of some 7,000 keys are one script. More keys are undone by further ones, before
-        this returns; until the last of them is undone the state takes no write, and if that breaks off, the next raise
-        goes on with it.
-
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
-        """
+        # Check, raise and the undoing of some 7,000 keys are one script. More keys are undone by further ones; until
+        # the last is undone the state takes no write, and if that breaks off, the next raise goes on with it.
         for _ in range(RACES):
             held = self._fence.look()
             row = self._fence.raised(held, grant)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.base import named
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
@@ -54,18 +55,11 @@ class SqlGuard(FencedInSql["GuardStore"]):
         self.guard = name
         self.statements = statements
 
-    def __repr__(self) -> str:
-        return f"SqlGuard({self.conn_id!r}, name={self.guard!r}, statements={self._shown()!r})"
-
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without its address and without values."""
-        return {
-            "type": "SqlGuard",
-            "conn_id": self.conn_id,
-            "name": self.guard,
-            "statements": self._shown(),
-            "kind": self.kind.value,
-        }
+    def _parameters(self) -> dict[str, Any]:
+        shown: Any = self.statements
+        if not callable(shown):
+            shown = [statement if isinstance(statement, str) else statement[0] for statement in shown]
+        return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         given = list(map(dict, rows))
@@ -97,11 +91,6 @@ class SqlGuard(FencedInSql["GuardStore"]):
 
     def release(self) -> None:
         self.clear()
-
-    def _shown(self) -> Any:
-        if callable(self.statements):
-            return getattr(self.statements, "__qualname__", type(self.statements).__qualname__)
-        return [statement if isinstance(statement, str) else statement[0] for statement in self.statements]
 
     def _open(self) -> GuardStore:
         from airflow_tx.connections.sql import located

@@ -87,19 +87,8 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
 
-    def __repr__(self) -> str:
-        columns = self.columns.shown()
-        return f"SqlState({self.conn_id!r}, table={self.table!r}, {columns}, kind={self.kind.value!r})"
-
-    def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without its address."""
-        return {
-            "type": "SqlState",
-            "conn_id": self.conn_id,
-            "table": self.table,
-            "kind": self.kind.value,
-            **self.columns.serialized(),
-        }
+    def _parameters(self) -> dict[str, Any]:
+        return {"conn_id": self.conn_id, "table": self.table}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         with self._store.transaction() as connection:
