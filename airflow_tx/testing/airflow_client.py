@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from airflow_tx.testing.airflow_tasks import AirflowAnswer, AirflowTasks, JsonObject, run_path
+from airflow_tx.testing.airflow_tasks import PATIENCE, AirflowAnswer, AirflowTasks, JsonObject, run_path
 from airflow_tx.testing.eventually import eventually
 
 RUN_ENDED = ("success", "failed")
@@ -16,7 +16,7 @@ class AirflowClient(AirflowTasks):
 
     # --- DAGs
 
-    def wait_dag(self, dag_id: str, timeout: float = 90) -> None:
+    def wait_dag(self, dag_id: str, timeout: float = PATIENCE) -> None:
         """Wait until the scheduler knows the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
 
@@ -79,7 +79,7 @@ class AirflowClient(AirflowTasks):
             raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{told}")
         return run
 
-    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = 120) -> None:
+    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = PATIENCE) -> None:
         """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
 
         :raises AssertionError: not in time; with the tasks of those that are not, and their last log lines.

@@ -14,6 +14,8 @@ from airflow_tx.testing.eventually import Hopeless, eventually
 JsonObject = dict[str, Any]
 
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+# Seconds; a busy machine takes its time.
+PATIENCE = 300.0
 _LOG_TAIL = 25
 _LOCKED_TRIES = 5
 _LOG_NOISE = frozenset(
@@ -95,7 +97,7 @@ class AirflowTasks:
         states: Collection[str] | str = TASK_ENDED,
         *,
         map_index: int = -1,
-        timeout: float = 90,
+        timeout: float = PATIENCE,
     ) -> JsonObject:
         """Wait until a task instance is in one of `states`."""
         wanted = (states,) if isinstance(states, str) else tuple(states)

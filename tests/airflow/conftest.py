@@ -1,9 +1,14 @@
-"""One real Airflow on PostgreSQL, one real ZooKeeper and one SQLite state for every test in this folder."""
+"""One real Airflow on PostgreSQL, one real ZooKeeper and one SQLite state for every test in this folder.
+
+Most of a test is waiting: those that need nothing else run in threads from the start on, beside those that do. They
+are reported last, and those that stop Airflow run after them.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import pytest
 
@@ -11,24 +16,56 @@ from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.airflow.ahead import Ahead
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
+
+_ahead = pytest.StashKey[Ahead]()
+# What every test has, and does not need.
+_EVERYBODYS = {"current", "monkeypatch", "request"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """First those that need more than Airflow: the others run beside them."""
+    return 2 if item.get_closest_marker("alone") else int(_runs_ahead(item))
+
+
+def _runs_ahead(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("alone"):
+        return False
+    return set(item.fixturenames) - _EVERYBODYS == {"stack"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    ahead = pyfuncitem.session.stash.get(_ahead, None)
+    return True if ahead is not None and ahead.result(pyfuncitem) else None
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, postgres: LocalPostgres, request: pytest.FixtureRequest
+) -> Iterator[Stack]:
     """The servers; started once, because that takes half a minute."""
     folder = tmp_path_factory.mktemp("airflow")
     (folder / "signals").mkdir()
     write_numbers(folder / "numbers")
     failpoints = Failpoints(folder / "failpoints")
     # On SQLite, Airflow's scheduler dies of "database is locked" on a busy machine, and all tests with it.
-    with LocalZooKeeper(folder / "zookeeper", fsync=False) as zookeeper, LocalPostgres() as metadata:
+    with LocalZooKeeper(folder / "zookeeper", fsync=False) as zookeeper:
         env = {
             **environment(folder, zookeeper.hosts),
             **failpoints.environment,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.url(metadata.new_database()),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.url(postgres.new_database()),
         }
         # In a folder to which tests may add DAG files.
         dags = shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         with LocalAirflow(folder / "home", dags, env) as airflow:
-            yield Stack(folder, airflow, zookeeper, failpoints)
+            made = Stack(folder, airflow, zookeeper, failpoints)
+            items = [item for item in request.session.items if _runs_ahead(item)]
+            ahead = request.session.stash[_ahead] = Ahead(items, "stack", made)
+            yield made
+            ahead.end()

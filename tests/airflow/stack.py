@@ -56,6 +56,15 @@ class Stack:
         """The folder of the DAG files; what is added is found within seconds."""
         return self.folder / "dags"
 
+    def connect(self, conn_id: str, **told: Any) -> None:
+        """Make a connection, or change it."""
+        known = self.airflow.call("GET", "connections", params={"limit": 1000})["connections"]
+        body = {"connection_id": conn_id, **told}
+        if conn_id in [each["connection_id"] for each in known]:
+            self.airflow.call("PATCH", f"connections/{conn_id}", json=body)
+        else:
+            self.airflow.call("POST", "connections", json=body)
+
     def signal(self) -> Signal:
         """A new file that does not exist yet."""
         return Signal(self.folder / "signals" / uuid.uuid4().hex)
@@ -216,7 +225,9 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
         "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
-        "AIRFLOW__CORE__PARALLELISM": "6",
+        "AIRFLOW__CORE__PARALLELISM": "10",
+        # A file that changes is parsed at once; all of them again and again would keep a core busy.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "900",
         "AIRFLOW_TX_DATA": str(folder),
         **spark_environment(folder / "spark"),
     }

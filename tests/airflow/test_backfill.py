@@ -6,7 +6,6 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -18,6 +17,7 @@ import pytest
 from airflow_tx.testing.airflow_tasks import AirflowAnswer
 from airflow_tx.testing.eventually import eventually
 from dags import order_book
+from tests.airflow.ahead import once
 from tests.airflow.dags.daily import DAY, FIRST, SIZE
 from tests.airflow.stack import Final, Stack
 
@@ -92,11 +92,12 @@ class Story:
     seen: dict[str, Any] = field(default_factory=dict)
 
 
+@once
 def scheduled(stack: Stack) -> Story:
     """Four scheduled days, two of which fail; the failed ones are backfilled, then all of them."""
     story = Story(days := Days(stack, "by_day"))
     with days.told("fail", *DAYS[1:3]):
-        eventually(lambda: stack.airflow.call("GET", "dags/by_day"), 90, "the DAG is known", interval=0.3)
+        eventually(lambda: stack.airflow.call("GET", "dags/by_day"), 240, "the DAG is known", interval=0.3)
         stack.airflow.pause("by_day", False)
         eventually(lambda: len(days.runs()) == 4, 240, "the days are scheduled")
         run_ids = [days.run_of(day) for day in DAYS]
@@ -111,6 +112,7 @@ def scheduled(stack: Stack) -> Story:
     return story
 
 
+@once
 def partitioned(stack: Stack) -> Story:
     """A partition that failed is backfilled, while another event comes for it."""
     story = Story(days := Days(stack, "by_partition"))
@@ -137,6 +139,7 @@ def partitioned(stack: Stack) -> Story:
     return story
 
 
+@once
 def doubled(stack: Stack) -> Story:
     """Two runs of one interval at a time, and one whose interval overlaps."""
     story = Story(days := Days(stack, "doubled_days"))
@@ -159,6 +162,7 @@ def doubled(stack: Stack) -> Story:
     return story
 
 
+@once
 def running(stack: Stack) -> Story:
     """Two days fail inside a backfill, which goes on since the last day waits for them; each is replayed in its way."""
     story = Story(days := Days(stack, "in_backfill"))
@@ -179,10 +183,11 @@ def running(stack: Stack) -> Story:
     return story
 
 
+@once
 def example(stack: Stack) -> Story:
     """`dags/daily_orders.py` over two days, and over the one that the schedule starts by itself."""
     story = Story(days := Days(stack, "daily_orders"))
-    eventually(lambda: stack.airflow.call("GET", "dags/daily_orders"), 90, "the DAG is known", interval=0.3)
+    eventually(lambda: stack.airflow.call("GET", "dags/daily_orders"), 240, "the DAG is known", interval=0.3)
     stack.airflow.pause("daily_orders", False)
     first = datetime(2026, 1, 1, tzinfo=timezone.utc)
     stack.airflow.backfill("daily_orders", first, first + DAY)
@@ -197,20 +202,8 @@ def example(stack: Stack) -> Story:
     return story
 
 
-Stories = dict[str, Future[Story]]
-
-
-@pytest.fixture(scope="module")
-def stories(stack: Stack) -> Iterator[Stories]:
-    """All stories, told at the same time: most of it is waiting."""
-    with ThreadPoolExecutor() as threads:
-        yield {
-            tell.__name__: threads.submit(tell, stack) for tell in (scheduled, running, partitioned, doubled, example)
-        }
-
-
-def test_failed_days_are_backfilled_and_counted_once(stories: Stories) -> None:
-    story = stories["scheduled"].result()
+def test_failed_days_are_backfilled_and_counted_once(stack: Stack) -> None:
+    story = scheduled(stack)
     before = story.seen["failed"]
     assert sum(numbers for numbers, _ in before.values()) <= 2 * SIZE
     totals, history = story.seen["committed"]
@@ -221,10 +214,11 @@ def test_failed_days_are_backfilled_and_counted_once(stories: Stories) -> None:
     assert totals == story.days.totals()
 
 
+@pytest.mark.long
 def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_another_backfill_is_refused(
-    stories: Stories,
+    stack: Stack,
 ) -> None:
-    story = stories["running"].result()
+    story = running(stack)
     assert "There is already a running backfill" in story.seen["refused"]
     assert story.seen["replayed"] == "its run was cleared"
     assert sorted(entry.attempts for entry in story.days.history()) == [1, 1, 1, 2]
@@ -232,8 +226,8 @@ def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_ano
     story.days.stack.assert_counted_once("in_backfill", 4 * SIZE)
 
 
-def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stories: Stories) -> None:
-    story = stories["scheduled"].result()
+def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stack: Stack) -> None:
+    story = scheduled(stack)
     assert story.days.history() == story.seen["committed"][1]
     story.days.stack.assert_counted_once("by_day", 4 * SIZE)
     (anew,) = set(story.seen["runs again"]) - set(story.seen["runs"])
@@ -242,8 +236,9 @@ def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_
         assert "is already committed" in story.days.log(run_id)
 
 
-def test_a_backfill_of_a_failed_partition_takes_its_transaction_over(stories: Stories) -> None:
-    story = stories["partitioned"].result()
+@pytest.mark.long
+def test_a_backfill_of_a_failed_partition_takes_its_transaction_over(stack: Stack) -> None:
+    story = partitioned(stack)
     totals, history = story.seen["committed"]
     first, *others = history
     assert (first.txid, first.attempts, first.run_id) == (1, 2, story.seen["holder"])
@@ -252,22 +247,25 @@ def test_a_backfill_of_a_failed_partition_takes_its_transaction_over(stories: St
     story.days.stack.assert_counted_once("by_partition", 4 * SIZE)
 
 
-def test_a_second_run_of_a_partition_is_refused_while_the_first_is_live(stories: Stories) -> None:
-    story = stories["partitioned"].result()
+@pytest.mark.long
+def test_a_second_run_of_a_partition_is_refused_while_the_first_is_live(stack: Stack) -> None:
+    story = partitioned(stack)
     for log in story.seen["refused"].values():
         assert story.seen["holder"] in log
     assert story.seen["allocated"] <= 4
 
 
-def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stories: Stories) -> None:
-    story = stories["partitioned"].result()
+@pytest.mark.long
+def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stack: Stack) -> None:
+    story = partitioned(stack)
     for log in story.seen["cleared"].values():
         assert "Transaction 1 of by_partition is already committed" in log
     assert story.days.history() == story.seen["committed"][1]
 
 
-def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is_refused(stories: Stories) -> None:
-    story = stories["doubled"].result()
+@pytest.mark.long
+def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is_refused(stack: Stack) -> None:
+    story = doubled(stack)
     assert "run one" in story.seen["refused"]
     assert "Transaction 1 of doubled_days is already committed" in story.seen["two"]
     assert "overlaps 2013-01-01T00:00:00+00:00/2013-01-02T00:00:00+00:00" in story.seen["half"]
@@ -275,8 +273,9 @@ def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is
     story.days.stack.assert_counted_once("doubled_days", SIZE)
 
 
-def test_a_run_without_a_real_interval_is_refused_with_the_remedy_in_its_log(stories: Stories) -> None:
-    seen = stories["doubled"].result().seen
+@pytest.mark.long
+def test_a_run_without_a_real_interval_is_refused_with_the_remedy_in_its_log(stack: Stack) -> None:
+    seen = doubled(stack).seen
     remedy = 'CronDataIntervalTimetable("0 0 * * *", timezone="UTC")'
     assert "has the empty data interval 2013-01-03T00:00:00+00:00/2013-01-03T00:00:00+00:00" in seen["empty"]
     assert "has no data interval" in seen["none"]
@@ -284,8 +283,9 @@ def test_a_run_without_a_real_interval_is_refused_with_the_remedy_in_its_log(sto
     assert remedy in seen["none"]
 
 
-def test_the_example_of_daily_orders_counts_every_day_once(stories: Stories) -> None:
-    story = stories["example"].result()
+@pytest.mark.long
+def test_the_example_of_daily_orders_counts_every_day_once(stack: Stack) -> None:
+    story = example(stack)
     with sqlite3.connect(story.days.stack.folder / "state.db") as state:
         rows = state.execute("SELECT product, orders, amount FROM daily_orders").fetchall()
     assert {product: (int(orders), int(amount)) for product, orders, amount in rows} == story.seen["orders"]

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from tests.airflow.stack import SIZE, Stack, expected
 
 DAG_ID = "acted"
@@ -17,7 +19,7 @@ DAG_ID = "acted"
 def tx(stack: Stack, *arguments: str) -> dict[str | None, str]:
     """What `airflow tx …` says it did, by txid."""
     command = [sys.executable, "-m", "airflow", "tx", *arguments, "--output", "json"]
-    found = subprocess.run(command, env=stack.airflow.environment, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(command, env=stack.airflow.environment, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     rows: list[dict[str, Any]] = json.loads(found.stdout)
     return {row["txid"]: row["done"] for row in rows}
@@ -83,6 +85,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
         assert airflow.call("GET", "eventLogs", params={"event": event})["event_logs"], event
 
 
+@pytest.mark.long
 def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_names(stack: Stack) -> None:
     airflow, ledger, dag_id = stack.airflow, stack.ledger("corrected"), "corrected"
     folder = stack.folder / "corrected"

@@ -28,7 +28,7 @@ def test_a_resumed_committer_set_to_failed_from_outside_is_cleared_and_commits_o
     stack.start(dag, "r2")
     airflow.wait_task(dag, "r2", "commit", "deferred")
     hold.give()
-    airflow.wait_for(lambda: paused.reached, 90, "the resumed committer stands before its mark", dag, "r2")
+    airflow.wait_for(lambda: paused.reached, 300, "the resumed committer stands before its mark", dag, "r2")
     pid = airflow.task(dag, "r2", "commit")["pid"]
 
     airflow.set_task_state(dag, "r2", "commit", "failed")

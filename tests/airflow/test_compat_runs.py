@@ -51,7 +51,7 @@ def from_task(airflow: LocalAirflow, calls: Calls) -> list[Any]:
 def from_command(airflow: LocalAirflow, calls: Calls) -> list[Any]:
     """What functions of `compat` answer in a process of its own that has the database."""
     command = [sys.executable, "-c", COMMAND, json.dumps(calls)]
-    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return answers
@@ -61,7 +61,7 @@ def run(run_id: str, **more: Any) -> dict[str, Any]:
     return {"dag_id": TARGET, "run_id": run_id, **more}
 
 
-def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_id(stack: Stack) -> None:
+def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_id(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     airflow.wait_dag("runs_asked")
     airflow.wait_dag(TARGET)
@@ -138,11 +138,11 @@ def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tm
         return told[name] is not None
 
     airflow.trigger("runs_replaced", "r", {"folder": str(tmp_path)})
-    eventually(lambda: tells("1"), 120, "the first try runs")
+    eventually(lambda: tells("1"), 240, "the first try runs")
     airflow.set_task_state("runs_replaced", "r", "replaced", "failed")
     airflow.clear("runs_replaced", "r", ["replaced"])
     (tmp_path / "replaced").touch()
-    eventually(lambda: tells("1, replaced"), 120, "it lives on beside its clear")
+    eventually(lambda: tells("1, replaced"), 240, "it lives on beside its clear")
     airflow.wait_run("runs_replaced", "r")
     assert tells("2")
     assert told == {"1": "True", "1, replaced": "False", "2": "True"}
@@ -188,13 +188,13 @@ def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(s
     assert "airflow worker -- LocalExecutor" in Path(f"/proc/{supervisor}/cmdline").read_text()
     os.kill(supervisor, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: pid not in airflow.processes(), 60, f"the task (pid {pid}) is gone")
+    eventually(lambda: pid not in airflow.processes(), 240, f"the task (pid {pid}) is gone")
     assert airflow.task(TARGET, "dead", "hold")["state"] == "running"
 
     until.give()
     assert from_task(airflow, [("restart_dead", run("dead"))]) == [True]
     # Airflow by itself would notice after 300 s.
-    airflow.wait_run(TARGET, "dead", timeout=60)
+    airflow.wait_run(TARGET, "dead", timeout=200)
     assert airflow.task(TARGET, "dead", "hold")["try_number"] == 2
 
 

@@ -10,7 +10,6 @@ import pytest
 
 
 @pytest.mark.long
-@pytest.mark.timeout(700)
 def test_the_demo_counts_every_flight_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.demo", "--home", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -54,20 +54,24 @@ def test_the_readme_names_every_example() -> None:
 # What these show has tests of its own: test_backfill, test_kafka, test_sql_source, test_twitter.
 TESTED_BY_THEMSELVES = {"daily_orders", "kafka_counts", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
+ALWAYS = ("trident_words", "words")
 
 
 @pytest.fixture(scope="module")
-def driven(stack: Stack) -> Iterator[Mapping[str, Future[Example]]]:
+def driven(
+    stack: Stack, spark_connect: LocalSparkConnect, request: pytest.FixtureRequest
+) -> Iterator[Mapping[str, Future[Example]]]:
     """These at once, for they mostly wait; on the Airflow of the other tests, and with a Spark that is warm."""
-    examples = {name: EXAMPLES[name](stack.folder, print, stack.failpoints) for name in TOGETHER}
+    wanted = {item.name for item in request.session.items}
+    names = [name for name in TOGETHER if f"test_an_example_is_exact[{name}]" in wanted]
+    examples = {name: EXAMPLES[name](stack.folder, print, stack.failpoints) for name in names}
     for example in examples.values():
         example.prepare()
     # The applications lie beside the folder of the DAGs, as in this repository.
     shutil.copytree(ROOT / "spark_apps", stack.folder / "spark_apps", dirs_exist_ok=True)
     files = [stack.airflow_dags / name for example in examples.values() for name in example.files]
-    with LocalSparkConnect(master="local[1]") as spark, opened(stack.zookeeper.hosts) as store:
-        connect = {"connection_id": "spark_connect_default", "conn_type": "spark_connect"}
-        stack.airflow.call("POST", "connections", json={**connect, "host": "127.0.0.1", "port": spark.port})
+    stack.connect("spark_connect_default", conn_type="spark_connect", host="127.0.0.1", port=spark_connect.port)
+    with opened(stack.zookeeper.hosts) as store:
         for file in files:
             text = (ROOT / "dags" / file.name).read_text()
             file.write_text(text.replace("SparkBatchOperator", "SparkConnectBatchOperator"))
@@ -82,8 +86,9 @@ def _driven(example: Example, stack: Stack, store: Store) -> Example:
     return example
 
 
-@pytest.mark.timeout(700)
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.long) for name in TOGETHER]
+)
 def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -> None:
     example = driven[name].result()
     assert example.wrong() == []
@@ -91,7 +96,6 @@ def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -
 
 
 @pytest.mark.long
-@pytest.mark.timeout(700)
 @pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
 def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "examples.example", name, "--home", str(tmp_path)]

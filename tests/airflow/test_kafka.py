@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.testing.jars import kafka_connector_jars, skipped_without_jars
+from airflow_tx.testing.jars import kafka_connector_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
+from tests.servers import KAFKA_PASSWORD, skip_without
 
 DAG = "kafka_pipeline"
-SECRET = "sesame-opens"
 FIRST, MORE = 900, 500
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[LocalKafka]:
-    with skipped_without_jars(), LocalKafka(sasl_password=SECRET) as running:
-        running.create_topic("events", 2)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[LocalSparkConnect]:
-    with skipped_without_jars():
-        jars = kafka_connector_jars()
-    with LocalSparkConnect(master="local[1]", conf={"spark.jars": ",".join(map(str, jars))}) as running:
-        yield running
 
 
 def produce(kafka: LocalKafka, numbers: range, partitions: range) -> None:
@@ -47,24 +25,27 @@ def produce(kafka: LocalKafka, numbers: range, partitions: range) -> None:
         kafka.produce("events", [(f"key {number % 7}", str(number)) for number in own], partition)
 
 
-def connect(stack: Stack, conn_id: str, **told: Any) -> None:
-    stack.airflow.call("POST", "connections", json={"connection_id": conn_id, **told})
-
-
 def expected(numbers: range) -> dict[str, tuple[int, int]]:
     groups = {f"key {rest}": [number for number in numbers if number % 7 == rest] for rest in range(7)}
     return {key: (len(each), sum(each)) for key, each in groups.items()}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.long
 def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
-    stack: Stack, kafka: LocalKafka, postgres: LocalPostgres, spark: LocalSparkConnect
+    stack: Stack, kafka: LocalKafka, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
+    skip_without(kafka_connector_jars)
+    kafka.create_topic("events", 2)
     airflow = stack.airflow
-    database = {"port": postgres.port, "login": USER, "password": PASSWORD, "schema": "postgres"}
-    connect(stack, "kafka_events", conn_type="kafka", extra=json.dumps(kafka.client_config()))
-    connect(stack, "kafka_spark", conn_type="spark_connect", host="127.0.0.1", port=spark.port)
-    connect(stack, "kafka_totals", conn_type="postgres", host="127.0.0.1", **database)
+    database: dict[str, Any] = {
+        "port": postgres.port,
+        "login": USER,
+        "password": PASSWORD,
+        "schema": postgres.new_database(),
+    }
+    stack.connect("kafka_events", conn_type="kafka", extra=json.dumps(kafka.client_config()))
+    stack.connect("kafka_spark", conn_type="spark_connect", host="127.0.0.1", port=spark_connect.port)
+    stack.connect("kafka_totals", conn_type="postgres", host="127.0.0.1", **database)
     produce(kafka, range(FIRST), range(2))
     airflow.wait_dag(DAG)
     runs = [f"r{number}" for number in range(1, 6)]
@@ -84,7 +65,7 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
             airflow.clear_run(DAG, run_id, only_failed=True)
             airflow.wait_run(DAG, run_id)
 
-    with sa.create_engine(postgres.url(), poolclass=sa.pool.NullPool).connect() as connected:
+    with sa.create_engine(postgres.url(database["schema"]), poolclass=sa.pool.NullPool).connect() as connected:
         rows = connected.execute(sa.text("SELECT key, events, total FROM kafka_totals")).all()
     assert {key: (events, int(total)) for key, events, total in rows} == expected(range(FIRST + MORE))
     history = stack.ledger(DAG).history()
@@ -92,4 +73,4 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     assert history[1].began < history[0].ended  # they were pipelined
     logs = [path.read_text(errors="replace") for path in airflow.home.rglob("*.log") if DAG in str(path)]
     assert logs
-    assert not [text for text in logs if SECRET in text]
+    assert not [text for text in logs if KAFKA_PASSWORD in text]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.airflow.stack import SIZE, Stack
 
 
+@pytest.mark.long
 def test_zookeeper_that_cannot_be_reached_is_named_with_its_connection(stack: Stack) -> None:
     dag, airflow = "zookeeper_away", stack.airflow
     stack.start(dag, "r1")
@@ -38,6 +41,7 @@ def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stac
     stack.assert_counted_once(dag, SIZE, database="away/state.db")
 
 
+@pytest.mark.long
 def test_a_spark_connection_that_does_not_exist_is_named_and_nothing_is_submitted(stack: Stack) -> None:
     dag, airflow = "spark_missing", stack.airflow
     stack.start(dag, "r1")

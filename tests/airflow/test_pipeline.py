@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-import pytest
-
+from tests.airflow.ahead import once
 from tests.airflow.stack import SIZE, Final, Stack
 
 DAG = "pipelined"
@@ -24,7 +23,7 @@ class Observed:
     history: list[Final]
 
 
-@pytest.fixture(scope="module")
+@once
 def observed(stack: Stack) -> Observed:
     """Five runs at max_pending 4, the first of them held until the others can go no further."""
     hold = stack.signal()
@@ -51,28 +50,28 @@ def observed(stack: Stack) -> Observed:
     return Observed(*seen, ledger.history())
 
 
-def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(observed: Observed) -> None:
-    assert not {"success", "failed"} & set(observed.commits.values()), observed.commits
-    assert observed.totals == {}
+def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(stack: Stack) -> None:
+    assert not {"success", "failed"} & set(observed(stack).commits.values()), observed(stack).commits
+    assert observed(stack).totals == {}
 
 
-def test_a_fifth_run_waits_in_begin_without_a_txid_at_max_pending_4(observed: Observed) -> None:
-    assert observed.allocated == 4
-    assert observed.fifth["begin"] == "deferred"
-    assert observed.fifth["count"] is None
+def test_a_fifth_run_waits_in_begin_without_a_txid_at_max_pending_4(stack: Stack) -> None:
+    assert observed(stack).allocated == 4
+    assert observed(stack).fifth["begin"] == "deferred"
+    assert observed(stack).fifth["count"] is None
 
 
-def test_processing_overlaps(observed: Observed) -> None:
-    first, *others = observed.history
+def test_processing_overlaps(stack: Stack) -> None:
+    first, *others = observed(stack).history
     assert all(other.processed < first.processed for other in others[:3])
     assert all(other.began < first.processed for other in others[:3])
 
 
-def test_commits_are_in_txid_order_one_at_a_time(observed: Observed) -> None:
-    assert [entry.txid for entry in observed.history] == [1, 2, 3, 4, 5]
-    assert all(before.ended <= after.granted for before, after in pairwise(observed.history))
+def test_commits_are_in_txid_order_one_at_a_time(stack: Stack) -> None:
+    assert [entry.txid for entry in observed(stack).history] == [1, 2, 3, 4, 5]
+    assert all(before.ended <= after.granted for before, after in pairwise(observed(stack).history))
 
 
-def test_every_number_is_counted_once(observed: Observed, stack: Stack) -> None:
+def test_every_number_is_counted_once(stack: Stack) -> None:
     stack.assert_counted_once(DAG, 5 * SIZE)
-    assert [entry.attempts for entry in observed.history] == [1] * 5
+    assert [entry.attempts for entry in observed(stack).history] == [1] * 5

@@ -6,6 +6,8 @@ import re
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack, expected
 
@@ -51,6 +53,7 @@ def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stac
     assert stack.totals("shape_mapped") == before
 
 
+@pytest.mark.long
 def test_a_begin_that_died_goes_on_with_its_attempt_and_a_cleared_one_makes_another(stack: Stack) -> None:
     dag, airflow = "begun_twice", stack.airflow
     armed = stack.failpoints.arm("begin.after_allocate", "kill", topology=dag)
@@ -74,7 +77,7 @@ def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
     stack.commit_runs(dag, "r1") if not stack.ledger(dag).history() else None
     pause = stack.failpoints.arm("process.before_ack", "pause", topology=dag)
     stack.start(dag, "again")
-    airflow.wait_for(lambda: pause.reached, 90, "its task works", dag, "again")
+    airflow.wait_for(lambda: pause.reached, 300, "its task works", dag, "again")
     airflow.clear_run(dag, "again")
     airflow.wait_run(dag, "again")
     assert stack.ledger(dag).of_run("again").attempts == 2

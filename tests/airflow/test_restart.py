@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.airflow.stack import SIZE, Stack
 
 
+@pytest.mark.alone
 def test_after_a_crash_of_everything_the_next_txid_follows(stack: Stack) -> None:
     dag, airflow, ledger = "restarted", stack.airflow, stack.ledger("restarted")
     stack.commit_runs(dag, "r1")

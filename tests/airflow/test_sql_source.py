@@ -80,6 +80,7 @@ def _end(stack: Stack, run_id: str) -> None:
     stack.airflow.wait_run(DAG, run_id)
 
 
+@pytest.mark.long
 def test_every_order_is_counted_once_while_its_database_is_restarted(stack: Stack, shop: LocalPostgres) -> None:
     airflow = stack.airflow
     airflow.wait_dag(DAG)

@@ -34,6 +34,7 @@ def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owne
     stack.assert_counted_once("owner", 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_dag_or_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_as_it_is(stack: Stack) -> None:
     airflow = stack.airflow
     stack.commit_runs("tested", "r1")
@@ -62,6 +63,7 @@ dag = counting_dag({dag_id!r}, table="renamed")  # airflow DAG
 """
 
 
+@pytest.mark.long
 def test_a_renamed_dag_goes_on_where_it_stood_also_after_the_old_one_was_deleted(stack: Stack) -> None:
     airflow, file, broken = stack.airflow, stack.airflow_dags / "renamed.py", stack.signal()
     file.write_text(_RENAMED.format(dag_id="before"))

@@ -52,6 +52,7 @@ def airflow(
             yield running
 
 
+@pytest.mark.long
 def test_four_databases_are_counted_exactly_although_both_servers_are_killed(
     airflow: LocalAirflow, redis: tuple[LocalRedis, LocalRedis], hosts: str
 ) -> None:

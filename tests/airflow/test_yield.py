@@ -6,14 +6,14 @@ Which one does is left open here: the best of those that bid in time, and a busy
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.airflow.ahead import once
 from tests.airflow.dags.daily import DAY, FIRST
 from tests.airflow.stack import SIZE, Signal, Stack
 
@@ -64,7 +64,7 @@ class Actor:
         """The state of a run."""
         return str(self.stack.airflow.run(self.dag_id, run_id)["state"])
 
-    def wait(self, check: Callable[[], Any], what: str, run_id: str, timeout: float = 90) -> None:
+    def wait(self, check: Callable[[], Any], what: str, run_id: str, timeout: float = 300) -> None:
         """Wait for a condition; a run explains why it is not met."""
         self.stack.airflow.wait_for(check, timeout, what, self.dag_id, run_id)
 
@@ -80,6 +80,7 @@ class Actor:
         return found
 
 
+@once
 def full(stack: Stack) -> Story:
     """Two runs that wait at commit and two that wait in `begin` hold all four slots; the first one is cleared."""
     story, actor = Story(), Actor(stack, "yielding")
@@ -97,6 +98,7 @@ def full(stack: Stack) -> Story:
     return story
 
 
+@once
 def in_begin(stack: Stack) -> Story:
     """Runs without a transaction hold all slots; the DAG is paused for a while."""
     story, actor = Story(), Actor(stack, "yielding_in_begin")
@@ -123,6 +125,7 @@ def in_begin(stack: Stack) -> Story:
     return story
 
 
+@once
 def backwards(stack: Stack) -> Story:
     """Four failed days are backfilled from the last to the first, with two run slots."""
     story, actor, dag_id = Story(), Actor(stack, "backwards"), "backwards"
@@ -138,20 +141,10 @@ def backwards(stack: Stack) -> Story:
     shutil.rmtree(folder)
     airflow.end_backfills(dag_id)
     airflow.backfill(dag_id, DAYS[0], DAYS[-1], max_active_runs=2, backwards=True, reprocess="failed")
-    airflow.wait_runs(dag_id, dict.fromkeys(run_ids, "success"), timeout=200)
+    airflow.wait_runs(dag_id, dict.fromkeys(run_ids, "success"), timeout=300)
     story.seen["yields"] = actor.yields(run_ids, ["commit"])
     story.seen["runs"] = run_ids
     return story
-
-
-Stories = dict[str, Future[Story]]
-
-
-@pytest.fixture(scope="module")
-def stories(stack: Stack) -> Iterator[Stories]:
-    """All stories, told at the same time: most of it is waiting."""
-    with ThreadPoolExecutor() as threads:
-        yield {tell.__name__: threads.submit(tell, stack) for tell in (full, in_begin, backwards)}
 
 
 def one_made_room(seen: dict[str, Any]) -> str:
@@ -163,10 +156,8 @@ def one_made_room(seen: dict[str, Any]) -> str:
     return str(run_id)
 
 
-def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself(
-    stories: Stories, stack: Stack
-) -> None:
-    seen = stories["full"].result().seen
+def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself(stack: Stack) -> None:
+    seen = full(stack).seen
     assert seen["at first"] == "queued"
     assert seen["totals"] == {}
     yielded = one_made_room(seen)
@@ -177,18 +168,18 @@ def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself
     stack.assert_counted_once("yielding", 5 * SIZE)
 
 
-def test_runs_that_only_wait_in_begin_make_room_and_not_while_the_dag_is_paused(stories: Stories, stack: Stack) -> None:
-    seen = stories["in_begin"].result().seen
+@pytest.mark.long
+def test_runs_that_only_wait_in_begin_make_room_and_not_while_the_dag_is_paused(stack: Stack) -> None:
+    seen = in_begin(stack).seen
     assert seen["paused"] == {"r1": "queued", "r2": "running", "r3": "running"}
     one_made_room(seen)
     assert [entry.attempts for entry in stack.ledger("yielding_in_begin").history()] == [2, 1, 1]
     stack.assert_counted_once("yielding_in_begin", 3 * SIZE)
 
 
-def test_a_backfill_run_backwards_with_fewer_slots_than_failed_days_gets_through(
-    stories: Stories, stack: Stack
-) -> None:
-    seen = stories["backwards"].result().seen
+@pytest.mark.long
+def test_a_backfill_run_backwards_with_fewer_slots_than_failed_days_gets_through(stack: Stack) -> None:
+    seen = backwards(stack).seen
     first, *others = seen["runs"]
     assert seen["yields"] == {run_id: reason(run_id, first) for run_id in others if run_id in seen["yields"]}
     assert len(seen["yields"]) == 2
