@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from inspect import signature
 from typing import TypeGuard
 
 import pytest
@@ -20,8 +21,6 @@ from tests.airflow.ahead import Ahead
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
 
 _ahead = pytest.StashKey[Ahead]()
-# What every test has, and does not need.
-_EVERYBODYS = {"current", "monkeypatch", "request"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +35,7 @@ def _place(item: pytest.Item) -> int:
 def _runs_ahead(item: pytest.Item) -> TypeGuard[pytest.Function]:
     if not isinstance(item, pytest.Function) or item.get_closest_marker("alone"):
         return False
-    return set(item.fixturenames) - _EVERYBODYS == {"stack"}
+    return list(signature(item.obj).parameters) == ["stack"]
 
 
 @pytest.hookimpl(tryfirst=True)
