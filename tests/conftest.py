@@ -16,13 +16,16 @@ from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.examples import examples
 from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(40, 100)
+)
 settings.load_profile("untimed")
 
 

@@ -62,7 +62,9 @@ class AirflowClient(AirflowTasks):
         found: list[JsonObject] = self.call("GET", f"dags/{dag_id}/dagRuns", params=params)["dag_runs"]
         return found
 
-    def wait_run(self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = 120) -> JsonObject:
+    def wait_run(
+        self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = PATIENCE
+    ) -> JsonObject:
         """Wait until a run has ended.
 
         :param state: what it should end as; None: whatever.

@@ -32,9 +32,6 @@ _ON_DELTA_ALWAYS = (
     "test_a_transactional_replay_skips_what_is_in_already",
     "test_what_a_key_has_is_what_is_read",
     "test_a_key_that_is_none_of_this_state_is_named",
-    "test_what_was_rolled_back_is_not_found",
-    "test_a_state_without_keys_is_asked_with_an_empty_key",
-    "test_a_value_is_null_again_after_its_first_transaction_is_undone[balance]",
 )
 
 

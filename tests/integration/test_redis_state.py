@@ -40,6 +40,7 @@ from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
+from tests.examples import examples
 from tests.integration.proxy import ReplyEater
 
 _SOON = 60.0
@@ -145,7 +146,7 @@ def _everything(server: LocalRedis, prefix: str) -> dict[bytes, Any]:
 _WRITER = """
 import pickle, sys
 from airflow_tx.state import Sum
-from airflow_tx.state import redis as module
+from airflow_tx.state.redis import state as module
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.suites.state_tools import rows
 
@@ -476,7 +477,7 @@ _programs = st.lists(
 def test_sums_are_exact_and_refused_like_in_the_model(redis: LocalRedis, kind: str, column: str) -> None:
     """The model is MemoryState, whose numbers are Python's."""
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=examples(15, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(_programs)
     def check(program: list[tuple[dict[str, int | None], bool]]) -> None:
         values = {"n": Sum(column)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -14,32 +15,44 @@ from tests.model.mutants import MUTANTS, Mutant, Trace, applied
 from tests.model.shapes import Shape
 from tests.model.world import Violation
 
-SHAPES = [
-    Shape("opaque", 2, 2, 1),
+
+def long(shape: Shape) -> Any:
+    """A size that takes so long that it is explored by `script/test --all`."""
+    return pytest.param(shape, marks=pytest.mark.long)
+
+
+SHAPES: list[Any] = [
+    long(Shape("opaque", 2, 2, 1)),
     Shape("transactional", 1, 2, 1),
     Shape("transactional", 2, 1, 1),
     Shape("opaque", 1, 1, 1, varies=True),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
-    Shape("transactional", 2, 1, 1, people=("skip", "withdraw")),
+    long(Shape("transactional", 2, 1, 1, people=("skip", "withdraw"))),
     Shape("opaque", 1, 1, 1, people=("recovers", "late"), replays=0),
     Shape("opaque", 1, 1, 1, people=("late",), varies=True),
     Shape("opaque", 1, 2, 1, partitions=True),
     Shape("transactional", 1, 1, 1, partitions=True, people=("skip",)),
-    Shape("opaque", 1, 2, 1, shrinks=2),
+    long(Shape("opaque", 1, 2, 1, shrinks=2)),
+    Shape("opaque", 1, 1, 1, shrinks=2),
     Shape("opaque", 1, 2, 1, rows=2),
     Shape("opaque", 1, 2, 1, window=1, clears_only=True),
     Shape("opaque", 2, 1, 1, phase=True),
-    Shape("transactional", 2, 1, 1, phase=True),
+    long(Shape("transactional", 2, 1, 1, phase=True)),
     Shape("opaque", 1, 1, 1, lags=True),
 ]
 
 
 @pytest.fixture(scope="module")
-def reports() -> Iterator[dict[Shape, Future[Report]]]:
-    """All sizes at once, one process a core."""
+def reports(request: pytest.FixtureRequest) -> Iterator[dict[Shape, Future[Report]]]:
+    """All sizes that are wanted at once, one process a core."""
+    wanted: list[Any] = [
+        item.callspec.params["shape"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "reports" in item.fixturenames
+    ]
     # A fresh interpreter each: a fork would take along whatever threads other tests have started.
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield {shape: pool.submit(explore, shape) for shape in SHAPES}
+        yield {shape: pool.submit(explore, shape) for shape in wanted}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -68,10 +81,10 @@ def test_a_rule_taken_out_is_found(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape("opaque", 2, 1, 1),
-        Shape("transactional", 1, 1, 1),
+        long(Shape("opaque", 2, 1, 1)),
+        long(Shape("transactional", 1, 1, 1)),
         Shape("opaque", 1, 2, 0),
-        Shape("opaque", 1, 1, 1, clears_only=True, people=("skip",)),
+        long(Shape("opaque", 1, 1, 1, clears_only=True, people=("skip",))),
         Shape("opaque", 2, 1, 0, phase=True),
     ],
     ids=str,

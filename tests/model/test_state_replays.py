@@ -15,6 +15,7 @@ from airflow_tx.errors import FenceOutranked, LedgerBehind
 from airflow_tx.state import FencedState, Grant, MemoryState, SqlState, Sum
 from airflow_tx.state.aggregators import add
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
+from tests.examples import examples
 
 KEYS = ("a", "b", "c")
 Updates = dict[str, int | None]
@@ -80,13 +81,13 @@ def _check(state: FencedState, program: list[list[Attempt]]) -> None:
     assert totals(state) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, 300), deadline=None)
 @given(transactions)
 def test_whatever_is_replayed_the_totals_are_those_of_the_last_attempts(program: list[list[Attempt]]) -> None:
     _check(MemoryState(values={"n": Sum()}), program)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8, 25), deadline=None)
 @given(transactions)
 def test_a_sql_state_gives_the_same_totals(program: list[list[Attempt]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +95,7 @@ def test_a_sql_state_gives_the_same_totals(program: list[list[Attempt]]) -> None
         _check(SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}), program)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, 300), deadline=None)
 @given(transactions)
 def test_a_transactional_state_counts_the_same_output_once(program: list[list[Attempt]]) -> None:
     same: Callable[[list[Attempt]], list[Attempt]] = lambda replays: [  # noqa: E731 - one line of a test
@@ -103,7 +104,7 @@ def test_a_transactional_state_counts_the_same_output_once(program: list[list[At
     _check(MemoryState(values={"n": Sum()}, kind="transactional"), [same(replays) for replays in program])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30, 100), deadline=None)
 @given(transactions)
 def test_a_restored_snapshot_is_the_same_database(program: list[list[Attempt]]) -> None:
     state = MemoryState(values={"n": Sum()})

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -42,6 +41,7 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.examples import examples
 
 RUNS = st.sampled_from(["r1", "r2", "r3", "r4", "r5", "r6"])
 PICK = st.integers(0, 3)  # one of the runs that have begun
@@ -353,15 +353,14 @@ def _token(attempt: TransactionAttempt, granted: Granted) -> Token:
     return Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
 
 
-@pytest.mark.parametrize("examples", [40])
-def test_the_ledger_does_the_same_on_both_stores(zookeeper: LocalZooKeeper, examples: int) -> None:
+def test_the_ledger_does_the_same_on_both_stores(zookeeper: LocalZooKeeper) -> None:
     client = connect(ClientConfig(zookeeper.hosts))
     StoresAgree.zookeeper = ZooKeeperStore(client)
     try:
         run_state_machine_as_test(
             StoresAgree,
             settings=settings(
-                max_examples=examples,
+                max_examples=examples(12, 40),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
