@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial, wraps
@@ -39,12 +40,14 @@ class Ahead:
     """Runs tests in threads, in their order; none of them needs more than one value.
 
     :param value: what each of them is called with.
+    :ivar seconds: per test that has ended, how long it took.
     """
 
     def __init__(self, items: Sequence[pytest.Function], name: str, value: object) -> None:
         self._waiting: SimpleQueue[pytest.Function] = SimpleQueue()
         self._arguments = {name: value}
         self._done: dict[str, Future[Any]] = {item.nodeid: Future() for item in items}
+        self.seconds: dict[str, float] = {}
         for item in items:
             self._waiting.put(item)
         for _ in range(min(AT_ONCE, len(items))):
@@ -75,7 +78,14 @@ class Ahead:
                 item = self._waiting.get_nowait()
             except Empty:
                 return
-            _settle(self._done[item.nodeid], partial(item.obj, **self._arguments))
+            began = time.monotonic()
+            _settle(self._done[item.nodeid], partial(self._run, item, began))
+
+    def _run(self, item: pytest.Function, began: float) -> None:
+        try:
+            item.obj(**self._arguments)
+        finally:
+            self.seconds[item.nodeid] = time.monotonic() - began
 
 
 def _settle(future: Future[T], work: Callable[[], T]) -> None:

@@ -7,9 +7,9 @@ are reported last, and those that stop Airflow run after them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from inspect import signature
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import pytest
 
@@ -42,6 +42,15 @@ def _runs_ahead(item: pytest.Item) -> TypeGuard[pytest.Function]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     ahead = pyfuncitem.session.stash.get(_ahead, None)
     return True if ahead is not None and ahead.result(pyfuncitem) else None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    answer = yield
+    ahead = item.session.stash.get(_ahead, None)
+    report = answer.get_result()
+    if ahead is not None and report.when == "call":
+        report.duration = ahead.seconds.get(item.nodeid, report.duration)
 
 
 @pytest.fixture(scope="session")

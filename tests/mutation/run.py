@@ -28,7 +28,8 @@ from tests.mutation.mutants import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = ["airflow_tx/protocol", "airflow_tx/state/fence.py", "airflow_tx/commit"]
-TESTS = ["tests/unit", "tests/model", "tests/contract"]
+ROOMS = ("commit", "coordinator", "processing", "protocol", "state", "topology")
+TESTS = [*(f"tests/unit/{room}" for room in ROOMS), "tests/model", "tests/contract"]
 SERVERS = {"zookeeper", "postgres", "mariadb", "redis", "kafka", "spark", "spark_connect", "url"}
 RESULTS = ROOT / ".mutants.jsonl"
 # Of one test on the code as it is; slower ones are left out.
