@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.jars import fetch_jars
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples.example import Example, differences
 from examples.ledger import history
@@ -78,7 +78,7 @@ class SqlOrders(Example):
         return f"{orders} of {orders} orders counted once"
 
     def _connections(self) -> list[dict[str, Any]]:
-        shop = {"conn_type": "postgres", "schema": "postgres", "login": USER, "password": PASSWORD}
+        shop = {"conn_type": "postgres", "schema": "postgres", "login": POSTGRES_USER, "password": POSTGRES_PASSWORD}
         known = {"shop_db": (shop, self.server.port), "shop_spark": ({"conn_type": "spark_connect"}, self.spark.port)}
         return [
             {"connection_id": conn_id, "host": "127.0.0.1", "port": port, **fields}

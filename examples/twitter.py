@@ -13,7 +13,7 @@ from airflow_tx.protocol.records import History
 from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples.example import Example
 from examples.ledger import history
@@ -109,7 +109,7 @@ class Twitter(Example):
 
     def _connect(self, spark: LocalSparkConnect) -> None:
         def redis(server: LocalRedis) -> dict[str, object]:
-            return {"conn_type": "redis", "host": "127.0.0.1", "port": server.port, "password": PASSWORD}
+            return {"conn_type": "redis", "host": "127.0.0.1", "port": server.port, "password": REDIS_PASSWORD}
 
         connections = self.folder / "connections.json"
         connections.touch(mode=0o600)

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.handoff import clean_up, pass_on, take_skip
 from airflow_tx.commit.new_values import NewValues, found_again
-from airflow_tx.commit.rows import UpdateRows, rows_to_write, values_of
+from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, write_at_once, write_update
@@ -75,7 +75,7 @@ class Commit:
         """The newest that it knows: of its grant, or before that of the output that has acked."""
         self._processed: Processed | None = None
         self._outputs: dict[str, str] = {}
-        self._rows: list[UpdateRows] | None = None
+        self._rows: list[RowsToWrite] | None = None
 
     def forget(self) -> None:
         """Drop what was read: something happened to the transaction."""
@@ -166,7 +166,7 @@ class Commit:
     def _states(self) -> dict[tuple[str, int], str | None]:
         return compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
 
-    def _read(self, update: Update) -> UpdateRows:
+    def _read(self, update: Update) -> RowsToWrite:
         def pull(task: str, name: str, index: int) -> Any:
             return compat.pull(self.ti, task, name, index)
 
@@ -177,7 +177,7 @@ class Commit:
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
     def _acquire(
-        self, processed: Processed, rows: Sequence[UpdateRows]
+        self, processed: Processed, rows: Sequence[RowsToWrite]
     ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
         self._outputs = {
             update.state.name: output_digest(found, update)
@@ -198,7 +198,7 @@ class Commit:
 
     # --- in the turn
 
-    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
         grant = self._grant(granted)
         with self._announced(grant):
             self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
@@ -254,7 +254,7 @@ class Commit:
         own = self.begun
         return Grant.of(self.spec.topology, own.attempt, granted, metadata=own.metadata, position=own.position)
 
-    def _write(self, grant: Grant, rows: Sequence[UpdateRows]) -> None:
+    def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> None:
         staged = self._new_values(grant)
         if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
             keys = write_at_once(self.updates[0], grant, rows[0], staged.of(self.updates[0]))

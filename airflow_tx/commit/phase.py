@@ -12,7 +12,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.new_values import NewValues
-from airflow_tx.commit.rows import UpdateRows, check_empty, rows_to_write
+from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import take_other_output, write_update
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
@@ -76,7 +76,7 @@ class PhasePart(Commit):
             raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
         return staged.finish()
 
-    def _read(self, update: Update) -> UpdateRows:
+    def _read(self, update: Update) -> RowsToWrite:
         task, name = update.input.operator.task_id, update.input.key
         if task not in self.phase.inside:
             return super()._read(update)
@@ -89,7 +89,7 @@ class PhasePart(Commit):
         values = [] if value is None else [value]
         return rows_to_write(update, values, self.spec.staging(), self.begun.attempt)
 
-    def _left_by(self, task: str, update: Update) -> UpdateRows:
+    def _left_by(self, task: str, update: Update) -> RowsToWrite:
         area, own = self.spec.staging().kept, self.begun.attempt
         found = newest(area, self.spec.topology, own.txid, task, own.birth)
         values = [found[update.input.key].to_json()] if update.input.key in found else []
@@ -127,7 +127,7 @@ class PhaseTurn(PhasePart):
                 self._read(each) if each.state.kind is StateKind.TRANSACTIONAL else () for each in self.updates
             ]
 
-    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[UpdateRows]) -> None:
+    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
         grant = self._grant(granted)
         self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
         failpoint("commit.after_acquire", **self._where)

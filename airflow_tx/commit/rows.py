@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.staging import StagingArea
 
-UpdateRows = Iterable[Mapping[str, Any]]
+RowsToWrite = Iterable[Mapping[str, Any]]
 Pull = Callable[[str, str, int], Any]
 
 
@@ -129,7 +129,7 @@ class StagedRows:
         return pa.schema([found.field(name) for name in self.columns])
 
 
-def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> UpdateRows:
+def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
     """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
 
     That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
@@ -148,7 +148,7 @@ def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt:
     return list(rows) if again else rows
 
 
-def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> UpdateRows:
+def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
     if is_ref(value):
         return StagedRows(area, value, state, attempt)
     return [value] if isinstance(value, Mapping) else value or ()
@@ -174,12 +174,12 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 # --- in portions --------------------------------------------------------------------------------------------------
 
 
-def keyed(rows: UpdateRows, state: Any) -> UpdateRows:
+def keyed(rows: RowsToWrite, state: Any) -> RowsToWrite:
     """Combine rows that fit into memory to one a key."""
     return combined(rows, state) if has_reducers(state) else rows
 
 
-def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[UpdateRows]:
+def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[RowsToWrite]:
     """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number."""
     if not has_reducers(state):
         iterator = iter(rows)

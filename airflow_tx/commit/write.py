@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.rows import StagedRows, UpdateRows, keyed, portions
+from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import ConfigError, OutputChanged
 from airflow_tx.protocol import commit
@@ -28,7 +28,7 @@ ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
 
 
-def output_digest(rows: UpdateRows, update: Update) -> str:
+def output_digest(rows: RowsToWrite, update: Update) -> str:
     """Digest keys and deltas, whatever their order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
     columns = update.state.columns
@@ -63,12 +63,12 @@ def take_other_output(
     ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
 
 
-def fits_one_write(update: Update, rows: UpdateRows) -> bool:
+def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
     """Whether these rows go into the state at once, by this process."""
     return not _in_portions(update, rows) and spark_of(update, rows) is None
 
 
-def write_at_once(update: Update, grant: Grant, rows: UpdateRows, output: NewValuesOutput | None = None) -> int:
+def write_at_once(update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None) -> int:
     """Raise the fence and write, in one store transaction; returns how many keys. Raises as `write_update`."""
     return _write_one(update.state, grant, rows, output, raising=True)
 
@@ -76,7 +76,7 @@ def write_at_once(update: Update, grant: Grant, rows: UpdateRows, output: NewVal
 def write_update(
     update: Update,
     grant: Grant,
-    rows: UpdateRows,
+    rows: RowsToWrite,
     *,
     dag_file: str,
     log: Any,
@@ -113,7 +113,7 @@ def write_update(
 # --- the choice ---------------------------------------------------------------------------------------------------
 
 
-def spark_of(update: Update, rows: UpdateRows) -> str | None:
+def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     """Choose the Spark that writes the rows; None: this process does.
 
     :raises ConfigError: it has to be Spark, and cannot be.
@@ -149,7 +149,7 @@ def _is_large(update: Update, rows: StagedRows) -> bool:
     return len(rows) >= LARGE_ROWS or rows.size >= LARGE_BYTES
 
 
-def _in_portions(update: Update, rows: UpdateRows) -> bool:
+def _in_portions(update: Update, rows: RowsToWrite) -> bool:
     return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(update.state.columns)
 
 
@@ -160,7 +160,7 @@ def _partitions(state: Any, rows: StagedRows) -> int:
 # --- by this process ----------------------------------------------------------------------------------------------
 
 
-def _write_one(state: Any, grant: Grant, rows: UpdateRows, output: NewValuesOutput | None, *, raising: bool) -> int:
+def _write_one(state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None, *, raising: bool) -> int:
     if output is not None and isinstance(state, PersistedState):
         emitted = state.updated(grant, rows)
         output.rows(emitted.new_values)

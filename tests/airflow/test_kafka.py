@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from airflow_tx.testing.jars import kafka_connector_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
 from tests.servers import KAFKA_PASSWORD, skip_without
@@ -39,8 +39,8 @@ def test_every_event_is_counted_once_while_the_broker_stops_and_the_topic_grows(
     airflow = stack.airflow
     database: dict[str, Any] = {
         "port": postgres.port,
-        "login": USER,
-        "password": PASSWORD,
+        "login": POSTGRES_USER,
+        "password": POSTGRES_PASSWORD,
         "schema": postgres.new_database(),
     }
     stack.connect("kafka_events", conn_type="kafka", extra=json.dumps(kafka.client_config()))

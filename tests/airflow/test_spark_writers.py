@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
 
@@ -16,7 +16,7 @@ def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
     airflow, database = stack.airflow, postgres.new_database()
-    found = {"host": "127.0.0.1", "port": postgres.port, "login": USER, "password": PASSWORD, "schema": database}
+    found = {"host": "127.0.0.1", "port": postgres.port, "login": POSTGRES_USER, "password": POSTGRES_PASSWORD, "schema": database}
     stack.connect("tx_postgres", conn_type="postgres", **found)
     stack.connect("spark_connect_default", conn_type="spark_connect", host="127.0.0.1", port=spark_connect.port)
     airflow.wait_dag(DAG)
@@ -34,6 +34,6 @@ def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
     logs = "".join(airflow.whole_log(DAG, run_id, "commit") for run_id in runs)
     assert "100 rows are written by Spark (spark_connect_default)" in logs
     assert "2 rows are written by Spark (local[1])" in logs
-    assert PASSWORD not in logs
+    assert POSTGRES_PASSWORD not in logs
     for path in airflow.home.rglob("*.log"):
-        assert PASSWORD not in path.read_text(errors="replace"), path
+        assert POSTGRES_PASSWORD not in path.read_text(errors="replace"), path

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from tests.airflow.stack import Stack
 
 DAG = "sql_source"
@@ -23,7 +23,7 @@ def shop(stack: Stack) -> Iterator[LocalPostgres]:
     """The shop's own PostgreSQL, and the connection `sql_shop`, kept by Airflow."""
     with LocalPostgres() as server:
         known = {"connection_id": "sql_shop", "conn_type": "postgres", "host": "127.0.0.1", "port": server.port}
-        login = {"login": USER, "password": PASSWORD, "schema": "postgres"}
+        login = {"login": POSTGRES_USER, "password": POSTGRES_PASSWORD, "schema": "postgres"}
         stack.airflow.call("POST", "connections", json={**known, **login})
         yield server
         stack.airflow.call("DELETE", "connections/sql_shop")
@@ -112,4 +112,4 @@ def test_every_order_is_counted_once_while_its_database_is_restarted(stack: Stac
     assert sum(count for count, _ in expected.values()) > 100
     assert len(stack.ledger(DAG).history()) >= 4
     for path in airflow.home.rglob(f"*{DAG}*/**/*.log"):
-        assert PASSWORD not in path.read_text(errors="replace"), path
+        assert POSTGRES_PASSWORD not in path.read_text(errors="replace"), path

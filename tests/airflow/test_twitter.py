@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples.twitter_tweets import TweetWriter, guarded
@@ -47,7 +47,9 @@ def airflow(
             "AIRFLOW_CONN_SPARK_CONNECT_DEFAULT": connection("spark_connect", host="127.0.0.1", port=spark.port),
         }
         for conn_id, server in zip(("REDIS_TWEETS", "REDIS_COUNTS"), redis, strict=True):
-            env[f"AIRFLOW_CONN_{conn_id}"] = connection("redis", host="127.0.0.1", port=server.port, password=PASSWORD)
+            env[f"AIRFLOW_CONN_{conn_id}"] = connection(
+                "redis", host="127.0.0.1", port=server.port, password=REDIS_PASSWORD
+            )
         with LocalAirflow(folder / "home", folder / "dags", env) as running:
             yield running
 
@@ -80,4 +82,4 @@ def test_four_databases_are_counted_exactly_although_both_servers_are_killed(
     assert [entry.txid for entry in ledger.history()] == list(range(1, len(ledger.history()) + 1))
     assert counts.client().hget("{partitioned}:fence", "LAST_COMMIT") == str(len(ledger.history())).encode()
     for path in airflow.home.rglob("*.log"):
-        assert PASSWORD not in path.read_text(errors="replace"), path
+        assert REDIS_PASSWORD not in path.read_text(errors="replace"), path

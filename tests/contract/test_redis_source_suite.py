@@ -13,7 +13,7 @@ from airflow_tx.sources.api import Source
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.source_suite import Row, SourceSuite
 
 
@@ -27,14 +27,14 @@ def servers() -> Iterator[list[LocalRedis]]:
 class _OnTwoServers(SourceSuite):
     """Each test has keys of its own on both of them."""
 
-    secrets: ClassVar[tuple[str, ...]] = (PASSWORD, "127.0.0.1")
+    secrets: ClassVar[tuple[str, ...]] = (REDIS_PASSWORD, "127.0.0.1")
     kind = "transactional"
 
     @pytest.fixture(autouse=True)
     def place(self, servers: list[LocalRedis], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self.servers = dict(zip(("redis_a", "redis_b"), servers, strict=True))
         for conn_id, server in self.servers.items():
-            there = {"conn_type": "redis", "host": "127.0.0.1", "port": server.port, "password": PASSWORD}
+            there = {"conn_type": "redis", "host": "127.0.0.1", "port": server.port, "password": REDIS_PASSWORD}
             monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(there))
         self.key = f"k{uuid.uuid4().hex[:8]}:"
         self.conn_ids, self.keys, self.number = ["redis_a", "redis_b"], [self.key], 0

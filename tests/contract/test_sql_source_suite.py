@@ -29,8 +29,8 @@ def postgres_connection(server: LocalPostgres, database: str) -> str:
         "postgres",
         host="127.0.0.1",
         port=server.port,
-        login=of_postgres.USER,
-        password=of_postgres.PASSWORD,
+        login=of_postgres.POSTGRES_USER,
+        password=of_postgres.POSTGRES_PASSWORD,
         schema=database,
     )
 
@@ -65,7 +65,7 @@ class TestSqlSource(SourceSuite):
     """On PostgreSQL."""
 
     kind = "transactional"
-    secrets = (of_postgres.PASSWORD,)
+    secrets = (of_postgres.POSTGRES_PASSWORD,)
 
     @pytest.fixture(autouse=True)
     def place(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +89,13 @@ class TestSqlSource(SourceSuite):
 
 
 class TestSqlSourceOnMariaDB(TestSqlSource):
-    secrets = (of_mariadb.PASSWORD,)
+    secrets = (of_mariadb.MARIADB_PASSWORD,)
 
     @pytest.fixture
     def shop(self, mariadb: LocalMariaDB) -> Shop:
         database = mariadb.new_database()
         address = {"host": "127.0.0.1", "port": mariadb.port, "schema": database}
-        known = connection("mysql", login=of_mariadb.USER, password=of_mariadb.PASSWORD, **address)
+        known = connection("mysql", login=of_mariadb.MARIADB_USER, password=of_mariadb.MARIADB_PASSWORD, **address)
         return Shop(mariadb.url(database), known)
 
 
@@ -138,7 +138,7 @@ class TestPartitionedSqlSource(SourceSuite):
     """Two shards, and a table that comes later."""
 
     kind = "transactional"
-    secrets = (of_postgres.PASSWORD,)
+    secrets = (of_postgres.POSTGRES_PASSWORD,)
 
     @pytest.fixture(autouse=True)
     def place(self, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
-from airflow_tx.testing.servers.mariadb import DATABASE, PASSWORD, USER, LocalMariaDB
+from airflow_tx.testing.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 
@@ -264,7 +264,7 @@ def test_a_server_that_dies_between_fence_and_commit_leaves_nothing_and_the_same
             with pytest.raises(StateUnavailable, match="cannot be reached") as failure:
                 use()
             assert not isinstance(failure.value, StateOutcomeUnknown)
-            assert PASSWORD not in str(failure.value)
+            assert MARIADB_PASSWORD not in str(failure.value)
         server.start()
         assert totals(state) == {"key 0": 5}
         state.write(grant, rows(many))
@@ -282,13 +282,19 @@ def test_a_wrong_password_is_not_repeated(url: str, table: str) -> None:
 
 
 def test_an_airflow_connection_is_used(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
-    login = {"login": USER, "password": PASSWORD, "host": "127.0.0.1", "port": mariadb.port, "schema": DATABASE}
+    login = {
+        "login": MARIADB_USER,
+        "password": MARIADB_PASSWORD,
+        "host": "127.0.0.1",
+        "port": mariadb.port,
+        "schema": DATABASE,
+    }
     extra = {"charset": "latin1", "lock_timeout": 5, "unknown": "is not passed on"}
     monkeypatch.setenv("AIRFLOW_CONN_TX_STATE_MY", json.dumps({"conn_type": "mysql", **login, "extra": extra}))
     state = SqlState("tx_state_my", table=table, keys=["key"], values={"n": Max("text")})
     state.raise_and_write(Grants()(1), [{"key": "日本", "n": "ä"}])
     assert state.read() == [{"key": "日本", "n": "ä"}]
-    assert PASSWORD not in repr(state)
+    assert MARIADB_PASSWORD not in repr(state)
 
 
 def test_a_url_without_a_driver_takes_pymysql(url: str, table: str, grants: Grants) -> None:

@@ -16,7 +16,7 @@ from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.source_suite import plain
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -32,7 +32,7 @@ def server() -> Iterator[LocalRedis]:
 @pytest.fixture(autouse=True)
 def connections(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"conn_type": "redis", "host": "127.0.0.1", "port": server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_TWEETS", json.dumps({**where, "password": PASSWORD}))
+    monkeypatch.setenv("AIRFLOW_CONN_TWEETS", json.dumps({**where, "password": REDIS_PASSWORD}))
     monkeypatch.setenv("AIRFLOW_CONN_GUESSED", json.dumps({**where, "password": "g0ssip"}))
 
 

@@ -21,7 +21,7 @@ from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark.failure import Failure
 from airflow_tx.staging import read_output
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 
@@ -63,7 +63,7 @@ def connections(
             monkeypatch.setenv(name, os.environ[name])
     monkeypatch.setenv("AIRFLOW_TX_CONN_tweets", "")  # so that what it hands over is taken back
     found = {
-        "tweets": {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": PASSWORD},
+        "tweets": {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD},
         "spark_default": {"conn_type": "spark", "host": "local[1]"},
     }
     for conn_id, connection in found.items():
@@ -148,7 +148,7 @@ def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
         for database in (0, 1)
         for number in range(1, MESSAGES + 1)
     ]
-    secret = re.compile(re.escape(PASSWORD.encode()))
+    secret = re.compile(re.escape(REDIS_PASSWORD.encode()))
     assert not secret.search("".join(capfd.readouterr()).encode())
     # A server writes the plan of what was not released when its session ended, with all that is in it.
     found = [

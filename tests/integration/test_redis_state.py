@@ -38,7 +38,7 @@ from airflow_tx.state.redis import state as module
 from airflow_tx.state.redis.fence import RedisFence
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import PASSWORD, LocalRedis
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.examples import examples
 from tests.integration.proxy import ReplyEater
@@ -626,7 +626,7 @@ def test_an_airflow_connection_is_used(redis: LocalRedis, monkeypatch: pytest.Mo
         conn_type="redis",
         host="127.0.0.1",
         port=redis.port,
-        password=PASSWORD,
+        password=REDIS_PASSWORD,
         extra={"db": "3", "unknown": "is not passed on"},
     )
     state = RedisState("tx_state_redis", prefix=prefix, keys=["key"], values={"n": Sum()})
@@ -636,7 +636,7 @@ def test_an_airflow_connection_is_used(redis: LocalRedis, monkeypatch: pytest.Mo
     assert redis.client(3).exists(f"{{{prefix}}}:values") == 1
     for shown in (repr(state), json.dumps(state.serialize())):
         assert "127.0.0.1" not in shown
-        assert PASSWORD not in shown
+        assert REDIS_PASSWORD not in shown
 
 
 def test_a_connection_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,7 +668,7 @@ def test_a_server_that_is_down_is_named_without_its_password() -> None:
         with pytest.raises(StateUnavailable, match="cannot be reached.*refused") as failure:
             use()
         assert not isinstance(failure.value, StateOutcomeUnknown)
-        assert PASSWORD not in str(failure.value)
+        assert REDIS_PASSWORD not in str(failure.value)
     server.close()
 
 

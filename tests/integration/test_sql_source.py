@@ -23,7 +23,7 @@ from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.server import free_port
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -39,7 +39,12 @@ class Shop:
         self.connect()
 
     def connect(self, conn_id: str = "shop", **fields: Any) -> None:
-        known: dict[str, Any] = {"host": "127.0.0.1", "port": self.server.port, "login": USER, "password": PASSWORD}
+        known: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": self.server.port,
+            "login": POSTGRES_USER,
+            "password": POSTGRES_PASSWORD,
+        }
         known |= {"schema": self.database, **fields}
         self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", connection("postgres", **known))
 
@@ -88,7 +93,7 @@ def refusal(act: Callable[[], object]) -> str:
         act()
     told = str(error.value)
     assert "\n" not in told
-    assert PASSWORD not in told
+    assert POSTGRES_PASSWORD not in told
     return told
 
 

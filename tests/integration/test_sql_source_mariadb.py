@@ -16,7 +16,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.servers.mariadb import PASSWORD, USER, LocalMariaDB
+from airflow_tx.testing.servers.mariadb import MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 
 ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"
@@ -26,7 +26,13 @@ INSERT = "INSERT INTO orders (amount) VALUES (1)"
 def engine(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
     """A database with the table `orders`, which is the connection `shop`."""
     database = mariadb.new_database()
-    known = {"host": "127.0.0.1", "port": mariadb.port, "login": USER, "password": PASSWORD, "schema": database}
+    known = {
+        "host": "127.0.0.1",
+        "port": mariadb.port,
+        "login": MARIADB_USER,
+        "password": MARIADB_PASSWORD,
+        "schema": database,
+    }
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("mysql", **known))
     made = sa.create_engine(mariadb.url(database), poolclass=sa.pool.NullPool)
     run(made, "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount INTEGER)")

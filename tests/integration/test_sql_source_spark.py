@@ -38,13 +38,13 @@ def connect(server: SqlServer, database: str, monkeypatch: pytest.MonkeyPatch) -
     known: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "schema": database}
     if isinstance(server, LocalPostgres):
         text, url = (
-            connection("postgres", login=of_postgres.USER, password=of_postgres.PASSWORD, **known),
+            connection("postgres", login=of_postgres.POSTGRES_USER, password=of_postgres.POSTGRES_PASSWORD, **known),
             server.url(database),
         )
     else:
         assert isinstance(server, LocalMariaDB)
         text, url = (
-            connection("mysql", login=of_mariadb.USER, password=of_mariadb.PASSWORD, **known),
+            connection("mysql", login=of_mariadb.MARIADB_USER, password=of_mariadb.MARIADB_PASSWORD, **known),
             server.url(database),
         )
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", text)
@@ -157,7 +157,7 @@ def test_rows_that_are_deleted_while_spark_reads_are_read_and_later_refused(
         connected.exec_driver_sql("DELETE FROM orders WHERE id IN (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)")
     assert sorted(row["amount"] for row in frame.collect()) == list(range(1, 21))
     assert frame.columns == ["amount"]
-    assert of_postgres.PASSWORD not in frame._jdf.queryExecution().toString()
+    assert of_postgres.POSTGRES_PASSWORD not in frame._jdf.queryExecution().toString()
     assert frame.count() == 20
     source.close()
     with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
@@ -198,7 +198,7 @@ def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_pass
     with pytest.raises(SourceError) as error:
         source.emit_batch(ATTEMPT, batch.metadata, spark)
     assert "\n" not in str(error.value)
-    assert of_postgres.PASSWORD not in str(error.value)
+    assert of_postgres.POSTGRES_PASSWORD not in str(error.value)
 
 
 def _with(engine: sa.Engine, extra: dict[str, str]) -> str:

@@ -28,7 +28,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import DATABASE
-from airflow_tx.testing.servers.postgres import PASSWORD, USER, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.suites.state_tools import Grants, rows
 from tests.integration.databases import query
 
@@ -395,7 +395,13 @@ def _define(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> Non
 def test_an_airflow_connection_to_postgres_is_used(
     postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    login = {"login": USER, "password": PASSWORD, "host": "127.0.0.1", "port": postgres.port, "schema": "postgres"}
+    login = {
+        "login": POSTGRES_USER,
+        "password": POSTGRES_PASSWORD,
+        "host": "127.0.0.1",
+        "port": postgres.port,
+        "schema": "postgres",
+    }
     extra = {"application_name": "tx test", "unknown": "is not passed on"}
     _define(monkeypatch, "tx_state_pg", conn_type="postgres", **login, extra=extra)
     state = SqlState("tx_state_pg", table=table, keys=["key"], values={"n": Sum()})
@@ -404,7 +410,7 @@ def test_an_airflow_connection_to_postgres_is_used(
     assert state.name == f"tx_state_pg.{table}"
     for shown in (repr(state), json.dumps(state.serialize())):
         assert "127.0.0.1" not in shown
-        assert PASSWORD not in shown
+        assert POSTGRES_PASSWORD not in shown
 
 
 @pytest.mark.parametrize("how", ["host", "path", "double slash", "extra"])
@@ -439,7 +445,7 @@ def test_a_database_that_is_down_is_named_without_its_password(table: str, tmp_p
         for use in (state.read, state.fence, state.clear, lambda state=state: state.raise_fence(Grants()(1))):
             with pytest.raises(StateUnavailable, match="cannot be reached") as failure:
                 use()
-            assert PASSWORD not in str(failure.value)
+            assert POSTGRES_PASSWORD not in str(failure.value)
     server.close()
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from airflow_tx.errors import FenceOutranked, StateUnavailable
 from airflow_tx.state import Grant, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import PASSWORD, LocalPostgres
+from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, LocalPostgres
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 
 _SOON = 60.0  # far more than a statement takes
@@ -185,7 +185,7 @@ def test_a_server_that_dies_in_a_commit_leaves_nothing_of_it_and_the_same_grant_
         for use in uses:
             with pytest.raises(StateUnavailable) as failure:
                 use()
-            assert PASSWORD not in str(failure.value)
+            assert POSTGRES_PASSWORD not in str(failure.value)
         server.start()
         assert totals(state) == {"key 0": 5}
         state.raise_and_write(grant, rows(_MANY))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 KAFKA_VERSION = "4.1.0"
-USER = "transactions"
+KAFKA_USER = "transactions"
 
 Bytes: TypeAlias = "str | bytes | None"
 KafkaRow: TypeAlias = "Bytes | tuple[Bytes, Bytes]"
@@ -79,7 +79,7 @@ class LocalKafka(JavaServer):
     Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. It ends with this process, even if that is
     killed. It is one node: no replication, no change of a leader.
 
-    :param sasl_password: clients have to log in by SASL/PLAIN, as USER with this password; default: they need not.
+    :param sasl_password: clients have to log in by SASL/PLAIN, as KAFKA_USER with it; default: they need not.
     :param settings: of the server (server.properties), on top of those for a small one.
     :param start_timeout: seconds that a start may take, the fetching of the jars aside.
     """
@@ -109,7 +109,7 @@ class LocalKafka(JavaServer):
         config = {"bootstrap.servers": self.bootstrap}
         if self._sasl_password is not None:
             config |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-            config |= {"sasl.username": USER, "sasl.password": self._sasl_password}
+            config |= {"sasl.username": KAFKA_USER, "sasl.password": self._sasl_password}
         return config
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -248,7 +248,7 @@ class LocalKafka(JavaServer):
             "sasl.enabled.mechanisms": "PLAIN",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             "listener.name.client.plain.sasl.jaas.config": (
-                f'{module} required username="{USER}" password={password} user_{USER}={password};'
+                f'{module} required username="{KAFKA_USER}" password={password} user_{KAFKA_USER}={password};'
             ),
         }
 

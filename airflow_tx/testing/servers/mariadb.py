@@ -8,9 +8,9 @@ import shutil
 from airflow_tx.errors import TxError
 from airflow_tx.testing.servers.server import SqlServer, as_system_user, clean_environment
 
-USER = "transactions"
+MARIADB_USER = "transactions"
 # A password with characters that a URL and a quoted text would trip over.
-PASSWORD = "s3cret'/@:pass"
+MARIADB_PASSWORD = "s3cret'/@:pass"
 DATABASE = "states"
 _SBIN = "/usr/sbin"  # where Debian puts servers; not on everybody's PATH
 
@@ -48,7 +48,7 @@ class LocalMariaDB(SqlServer):
     def url(self, database: str = DATABASE) -> str:
         from sqlalchemy.engine import URL
 
-        url = URL.create("mysql+pymysql", USER, PASSWORD, "127.0.0.1", self.port, database)
+        url = URL.create("mysql+pymysql", MARIADB_USER, MARIADB_PASSWORD, "127.0.0.1", self.port, database)
         return url.render_as_string(hide_password=False)
 
     def _command(self) -> list[str]:
@@ -69,11 +69,11 @@ class LocalMariaDB(SqlServer):
         return clean_environment(_SBIN)
 
     def _make_data(self) -> None:
-        quoted = PASSWORD.replace("'", "''")
+        quoted = MARIADB_PASSWORD.replace("'", "''")
         init = self.data_dir / "init.sql"  # run at each start; one statement a line
         init.write_text(
-            f"CREATE USER IF NOT EXISTS '{USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
-            f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1';\n"
+            f"CREATE USER IF NOT EXISTS '{MARIADB_USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
+            f"GRANT ALL ON *.* TO '{MARIADB_USER}'@'127.0.0.1';\n"
             f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n",
             encoding="utf-8",
         )
@@ -86,7 +86,9 @@ class LocalMariaDB(SqlServer):
     def _serves(self) -> bool:
         import pymysql  # type: ignore[import-untyped]
 
-        pymysql.connect(host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, database=DATABASE).close()
+        pymysql.connect(
+            host="127.0.0.1", port=self.port, user=MARIADB_USER, password=MARIADB_PASSWORD, database=DATABASE
+        ).close()
         return True
 
 

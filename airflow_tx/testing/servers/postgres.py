@@ -10,9 +10,9 @@ from pathlib import Path
 from airflow_tx.errors import TxError
 from airflow_tx.testing.servers.server import SqlServer, as_system_user
 
-USER = "postgres"
+POSTGRES_USER = "postgres"
 # A password with characters that a URL and an array literal would trip over.
-PASSWORD = "s3cret/@:pass"
+POSTGRES_PASSWORD = "s3cret/@:pass"
 
 
 class LocalPostgres(SqlServer):
@@ -27,7 +27,7 @@ class LocalPostgres(SqlServer):
 
     title = "PostgreSQL"
     slug = "postgres"
-    system_user = USER
+    system_user = POSTGRES_USER
     end_signal = signal.SIGINT  # its "fast shutdown", which breaks connections off
 
     def __init__(self, *, fsync: bool = False, start_timeout: float = 60.0) -> None:
@@ -37,7 +37,7 @@ class LocalPostgres(SqlServer):
     def url(self, database: str = "postgres") -> str:
         from sqlalchemy.engine import URL
 
-        url = URL.create("postgresql+psycopg2", USER, PASSWORD, "127.0.0.1", self.port, database)
+        url = URL.create("postgresql+psycopg2", POSTGRES_USER, POSTGRES_PASSWORD, "127.0.0.1", self.port, database)
         return url.render_as_string(hide_password=False)
 
     def _command(self) -> list[str]:
@@ -48,20 +48,26 @@ class LocalPostgres(SqlServer):
             "fsync": "on" if self._fsync else "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return [*as_system_user(USER), str(_binaries() / "postgres"), "-D", str(self.data_dir / "data"), *options]
+        return [
+            *as_system_user(POSTGRES_USER),
+            str(_binaries() / "postgres"),
+            "-D",
+            str(self.data_dir / "data"),
+            *options,
+        ]
 
     def _make_data(self) -> None:
         password = self.data_dir / "password"
-        password.write_text(PASSWORD, encoding="utf-8")
+        password.write_text(POSTGRES_PASSWORD, encoding="utf-8")
         self._give(password)
         self._run(
             str(_binaries() / "initdb"),
-            *("-D", str(self.data_dir / "data"), "-U", USER, "--auth=scram-sha-256", f"--pwfile={password}"),
+            *("-D", str(self.data_dir / "data"), "-U", POSTGRES_USER, "--auth=scram-sha-256", f"--pwfile={password}"),
             *("--encoding=UTF8", "--no-locale", "--no-sync"),
         )
 
     def _serves(self) -> bool:
-        ready = [str(_binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER]
+        ready = [str(_binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", POSTGRES_USER]
         return subprocess.run(ready, env=self._environment(), cwd=self.data_dir).returncode == 0
 
 

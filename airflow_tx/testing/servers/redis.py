@@ -10,7 +10,7 @@ from airflow_tx.errors import TxError
 from airflow_tx.testing.servers.server import LocalServer
 
 # A password with characters that a URL would trip over.
-PASSWORD = "s3cret/@:pass"
+REDIS_PASSWORD = "s3cret/@:pass"
 
 
 class LocalRedis(LocalServer):
@@ -34,12 +34,12 @@ class LocalRedis(LocalServer):
         self._persistence = persistence
 
     def url(self, database: int = 0) -> str:
-        return f"redis://:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+        return f"redis://:{quote(REDIS_PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def client(self, database: int = 0) -> Any:
         from redis import Redis
 
-        return Redis(host="127.0.0.1", port=self.port, db=database, password=PASSWORD)
+        return Redis(host="127.0.0.1", port=self.port, db=database, password=REDIS_PASSWORD)
 
     def save(self) -> None:
         """Write a snapshot, with which a server of persistence "rdb" starts again."""
@@ -62,7 +62,7 @@ class LocalRedis(LocalServer):
             "port": str(self.port),
             "bind": "127.0.0.1",
             "dir": str(self.data_dir),
-            "requirepass": PASSWORD,
+            "requirepass": REDIS_PASSWORD,
             "save": "",
             "appendonly": "yes" if self._persistence == "aof" else "no",
             "appendfsync": "no",
