@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -52,11 +52,9 @@ class Completion(Enum):
 
 
 class Commit:
-    """The commit of one attempt, in steps that its caller may repeat as he likes.
+    """The commit of one attempt, in steps that its caller may repeat.
 
     What is read before the turn is kept until the ledger says that it is out of date.
-
-    :param log: of the task.
     """
 
     def __init__(
@@ -275,20 +273,19 @@ class Commit:
 
     @contextmanager
     def _announced(self, grant: Grant) -> Iterator[None]:
-        """Show in the ledger who holds the turn, where the store can."""
+        """Show in the ledger who holds the turn, if the store can."""
         announce = getattr(self.ledger.store, "announce", None)
-        with ExitStack() as stack:
-            if announce is not None:
-                text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
-                stack.enter_context(announce(self.spec.paths.owner(grant.token.nonce), text.encode()))
+        if announce is None:
+            yield
+            return
+        text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
+        with announce(self.spec.paths.owner(grant.token.nonce), text.encode()):
             yield
 
     def _log_already(self) -> None:
         # Whoever committed it may have been killed before it told of its new values.
-        area, own = self.spec.staging().kept, self.begun
-        self.new_values = found_again(
-            area, self.spec.topology, own.txid, self.ti.task_id, own.attempt.birth, self.updates
-        )
+        area, own = self.spec.staging().kept, self.begun.attempt
+        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)
 
     @property

@@ -1,0 +1,121 @@
+"""The part of `compat` that is about the metadata database, which commands and the API server have: runs and DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from airflow_tx.compat.runs import RunNotStarted, one_line, text
+
+_AT_ONCE = 500
+
+
+def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
+    """Clear a run so that it is executed again; False if there is no such run.
+
+    :param past_limit: let it start although the DAG has as many running runs as it may; also one that was cleared
+        before and waits.
+    :param only_failed: clear the tasks that have failed, not all; a run without any is left as it is.
+    :raises RunNotStarted: Airflow has no DAG any more to run it by.
+    """
+    from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+        if run is None:
+            return False
+        dag = DBDagBag().get_dag_for_run(run, session=session)
+        if dag is None:
+            raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=None, reason="Airflow does not know this DAG")
+        dag.clear(
+            run_id=run_id,
+            only_failed=only_failed,
+            dag_run_state=DagRunState.RUNNING if past_limit else DagRunState.QUEUED,
+            run_on_latest_version=resolve_run_on_latest_version(None, dag_id, session),
+            session=session,
+        )
+        # A clear gives its state to a run that has ended, and leaves one that waits already.
+        if past_limit and run.state == DagRunState.QUEUED:
+            run.set_state(DagRunState.RUNNING)
+    return True
+
+
+def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> bool:
+    """Create a run without a logical date, which starts when the limit of the DAG lets it; False if it exists.
+
+    It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run).
+
+    :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
+    """
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import DagRunAlreadyExists
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    by_hand = DagRunType.from_run_id(run_id) == DagRunType.MANUAL
+    try:
+        trigger_dag(
+            dag_id,
+            triggered_by=DagRunTriggeredByType.CLI,
+            run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
+            run_id=run_id,
+            conf=dict(conf or {}),
+            logical_date=None,
+        )
+    except DagRunAlreadyExists:
+        return False
+    except (AirflowException, ValueError) as error:
+        raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=None, reason=one_line(error)) from error
+    return True
+
+
+def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
+    """The states of those of the runs that exist."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted, found = list(run_ids), {}
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            query = select(DagRun.run_id, DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id.in_(some))
+            found.update({run_id: text(state) for run_id, state in session.execute(query)})
+    return found
+
+
+def is_paused_there(dag_id: str) -> bool | None:
+    """Find out whether the DAG is paused; None if Airflow does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.execute(select(DagModel.is_paused).where(DagModel.dag_id == dag_id)).first()
+    return None if found is None else bool(found.is_paused)
+
+
+class DagFile(NamedTuple):
+    """Where Airflow knows a DAG from: a bundle, and a path below it."""
+
+    bundle: str
+    path: str
+
+
+def dag_file(dag_id: str) -> DagFile | None:
+    """Where Airflow knows a DAG from; None if it does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(DagModel.dag_id == dag_id)
+        found = session.execute(query).first()
+    if found is None or not found.relative_fileloc:
+        return None
+    return DagFile(found.bundle_name, found.relative_fileloc)
