@@ -8,8 +8,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from airflow_tx.coordinator.operator import CoordinateOperator
-from airflow_tx.topology.registry import defined
-from airflow_tx.topology.transaction import Transaction
+from airflow_tx.topology.transaction import Transaction, defined
 
 # @continuous wants one; any in the past does.
 _EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)

@@ -11,6 +11,7 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
+from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit_phase import hook_up_inside
 from airflow_tx.operators.turn import note_commit_failure
@@ -18,12 +19,14 @@ from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import find_phase
-from airflow_tx.topology.registry import define
 from airflow_tx.topology.rules import Block, check, refusal
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
     from typing_extensions import Self
+
+_defined: dict[str, TransactionSpec] = {}
+"""The transactions that DAG files have defined in this process, by topology."""
 
 
 class Transaction:
@@ -112,7 +115,8 @@ class Transaction:
         block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
         check(block)
         self._bind(block)
-        define(begin.transaction)
+        # A file that is parsed again replaces its own.
+        _defined[self._spec.topology] = begin.transaction
 
     def _bind(self, block: Block) -> None:
         acking = [task for task in block.tasks if task.task_id in block.must_ack]
@@ -140,10 +144,23 @@ def _window(spec: TransactionSpec) -> int:
 def _current_dag(topology: str | None) -> DAG:
     dag: Any = DagContext.get_current()
     if dag is None:
-        from airflow_tx.errors import TransactionDefinitionError
-
         raise TransactionDefinitionError(
             topology=topology or "?", problem="it stands outside of a DAG", remedy="Write it inside `with DAG(...):`"
         )
     found: DAG = dag
+    return found
+
+
+def defined(topology: str) -> TransactionSpec:
+    """Return the transaction of a topology that a DAG file has defined in this process.
+
+    :raises TransactionDefinitionError: no block of that name has ended yet.
+    """
+    found = _defined.get(topology)
+    if found is None:
+        raise TransactionDefinitionError(
+            topology=topology,
+            problem="coordinator_dag finds no such transaction in this file",
+            remedy="Put coordinator_dag(...) after the DAG in its file, with the name of its topology.",
+        )
     return found

@@ -16,7 +16,13 @@ def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
     airflow, database = stack.airflow, postgres.new_database()
-    found = {"host": "127.0.0.1", "port": postgres.port, "login": POSTGRES_USER, "password": POSTGRES_PASSWORD, "schema": database}
+    found = {
+        "host": "127.0.0.1",
+        "port": postgres.port,
+        "login": POSTGRES_USER,
+        "password": POSTGRES_PASSWORD,
+        "schema": database,
+    }
     stack.connect("tx_postgres", conn_type="postgres", **found)
     stack.connect("spark_connect_default", conn_type="spark_connect", host="127.0.0.1", port=spark_connect.port)
     airflow.wait_dag(DAG)
