@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_tx.processing.batch import current_batch as current_batch
     from airflow_tx.sources.api import Source as Source
     from airflow_tx.sources.api import TransactionalSource as TransactionalSource
-    from airflow_tx.sources.files.folders import PartitionedFileSource as PartitionedFileSource
     from airflow_tx.sources.files.source import FileSource as FileSource
+    from airflow_tx.sources.files.source import PartitionedFileSource as PartitionedFileSource
     from airflow_tx.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_tx.sources.memory import MemorySource as MemorySource
     from airflow_tx.sources.partitioned import (

@@ -58,6 +58,15 @@ class SourceError(TxError):
     template = "Source {source} refused: {problem}. {remedy}"
 
 
+class OtherSource(SourceError):
+    """A position, metadata or key in the ledger that is none of this source."""
+
+    template = (
+        "Source {source} refused: {problem}. The topology had another source before: give it another name, "
+        "Transaction(topology=...)."
+    )
+
+
 class PartitionUnavailable(SourceError):
     """A partition of a source that cannot be reached now. An opaque source is used without it, others stop."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
 from airflow_tx.protocol.batch import Json as Json
 from airflow_tx.protocol.batch import Loss as Loss
@@ -134,6 +134,10 @@ class Source(ABC):
         asked = copy.copy(self)
         asked.limit = self.batch_size.limit(measured)
         return asked
+
+    def refused(self, problem: str, remedy: str) -> SourceError:
+        """Make the error for rows that it cannot give."""
+        return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
     def connections(self) -> Mapping[str, str]:
         """The ids of the Airflow connections that it needs, each with the type of such a connection."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
@@ -71,8 +71,8 @@ class MemorySource(PartitionedTransactionalSource):
         taken = 0 if position is None else position
         rows = self.rows[partition]
         if not isinstance(taken, int):
-            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
-            raise self._refused(f"position {_short(taken)!r} of partition {partition} is no number of rows", remedy)
+            problem = f"position {_short(taken)!r} of partition {partition} is no number of rows"
+            raise OtherSource(source=repr(self), problem=problem)
         if taken > len(rows):
             reason = f"{taken} of its rows were taken, and it has {len(rows)}"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
@@ -91,21 +91,14 @@ class MemorySource(PartitionedTransactionalSource):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows from `from` up to `to`.
-
-        :raises SourceError: if they are no longer there.
-        """
         rows = self.rows.get(partition, [])
         if metadata["to"] > len(rows):
             problem = (
                 f"rows {metadata['from']} to {metadata['to']} of partition {partition} are gone, it has {len(rows)}"
             )
-            raise self._refused(problem, "Give the rows back, then clear the task.")
+            raise self.refused(problem, "Give the rows back, then clear the task.")
         batch = rows[metadata["from"] : metadata["to"]]
         return [dict(row) for row in batch] if spark is None else spark.createDataFrame(batch, self.schema)
-
-    def _refused(self, problem: str, remedy: str) -> SourceError:
-        return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
 
 def _row(partition: str, row: Any) -> dict[str, Any]:

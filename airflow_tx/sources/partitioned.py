@@ -13,7 +13,7 @@ from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_tx.errors import PartitionUnavailable, SourceError
+from airflow_tx.errors import OtherSource, PartitionUnavailable, SourceError
 from airflow_tx.sources.api import Batch, Json, Source, SourceKind, as_batch
 
 if TYPE_CHECKING:
@@ -63,10 +63,6 @@ class PartitionedTransactionalSource(Source):
         """
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """See `Source.decide`: rows and positions of the partitions that take part.
-
-        :raises SourceError: a partition that took part before is gone, or cannot be reached.
-        """
         places = _places(self, position)
         taken: dict[str, Batch] = {}
         for partition in self._taking_part(places):
@@ -107,7 +103,7 @@ class PartitionedTransactionalSource(Source):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
         if not isinstance(metadata, dict) or not metadata:
-            raise SourceError(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition", remedy=_OTHER)
+            raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
         if spark is None:
             return self._all_rows(attempt, metadata)
         parts = [self.emit_partition_batch(attempt, name, metadata[name], spark) for name in sorted(metadata)]
@@ -129,11 +125,10 @@ class PartitionedTransactionalSource(Source):
     def _check_moved(self, partition: str, place: Json, batch: Batch) -> None:
         # Beside partitions that moved, the ledger could not tell.
         if batch.position == place:
-            raise SourceError(
-                source=repr(self),
-                problem=f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(place)[:80]}: "
+            raise self.refused(
+                f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(place)[:80]}: "
                 "the next batch would have them again",
-                remedy="Nothing was allocated; let the source give a position that lies after the rows.",
+                "Nothing was allocated; let the source give a position that lies after the rows.",
             )
 
     def _gone(self, partitions: Sequence[str]) -> None:
@@ -148,11 +143,10 @@ class PartitionedTransactionalSource(Source):
         log.warning("%s It is left out of this batch and keeps its place.", error)
 
     def _stopped(self, problem: str) -> SourceError:
-        return SourceError(
-            source=repr(self),
-            problem=problem,
-            remedy="Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is "
-            "of kind opaque.",
+        return self.refused(
+            problem,
+            "Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is of kind "
+            "opaque.",
         )
 
 
@@ -166,16 +160,11 @@ class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
     kind: ClassVar[SourceKind] = SourceKind.OPAQUE
 
 
-_OTHER = "The topology had another source before: give it another name, Transaction(topology=...)."
-
-
 def _places(source: Source, position: Json) -> dict[str, Json]:
     if position is None:
         return {}
     if not isinstance(position, dict):
-        raise SourceError(
-            source=repr(source), problem=f"position {str(position)[:80]!r} has no partitions", remedy=_OTHER
-        )
+        raise OtherSource(source=repr(source), problem=f"position {str(position)[:80]!r} has no partitions")
     return position
 
 
@@ -185,11 +174,8 @@ def _names(source: PartitionedTransactionalSource) -> list[str]:
     times = Counter(map(repr, found))
     wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
     if wrong:
-        raise SourceError(
-            source=repr(source),
-            problem=f"partitions() gives {wrong[0]!r}",
-            remedy="Names of partitions are texts that UTF-8 can spell, not empty, each of them once.",
-        )
+        remedy = "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
+        raise source.refused(f"partitions() gives {wrong[0]!r}", remedy)
     return found
 
 

@@ -13,7 +13,8 @@ from confluent_kafka import Message, Producer
 
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.servers.kafka import LocalKafka
-from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from airflow_tx.testing.suites.source_case import Row
+from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.servers import KAFKA_PASSWORD
 
 # Kafka deletes what is older than a week.

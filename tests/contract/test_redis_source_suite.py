@@ -14,7 +14,8 @@ from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
-from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from airflow_tx.testing.suites.source_case import Row
+from airflow_tx.testing.suites.source_suite import SourceSuite
 
 
 @pytest.fixture(scope="module")

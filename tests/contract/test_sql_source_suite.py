@@ -15,7 +15,8 @@ from airflow_tx.testing.servers import mariadb as of_mariadb
 from airflow_tx.testing.servers import postgres as of_postgres
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from airflow_tx.testing.suites.source_case import Row
+from airflow_tx.testing.suites.source_suite import SourceSuite
 
 ID = {
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",

@@ -14,9 +14,9 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.files.folders import PartitionedFileSource
-from airflow_tx.sources.files.source import FileSource
-from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.testing.suites.source_case import Row
+from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.integration.s3 import Bucket, LocalS3
 
 ATTEMPT = TransactionAttempt(1, 1)

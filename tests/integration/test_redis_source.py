@@ -17,7 +17,7 @@ from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
-from airflow_tx.testing.suites.source_suite import plain
+from airflow_tx.testing.suites.source_case import plain
 
 ATTEMPT = TransactionAttempt(1, 1)
 

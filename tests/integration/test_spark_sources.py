@@ -13,11 +13,11 @@ import pytest
 from airflow_tx.compat import RunInfo
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.sources.files.folders import PartitionedFileSource
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.testing.suites.source_suite import Row, SourceSuite
+from airflow_tx.testing.suites.source_case import Row
+from airflow_tx.testing.suites.source_suite import SourceSuite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,282 +1,26 @@
-"""Files of a folder, by name: the next few new ones are a transaction. See `folders` for a folder of such folders."""
+"""Files by name, of a folder or of each of several: the next few new ones are a transaction."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from airflow_tx.errors import ConfigError, SourceError, TxError
+from airflow_tx.errors import ConfigError, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, Source, SourceKind, TransactionalSource, source_kind
-from airflow_tx.sources.files.fileset import Position, split_glob
-from airflow_tx.sources.files.object_storage import Objects
-from airflow_tx.sources.files.records import csv_schema, read_rows
-from airflow_tx.sources.files.storage import Disk, FilePath, NoBase, Storage, below
-from airflow_tx.sources.sizing import BatchSize, Limit
+from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
+from airflow_tx.sources.files.base import Files
+from airflow_tx.sources.files.storage import below
+from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
-# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not looked at.
-# An option that the user gives wins.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
-    "json": {"mode": "FAILFAST"},
-}
-
-
-_SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
-
-
-class Files(Source):
-    """What the sources of files share: their arguments, which files come next, and the rows of some."""
-
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
-    unit: ClassVar[str] = "files"
-
-    def __init__(
-        self,
-        path_glob: str,
-        files_per_batch: int | None = None,
-        format: str = "csv",
-        options: Mapping[str, Any] | None = None,
-        schema: str | None = None,
-        base: str | None = None,
-        kind: str = "transactional",
-        max_bytes_per_batch: int | None = None,
-        conn_id: str | None = None,
-        spark_folder: str | None = None,
-    ) -> None:
-        """Take what names the files, and how they are read.
-
-        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
-            the same place; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as seen by
-            `begin`: the folder it finds travels with the batch.
-        :param files_per_batch: at most so many files a transaction; by default one, or any number that
-            `max_bytes_per_batch` allows.
-        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
-            line, in the column ``value``).
-        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
-            "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one the fields of a csv file are strings.
-        :param base: the folder that a relative glob starts from.
-        :param kind: ``transactional`` or ``opaque``.
-        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
-            fits.
-        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
-        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
-            the same with Hadoop's scheme (``s3a`` for ``s3``).
-        """
-        name = type(self).__name__
-        if not path_glob.strip():
-            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
-            raise ConfigError(option=f"path_glob of {name}", value=path_glob, remedy=remedy)
-        self._check_glob(path_glob)
-        if files_per_batch is not None and (not isinstance(files_per_batch, int) or files_per_batch < 1):
-            remedy = "Give a whole number from 1 on."
-            raise ConfigError(option=f"files_per_batch of {name}", value=files_per_batch, remedy=remedy)
-        size = BatchSize.checked(name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None)
-        self.path_glob = path_glob
-        self.files_per_batch = 1 if files_per_batch is None and size.max_bytes is None else files_per_batch
-        self.format = format
-        self.options = dict(options or {})
-        self.schema = schema
-        self.base = base
-        self.kind = source_kind(kind, name)
-        self.max_bytes_per_batch = size.max_bytes
-        self.conn_id = conn_id
-        self.spark_folder = spark_folder
-        self._storage = self._make_storage(name)
-
-    def _check_glob(self, path_glob: str) -> None:
-        """Refuse a glob that only another source of files can use."""
-
-    def _make_storage(self, name: str) -> Storage:
-        if "://" in self.path_glob:
-            if self.base is not None:
-                remedy = "Leave it out: the glob names an object storage."
-                raise ConfigError(option=f"base of {name}", value=self.base, remedy=remedy)
-            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
-            if "@" in bucket:
-                # Also a password could stand there.
-                remedy = "Name the connection apart: conn_id=..."
-                raise ConfigError(option=f"path_glob of {name}", value="...@...", remedy=remedy)
-            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
-                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
-                raise ConfigError(option=f"path_glob of {name}", value=self.path_glob, remedy=remedy)
-            return Objects(self.path_glob, self.conn_id, self.spark_folder)
-        for option in ("conn_id", "spark_folder"):
-            if getattr(self, option) is not None:
-                remedy = f"{self.path_glob!r} lies on a disk; name an object storage, such as s3://bucket/*.csv."
-                raise ConfigError(option=f"{option} of {name}", value=getattr(self, option), remedy=remedy)
-        return Disk(self.path_glob, self.base)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments: dict[str, Any] = {
-            "path_glob": self.path_glob,
-            "files_per_batch": self.files_per_batch,
-            "format": self.format,
-            "options": self.options,
-            "schema": self.schema,
-            "base": self.base,
-            "kind": self.kind.value,
-        }
-        others = {name: getattr(self, name) for name in ("max_bytes_per_batch", "conn_id", "spark_folder")}
-        arguments |= {name: value for name, value in others.items() if value is not None}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
-        return f"{type(self).__name__}({self.path_glob!r}, {self._limits()}{kind})"
-
-    def connections(self) -> Mapping[str, str]:
-        return {self.conn_id: self._storage.conn_type} if isinstance(self._storage, Objects) and self.conn_id else {}
-
-    def _limits(self) -> str:
-        limits = {"files_per_batch": self.files_per_batch, "max_bytes_per_batch": self.max_bytes_per_batch}
-        return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
-
-    def _next(self, folder: str, listing: Mapping[str, Any], position: Position) -> Batch | None:
-        """The next files of a folder."""
-        opaque = self.kind is SourceKind.OPAQUE
-        if not opaque:
-            self._warn_of(position.late(listing), folder, position)
-        new = self._new(listing, position)
-        files = list(self._chosen(folder, {name: listing[name] for name in new}))
-        if not files:
-            return None
-        chosen = [file["name"] for file in files]
-        after = position.after(chosen, None if opaque else listing)
-        rows: Any = {"folder": folder, "files": files}
-        why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
-        return Batch(rows, after.to_json(), len(files), why, self.unit)
-
-    def _new(self, listing: Iterable[str], position: Position) -> list[str]:
-        return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
-
-    def _warn_of(self, late: list[str], folder: str, position: Position) -> None:
-        if late:
-            log.warning(
-                "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
-                self, len(late), position.last, ", ".join(late[:20]) + (" ..." if len(late) > 20 else ""), folder,
-            )  # fmt: skip
-
-    def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The next ones, within the limits, with their fingerprints."""
-        count, size = 0, 0
-        for name, listed in new.items():
-            if self.files_per_batch is not None and count >= self.files_per_batch:
-                return
-            try:
-                if self.max_bytes_per_batch is not None:
-                    size += self._storage.size(folder, name, listed)
-                    if count and size > self.max_bytes_per_batch:
-                        return
-                found = self._storage.fingerprint(folder, name, listed)
-            except OSError as error:
-                if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
-                    continue  # It was there a moment ago; whenever it comes back, it is taken.
-                problem = f"file {below(folder, name)} cannot be read ({error.strerror or error})"
-                raise self._refused(problem, "Let it be readable.") from None
-            count += 1
-            yield {"name": name, **found}
-
-    def _again(self, metadata: Any) -> Json:
-        """The same files as they are now."""
-        folder = str(metadata["folder"])
-        files: list[Json] = []
-        for file in metadata["files"]:
-            found = self._found(folder, file["name"])
-            if found is None:
-                problem = f"file {below(folder, file['name'])} is missing or unreadable"
-                raise self._refused(problem, "Put it there, if only one without rows, then clear this task.")
-            files.append({"name": file["name"], **found})
-        return {"folder": folder, "files": files}
-
-    def _rows_of(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """The rows of exactly the files that `metadata` names, after a check that none has changed."""
-        folder, names = self._verified(attempt, metadata)
-        paths = [self._storage.path(folder) / name for name in names]
-        options = {**_DEFAULTS.get(self.format, {}), **self.options}
-        if spark is None:
-            return self._rows(attempt, paths, options)
-        reader = spark.read.format(self.format).options(**options)
-        schema = self.schema or (self._header_schema(attempt, paths[0], options) if self.format == "csv" else None)
-        if schema:
-            reader = reader.schema(schema)
-        return reader.load([self._storage.for_spark(folder, name) for name in names])
-
-    def _rows(
-        self, attempt: TransactionAttempt, paths: list[FilePath], options: Mapping[str, Any]
-    ) -> Iterator[Mapping[str, Any]]:
-        for path in paths:
-            try:
-                yield from read_rows(path, self.format, options, self.schema)
-            except (ValueError, OSError) as error:
-                raise self._unreadable(attempt, f"{path}: {error}") from None
-
-    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        told = _SPARK_CANNOT.search(str(error))
-        return None if told is None else self._unreadable(attempt, told[0].rstrip("."))
-
-    def _header_schema(self, attempt: TransactionAttempt, path: FilePath, options: Mapping[str, Any]) -> str | None:
-        try:
-            return csv_schema(path, options)
-        except (ValueError, OSError) as error:
-            raise self._unreadable(attempt, f"{path}: {error}") from None
-
-    def _unreadable(self, attempt: TransactionAttempt, problem: str) -> SourceError:
-        remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or correct the source's options and "
-        return self._refused(problem, f"{remedy}schema, then clear the task.")
-
-    def _root(self) -> str:
-        """The folder before the first wildcard, which exists."""
-        try:
-            folder = self._storage.root()
-        except NoBase:
-            remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
-            problem = "its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set"
-            raise self._refused(problem, remedy) from None
-        if not self._storage.is_folder(folder):
-            raise self._refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
-        return folder
-
-    def _position(self, value: Json) -> Position:
-        try:
-            return Position.from_json(value)
-        except ValueError as error:
-            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
-            raise self._refused(f"position {error}", remedy) from None
-
-    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> tuple[str, list[str]]:
-        folder = str(metadata["folder"])
-        for file in metadata["files"]:
-            expected = {key: file[key] for key in ("size", "digest")}
-            found = self._found(folder, file["name"], expected)
-            if found != expected:
-                instead = f"if it is gone for good: airflow tx skip {self.topology} {attempt.txid} --why TEXT"
-                if found is not None:
-                    instead = f"or take it as it is now: {self.replay_changed(attempt.txid)}"
-                remedy = f"Restore it as it was, then clear the task; {instead}"
-                where = below(folder, file["name"])
-                raise self._refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
-        return folder, [file["name"] for file in metadata["files"]]
-
-    def _found(self, folder: str, name: str, expected: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        try:
-            return self._storage.fingerprint(folder, name, like=expected)
-        except OSError:
-            return None
-
-    def _refused(self, problem: str, remedy: str) -> SourceError:
-        return SourceError(source=repr(self), problem=problem, remedy=remedy)
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileSource(Files, TransactionalSource):
@@ -293,16 +37,12 @@ class FileSource(Files, TransactionalSource):
     """
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
-        """Take the next files.
-
-        :raises SourceError: if the folder is missing, or, with kind transactional, never held a file that matches.
-        """
         taken = self._position(position)
         folder = self._root()
         listing = self._storage.files(folder, self._storage.pattern)
         if not listing and position is None and self.kind is SourceKind.TRANSACTIONAL:
             where = below(folder, self._storage.pattern)
-            raise self._refused(f"no file matches {where}", "Correct the glob, or put a file there.")
+            raise self.refused(f"no file matches {where}", "Correct the glob, or put a file there.")
         return self._next(folder, listing, taken)
 
     def late_files(self, position: Json) -> list[str]:
@@ -316,28 +56,85 @@ class FileSource(Files, TransactionalSource):
         return taken.late(self._storage.files(self._root(), self._storage.pattern))
 
     def backlog(self, position: Json) -> int:
-        """How many files there are now after `position`.
-
-        :raises SourceError: if the folder is missing.
-        """
         return len(self._new(self._storage.files(self._root(), self._storage.pattern), self._position(position)))
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """The rows of exactly the files that `metadata` names, after a check that none has changed.
-
-        :raises SourceError: if one is gone or has changed, or cannot be read.
-        """
         return self._rows_of(attempt, metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
-        """The same files, as they are now.
-
-        :raises SourceError: one of them is gone.
-        """
         return self._again(metadata)
 
 
-def _words(found: dict[str, Any] | None) -> str:
-    return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"
+class PartitionedFileSource(Files, PartitionedTransactionalSource):
+    """Like `FileSource`, for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
+
+    Every folder that matches is a partition: a transaction is the next `files_per_batch` files of each. A folder may
+    come at any time; what ``kind`` says of files holds within each folder. A folder that gave files and is gone stops
+    a transactional source with the reason; an opaque one goes on without it, and takes it up again where it stood.
+
+    As Spark does, a folder called ``region=eu`` gives its rows a column ``region`` (of text).
+    """
+
+    def _check_glob(self, path_glob: str) -> None:
+        if not any(character in path_glob.rpartition("/")[0] for character in "*?["):
+            remedy = "Put a wildcard into its folders, such as data/orders/*/*.csv, or use FileSource."
+            raise ConfigError(option="path_glob of PartitionedFileSource", value=path_glob, remedy=remedy)
+
+    def partitions(self) -> list[str]:
+        folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
+        found = self._storage.folders(folder, pattern)
+        if not found:
+            log.warning("%r: no folder matches %s.", self, below(folder, pattern))
+        return found
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+        folder = below(self._root(), partition)
+        if not self._storage.is_folder(folder):
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
+        return self._next(folder, self._in(folder), self._position(position))
+
+    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
+        return f"of each folder {self._limits()}"
+
+    def backlog(self, position: Json) -> int:
+        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
+        root = self._root()
+        return sum(
+            len(self._new(self._in(below(root, name)), self._position(places.get(name)))) for name in self.partitions()
+        )
+
+    def _in(self, folder: str) -> Mapping[str, Any]:
+        return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
+
+    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
+        return self._again(metadata)
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+        rows = self._rows_of(attempt, metadata, spark)
+        columns = _columns(partition)
+        if spark is None:
+            return _with(columns, rows)  # type: ignore[arg-type]
+        from pyspark.sql.functions import lit
+
+        for name, value in columns.items():
+            rows = rows.withColumn(name, lit(value).cast("string"))  # type: ignore[union-attr]
+        return rows
+
+
+def _columns(partition: str) -> dict[str, str | None]:
+    """What the names of the folders say of their rows, in Hive's spelling."""
+    columns: dict[str, str | None] = {}
+    for part in Path(partition).parts:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            columns[unquote(name)] = None if value == _HIVE_NULL else unquote(value)
+    return columns
+
+
+def _with(columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        yield {**row, **columns}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import PartitionUnavailable
+from airflow_tx.errors import OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
@@ -25,7 +25,7 @@ from airflow_tx.sources.kafka.positions import (
     place_of,
     split_name,
 )
-from airflow_tx.sources.kafka.topics import OTHER_SOURCE, KafkaTopics
+from airflow_tx.sources.kafka.topics import KafkaTopics
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.batch import Loss
@@ -60,18 +60,10 @@ class KafkaSource(KafkaTopics):
     _deciding: tuple[Look, dict[str, Range]] | None = None
 
     def partitions(self) -> list[str]:
-        """The partitions of all topics, by Kafka's names for them: orders-0.
-
-        :raises SourceError: a topic does not exist, or Kafka cannot be asked.
-        """
         look = self._look() if self._deciding is None else self._deciding[0]
         return sorted({*look.extents, *look.away})
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """See `Source.decide`; Kafka is asked once, for all partitions.
-
-        :raises SourceError: rows that come next are gone; or, of kind transactional, a partition cannot be reached.
-        """
         places = self._places(position)
         try:
             with self._named():
@@ -84,7 +76,7 @@ class KafkaSource(KafkaTopics):
                 look = Look(away=dict.fromkeys(places, error.reason))
                 self._deciding = look, {}
             else:
-                raise self._refused(str(error).rstrip("."), "Nothing was allocated; the task tries again.") from None
+                raise self.refused(str(error).rstrip("."), "Nothing was allocated; the task tries again.") from None
         try:
             return super().decide(attempt, position)
         finally:
@@ -109,10 +101,6 @@ class KafkaSource(KafkaTopics):
         return self._told.reason_for(count, there)
 
     def backlog(self, position: Json) -> int | None:
-        """How many offsets there are after `position`; None if Kafka cannot be reached.
-
-        :raises SourceError: the login is refused.
-        """
         places = self._places(position)
         try:
             with self._named():
@@ -122,15 +110,11 @@ class KafkaSource(KafkaTopics):
         return sum(max(each.count, 0) for each in found.values())
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        """The rows that come next and are gone: deleted by retention, or with their topic.
-
-        :raises SourceError: Kafka cannot be asked.
-        """
         try:
             with self._named():
                 return losses(self._look(), self._places(position))
         except KafkaUnreachable as error:
-            raise self._refused(str(error).rstrip("."), "What is lost can only be told when it is there.") from None
+            raise self.refused(str(error).rstrip("."), "What is lost can only be told when it is there.") from None
 
     def _alone(self, partition: str, place: Json) -> tuple[Look, dict[str, Range]]:
         places = {} if place is None else self._places({partition: place})
@@ -162,15 +146,15 @@ class KafkaSource(KafkaTopics):
                 "Nothing was allocated. If they cannot be had again: airflow tx accept-loss TOPOLOGY --why TEXT; rows "
                 "of an open transaction: airflow tx skip TOPOLOGY TXID --why TEXT."
             )
-            raise self._refused(f"the rows that come next are gone: {named}", remedy)
+            raise self.refused(f"the rows that come next are gone: {named}", remedy)
         if missing := [topic for topic in look.missing if not self._left_out(topic, places)]:
             remedy = "Nothing was allocated. Create it, or correct the source's topic."
-            raise self._refused(f"topic {', '.join(missing)} does not exist", remedy)
+            raise self.refused(f"topic {', '.join(missing)} does not exist", remedy)
         new = begins(look, places)
         for name, reason in look.away.items():
             if split_name(name)[0] in new:
                 remedy = "Nothing was allocated: where a topic begins is fixed for all of its partitions at once."
-                raise self._refused(f"partition {name} cannot be reached: {reason}", remedy)
+                raise self.refused(f"partition {name} cannot be reached: {reason}", remedy)
 
     def _left_out(self, topic: str, places: Mapping[str, Any]) -> bool:
         return self.kind is SourceKind.OPAQUE and any(split_name(name)[0] == topic for name in places)
@@ -189,7 +173,7 @@ class KafkaSource(KafkaTopics):
         if position is None:
             return {}
         if not isinstance(position, dict) or not all(_is_place(place) for place in position.values()):
-            raise self._refused(f"position {str(position)[:80]!r} has no offsets of Kafka", OTHER_SOURCE)
+            raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no offsets of Kafka")
         return position
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.errors import ConfigError, SourceError, TxError
+from airflow_tx.errors import ConfigError, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Json, SourceKind, source_kind
 from airflow_tx.sources.kafka import rows as kafka_rows
@@ -30,7 +30,6 @@ _OURS = frozenset(
     | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
 )
 _OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
-OTHER_SOURCE = "The topology had another source before: give it another name, Transaction(topology=...)."
 
 
 class KafkaTopics(PartitionedTransactionalSource):
@@ -94,11 +93,6 @@ class KafkaTopics(PartitionedTransactionalSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows at the offsets that `metadata` names: one DataFrame of Spark's connector, or Python rows.
-
-        :raises SourceError: some are gone, or Kafka cannot be reached.
-        :raises FailedBatch: a value does not fit `value_schema`; of a DataFrame, when it is used.
-        """
         offsets = self._there(attempt, metadata)
         if spark is None:
             return self._rows(attempt, offsets)
@@ -120,7 +114,7 @@ class KafkaTopics(PartitionedTransactionalSource):
             return misfit(repr(self), where, attempt.txid)
         if kafka_spark.lacks_connector(error):
             remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_spark.CONNECTOR}"), or spark.jars.'
-            return self._refused("Spark has no connector to Kafka", remedy)
+            return self.refused("Spark has no connector to Kafka", remedy)
         if kafka_spark.lost_rows(error):
             return self._gone_rows(attempt, "they were deleted while Spark read them")
         return None
@@ -133,13 +127,13 @@ class KafkaTopics(PartitionedTransactionalSource):
         except kafka_rows.OffsetsGone as error:
             raise self._gone_rows(attempt, str(error)) from None
         except (KafkaUnreachable, KafkaRefused) as error:
-            raise self._refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
+            raise self.refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
 
     def _values(self) -> Values | None:
         try:
             return None if self.value_schema is None else Values(self.value_schema)
         except ValueError as error:
-            raise self._refused(f"value_schema: {error}", "Read it with Spark, or leave out value_schema.") from None
+            raise self.refused(f"value_schema: {error}", "Read it with Spark, or leave out value_schema.") from None
 
     def _value(self, values: Values, row: Mapping[str, Any], attempt: TransactionAttempt) -> dict[str, Any] | None:
         try:
@@ -151,12 +145,12 @@ class KafkaTopics(PartitionedTransactionalSource):
     def _there(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, Range]:
         """The offsets that metadata names, after a check that all of them can be read."""
         if not isinstance(metadata, dict) or not metadata:
-            raise self._refused(f"{str(metadata)[:80]!r} names no partition", OTHER_SOURCE)
+            raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
         try:
             with self._named():
                 look = self._look(sorted({split_name(name)[0] for name in metadata}))
         except KafkaUnreachable as error:
-            raise self._refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
+            raise self.refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
         for name, rows in metadata.items():
             self._check_there(attempt, look, name, rows)
         return {name: Range(rows["from"], rows["to"]) for name, rows in metadata.items()}
@@ -164,7 +158,7 @@ class KafkaTopics(PartitionedTransactionalSource):
     def _check_there(self, attempt: TransactionAttempt, look: Look, name: str, rows: Any) -> None:
         if name in look.away:
             remedy = "Nothing is lost; the task can be tried again."
-            raise self._refused(f"partition {name} cannot be reached: {look.away[name]}", remedy)
+            raise self.refused(f"partition {name} cannot be reached: {look.away[name]}", remedy)
         extent, wanted = look.extents.get(name), f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
         if extent is None:
             raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
@@ -190,16 +184,13 @@ class KafkaTopics(PartitionedTransactionalSource):
             yield
         except KafkaRefused as error:
             remedy = f"Correct user, password and certificates of connection {self.conn_id}, or the user's rights."
-            raise self._refused(str(error).rstrip("."), remedy) from None
+            raise self.refused(str(error).rstrip("."), remedy) from None
 
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
         remedy = f"If they cannot be had again: airflow tx skip TOPOLOGY {attempt.txid} --why TEXT."
         if self.kind is SourceKind.OPAQUE:
             remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
-        return self._refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
-
-    def _refused(self, problem: str, remedy: str) -> SourceError:
-        return SourceError(source=repr(self), problem=problem, remedy=remedy)
+        return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
 
 
 def _topics(given: str, source: str) -> tuple[str, ...]:

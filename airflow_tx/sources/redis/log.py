@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeAlias
 
-from airflow_tx.errors import SourceError
+from airflow_tx.errors import OtherSource, SourceError
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.server import Database
 
@@ -112,11 +112,10 @@ class MessageLog(ABC):
         )
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
-    def foreign(self, place: Json) -> SourceError:
-        """The refusal of a place that is none of this log."""
-        remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
+    def foreign(self, place: Json) -> OtherSource:
+        """Make the error for a position that is none of this log."""
         problem = f"position {str(place)[:80]!r} of partition {self.database.partition} is no place of {self}"
-        return self.database.refused(problem, remedy)
+        return OtherSource(source=self.database.source, problem=problem)
 
     def unlike(self, key: str, reply: Exception) -> SourceError:
         """The refusal of a key of another type."""

@@ -124,11 +124,6 @@ class RedisSource(PartitionedTransactionalSource):
     # --- deciding
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """See `Source.decide`.
-
-        :raises SourceError: messages that come next are gone; of kind opaque only if there are no others.
-        :raises ConfigError: a server does not let us in.
-        """
         places = position if isinstance(position, dict) else {}
         self._missed, self._empty = {}, set()
         try:
@@ -146,11 +141,6 @@ class RedisSource(PartitionedTransactionalSource):
             self._looks = {}
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
-        """Take the next messages, up to the first one that is missing.
-
-        :raises PartitionUnavailable: the server cannot be reached; or, of kind opaque, the first one is missing.
-        :raises SourceError: of kind transactional, the first one is missing.
-        """
         look = self._looks.get(partition) or self._look(partition, position)
         if isinstance(look, PartitionUnavailable):
             raise look
@@ -179,10 +169,6 @@ class RedisSource(PartitionedTransactionalSource):
             return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        """See `Source.losses`; a server that cannot be reached may yet have what comes next.
-
-        :raises SourceError: what is there cannot be read.
-        """
         places = position if isinstance(position, dict) else {}
         found = []
         for name in self._places:
@@ -248,18 +234,13 @@ class RedisSource(PartitionedTransactionalSource):
     def _refused_as_gone(self, lost: Mapping[str, Gone]) -> SourceError:
         told = "; ".join(f"partition {name}: {gone.description}" for name, gone in lost.items())
         problem = f"messages that come next are gone: {told}"
-        return SourceError(source=repr(self), problem=problem, remedy=f"Nothing was allocated. {_ACCEPT}")
+        return self.refused(problem, f"Nothing was allocated. {_ACCEPT}")
 
     # --- rows
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """See `Source.emit_batch`.
-
-        :raises SourceError: a message is gone, or is another one now; or a server cannot be reached.
-        :raises FailedBatch: a message cannot be read; while rows are read, which Spark does late.
-        """
         if spark is None or not isinstance(metadata, dict) or not metadata:
             return super().emit_batch(attempt, metadata, spark)
         return self._frame(spark, [self._parts(name, metadata[name]) for name in sorted(metadata)])
@@ -291,7 +272,7 @@ class RedisSource(PartitionedTransactionalSource):
         if name not in self._places:
             remedy = "Bring it back, then clear the task; or skip the transaction."
             problem = f"partition {name} is in the batch, and is none of {', '.join(self._places)}"
-            raise SourceError(source=repr(self), problem=problem, remedy=remedy)
+            raise self.refused(problem, remedy)
         place = self._places[name]
         parameters = parameters_of_connection(place.conn_id, what=type(self).__name__)
         if place.database is not None:

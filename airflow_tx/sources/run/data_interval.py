@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.run.reader import ReaderSource
@@ -32,17 +33,9 @@ class DataIntervalSource(ReaderSource):
     """
 
     def key(self, run: RunInfo) -> str:
-        """The interval in UTC.
-
-        :raises SourceError: if the run has none, or an empty one.
-        """
         return f"interval:{_words(self._interval(run))}"
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
-        """The interval of the run.
-
-        :raises SourceError: if it overlaps one that was taken.
-        """
         interval = self._of_key(self.asking_key())
         taken = self._taken(position)
         for other in taken:
@@ -60,10 +53,6 @@ class DataIntervalSource(ReaderSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """What the reader reads for the interval.
-
-        :raises SourceError: if the reader cannot be imported, or gives no rows.
-        """
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 
     def _interval(self, run: RunInfo) -> Interval:
@@ -90,8 +79,7 @@ class DataIntervalSource(ReaderSource):
             start, end = key.removeprefix("interval:").split("/")
             return _moment(start), _moment(end)
         except ValueError:
-            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
-            raise self.refused(f"key {key[:80]!r} is no interval", remedy) from None
+            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is no interval") from None
 
     def _taken(self, position: Any) -> list[Interval]:
         if position is None:
@@ -101,8 +89,8 @@ class DataIntervalSource(ReaderSource):
                 (datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in position["intervals"]
             ]
         except (TypeError, KeyError, ValueError):
-            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
-            raise self.refused(f"position {str(position)[:80]!r} has no intervals", remedy) from None
+            problem = f"position {str(position)[:80]!r} has no intervals"
+            raise OtherSource(source=repr(self), problem=problem) from None
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:

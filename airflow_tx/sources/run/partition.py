@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.packing import pack, unpack
@@ -30,18 +31,10 @@ class RunPartitionSource(ReaderSource):
     """
 
     def key(self, run: RunInfo) -> str:
-        """The partition.
-
-        :raises SourceError: if the run has none.
-        """
         what, partition = self._partition(run)
         return f"partition-{what}:{partition}"
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
-        """The partition of the run.
-
-        :raises SourceError: if it was taken.
-        """
         key = self.asking_key()
         partition = key.partition(":")[2]
         taken = self._taken(position)
@@ -58,10 +51,6 @@ class RunPartitionSource(ReaderSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """What the reader reads for the partition.
-
-        :raises SourceError: if the reader cannot be imported, or gives no rows.
-        """
         return self.read(spark, partition=metadata["partition"])
 
     def _partition(self, run: RunInfo) -> tuple[str, str]:
@@ -88,5 +77,5 @@ class RunPartitionSource(ReaderSource):
         try:
             return unpack(position["partitions"])
         except (TypeError, KeyError, ValueError):
-            remedy = "The topology had another source before: give it another name, Transaction(topology=...)."
-            raise self.refused(f"position {str(position)[:80]!r} has no partitions", remedy) from None
+            problem = f"position {str(position)[:80]!r} has no partitions"
+            raise OtherSource(source=repr(self), problem=problem) from None

@@ -12,7 +12,7 @@ from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import Source, SourceKind, source_kind
 
 if TYPE_CHECKING:
@@ -65,10 +65,6 @@ class ReaderSource(Source):
         return f"{type(self).__name__}({self.reader!r})"
 
     def for_run(self: _Self, run: RunInfo) -> _Self:
-        """The source of this run's part.
-
-        :raises SourceError: if the run has none.
-        """
         bound = self.for_key(self.key(run))
         bound._whose = f" of run {run.run_id}"
         return bound
@@ -103,10 +99,6 @@ class ReaderSource(Source):
             remedy = "Let it return a DataFrame, or rows as mappings."
             raise self.refused(f"its reader gave a {type(rows).__name__}", remedy)
         return rows  # type: ignore[no-any-return]
-
-    def refused(self, problem: str, remedy: str) -> SourceError:
-        """The error to raise."""
-        return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
 
 def _path(reader: str | Callable[..., Any], source: str) -> str:

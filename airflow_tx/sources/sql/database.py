@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.pool import NullPool
 
 from airflow_tx.connections.sql import url_of_connection
-from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable, SourceError
 
 READER = "airflow_tx reader"
 """What our sessions are called on a PostgreSQL server: they never write, so no batch has to wait for them."""
@@ -35,8 +35,15 @@ class Teller:
 
     def refused(self, problem: str, remedy: str) -> SourceError:
         """Something that only a person can change."""
-        where = "" if self.partition is None else f"partition {self.partition}: "
-        return SourceError(source=self.source, problem=f"{where}{problem}", remedy=remedy)
+        return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
+
+    def other_source(self, problem: str) -> OtherSource:
+        """Make the error for what another source has left in the ledger."""
+        return OtherSource(source=self.source, problem=f"{self._where}{problem}")
+
+    @property
+    def _where(self) -> str:
+        return "" if self.partition is None else f"partition {self.partition}: "
 
     def away(self, reason: str) -> SourceError:
         """A table that cannot be reached now."""

@@ -31,7 +31,6 @@ _SETTLING: Mapping[str, type[Settling]] = {
     "mariadb": MySqlSettling,
     "sqlite": SqliteSettling,
 }
-_OTHER = "The topology had another source before: give it another name, Transaction(topology=...)."
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ class Shard:
         try:
             return Rows.from_json(metadata, len(self.spec.order_by))
         except ValueError as error:
-            raise self.teller.refused(f"metadata {error}", _OTHER) from None
+            raise self.teller.other_source(f"metadata {error}") from None
 
     def position(self, place: Json) -> Position:
         """A position.
@@ -224,7 +223,7 @@ class Shard:
         try:
             return Position.from_json(place, len(self.spec.order_by))
         except ValueError as error:
-            raise self.teller.refused(f"position {error}", _OTHER) from None
+            raise self.teller.other_source(f"position {error}") from None
 
     def checked(self, connection: Connection) -> Table:
         """The table, which was looked at once."""

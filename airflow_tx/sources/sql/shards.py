@@ -62,10 +62,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         return PartitionedTransactionalSource.decide(asked, attempt, position)
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
-        """Take the next rows of one table.
-
-        :raises SourceError: as `SqlSource.initialize_transaction`.
-        """
         following = self._next or _Next(self, {partition: position}, [partition])
         return following.take(partition)
 
@@ -76,10 +72,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows of one table that `metadata` names.
-
-        :raises SourceError: if there are more or fewer of them by now.
-        """
         return self.rows_of(self.shard_of(partition), metadata, spark)
 
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:

@@ -144,10 +144,6 @@ class SqlSource(SqlRows, TransactionalSource):
         return {self.conn_id: "postgres"}
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
-        """Take the next rows.
-
-        :raises SourceError: the table cannot be read in this order, or rows came that are in no batch.
-        """
         shard = self._shard()
         look = shard.look(position, self.deadline())
         if look.end is None:
@@ -163,10 +159,6 @@ class SqlSource(SqlRows, TransactionalSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows that `metadata` names.
-
-        :raises SourceError: if there are more or fewer of them by now.
-        """
         return self.rows_of(self._shard(), metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:

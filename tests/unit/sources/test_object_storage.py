@@ -10,9 +10,8 @@ import pytest
 from airflow_tx.connections.lookup import Endpoint, for_airflow, handed_over
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import rebuild
-from airflow_tx.sources.files.folders import PartitionedFileSource
 from airflow_tx.sources.files.object_storage import Objects
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 
 
 @pytest.mark.parametrize(

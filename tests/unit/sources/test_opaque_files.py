@@ -17,8 +17,7 @@ from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.files.fileset import Position
-from airflow_tx.sources.files.folders import PartitionedFileSource
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 
 ATTEMPT = TransactionAttempt(1, 1)
 

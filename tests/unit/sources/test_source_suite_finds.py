@@ -11,7 +11,8 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.testing.suites.source_suite import Ledger, Row, SourceSuite
+from airflow_tx.testing.suites.source_case import Row, SourceLedger
+from airflow_tx.testing.suites.source_suite import SourceSuite
 
 
 class Suite(SourceSuite):
@@ -162,7 +163,7 @@ class Travelling(MemorySource):
         return classpath, {**arguments, "per_batch": self.per_batch + 1}
 
 
-Check = Callable[[Suite, Ledger], None]
+Check = Callable[[Suite, SourceLedger], None]
 S = SourceSuite
 FAULTS: list[tuple[type[MemorySource], Check, str]] = [
     (Overlapping, S.test_batches_have_every_row_exactly_once, "transactional"),
@@ -186,10 +187,10 @@ FAULTS: list[tuple[type[MemorySource], Check, str]] = [
 def test_a_fault_is_found_by_its_test(source: type[MemorySource], check: Check, kind: str) -> None:
     Remembering.taken.clear()
     sound = Suite(Sound, kind)
-    check(sound, Ledger(sound))
+    check(sound, SourceLedger(sound))
     faulty = Suite(source, kind)
     with pytest.raises((AssertionError, SourceError, pytest.fail.Exception)):
-        check(faulty, Ledger(faulty))
+        check(faulty, SourceLedger(faulty))
 
 
 def test_an_address_in_a_repr_and_a_secret_in_the_arguments_are_found() -> None:

@@ -1,0 +1,161 @@
+"""What the tests of a source stand on: what its suite says of it, and the ledger's side of every step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_tx.compat import RunInfo
+
+Row = dict[str, Any]
+_MANY = 1_000  # more batches than any test makes
+
+
+class SourceLedger:
+    """What a ledger does with a source, without anything that can fail: a position per txid, one batch after another.
+
+    :param suite: makes the source, anew for every step as another process would.
+    """
+
+    def __init__(self, suite: SourceCase) -> None:
+        self.suite = suite
+        self.places: list[Any] = [None]
+        self.keys: set[str] = set()
+
+    def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
+        """The batch after the last one, which is not taken yet."""
+        source = self.suite.make()
+        bound = source if run is None else source.for_run(run)
+        txid = TransactionAttempt(len(self.places), attempt)
+        batch = bound.decide(txid, plain(self.places[-1])) if bound.is_ready() else None
+        source.close()
+        return batch
+
+    def keep(self, batch: Batch) -> None:
+        """The batch is the next transaction's: its position is where the next one begins."""
+        place, after = self.places[-1], plain(batch.position)
+        # A partition that takes no part keeps its place.
+        self.places.append({**(place or {}), **after} if self.suite.make().partitioned else after)
+
+    def run(self) -> RunInfo | None:
+        """The next run, of those that the source wants to know."""
+        for run in self.suite.runs():
+            if run is None or self.suite.make().key(run) not in self.keys:
+                return run
+        return None
+
+    def take(self) -> Batch | None:
+        """Decide the next batch and keep it."""
+        run = self.run()
+        if run is None and self.suite.make().per_run:
+            return None
+        batch = self.decide(run=run)
+        if batch is not None:
+            self.keep(batch)
+            if run is not None:
+                self.keys.add(self.suite.make().key(run))
+        return batch
+
+    def rest(self) -> list[Batch]:
+        """Batches until there is no data."""
+        batches: list[Batch] = []
+        while (batch := self.take()) is not None:
+            batches.append(batch)
+            assert len(batches) < _MANY, "it has a batch without end"
+        return batches
+
+
+def plain(value: Any) -> Any:
+    """Return a value as it comes back from the ledger."""
+    return json.loads(json.dumps(value))
+
+
+def sorted_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return rows in an order of their own, to compare them."""
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+class SourceCase:
+    """One source, as its suite describes it."""
+
+    # No batch of these tests may have more metadata: it is one record of the ledger.
+    metadata_limit: ClassVar[int] = 10_000
+    # Texts that nobody may see, such as the password that the source reads with.
+    secrets: ClassVar[tuple[str, ...]] = ()
+    # Whether the rows of a partition (of the source, if it has none) come in the order in which they were added.
+    ordered: ClassVar[bool] = True
+
+    # --- what you say of your source ------------------------------------------------------------------------------
+
+    def make(self) -> Source:
+        """The source, a new object every time, on the same data."""
+        raise NotImplementedError("override `make`")
+
+    def add(self) -> list[Row]:
+        """Add data for at least two batches, in every partition there is (in one at least), and return its rows."""
+        raise NotImplementedError("override `add`")
+
+    def runs(self) -> Iterable[RunInfo | None]:
+        """The runs there are by now, if the batch is the run's own (`per_run`); else any run takes the next rows."""
+        return [None]
+
+    def add_partition(self) -> list[Row]:
+        """Add a partition with data for at least one batch, and return its rows."""
+        pytest.skip("no partition can be added")
+
+    def lose_partition(self) -> None:
+        """Let a partition that has data be gone."""
+        pytest.skip("no partition can be lost")
+
+    def return_partition(self) -> None:
+        """Bring back the partition that is gone, with what it had."""
+        pytest.skip("no partition can be lost")
+
+    def lose_rows(self) -> None:
+        """Make some row of the first batch be gone for ever."""
+        pytest.skip("no row can be lost")
+
+    @pytest.fixture
+    def spark(self) -> SparkSession | None:
+        """The session that rows are read in; None reads them without Spark."""
+        return None
+
+    # --- what the tests use ---------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def ledger(self) -> SourceLedger:
+        """The ledger's side."""
+        return SourceLedger(self)
+
+    @pytest.fixture(autouse=True)
+    def _session(self, spark: SparkSession | None) -> None:
+        self._spark = spark
+
+    def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
+        """The rows of a batch, as plain dicts."""
+        source = source or self.make()
+        found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
+        if hasattr(found, "collect"):  # Spark's
+            found = [row.asDict(True) for row in found.collect()]
+        rows = [dict(row) for row in found]
+        source.close()
+        return rows
+
+    def all_rows(self, batches: Iterable[Batch]) -> list[Row]:
+        """The rows of batches."""
+        return [row for batch in batches for row in self.rows(batch.metadata)]
+
+    def some(self, ledger: SourceLedger) -> Batch:
+        """The next batch, which has rows."""
+        batch = ledger.take()
+        assert batch is not None, "there is data, and it gave no batch"
+        return batch
