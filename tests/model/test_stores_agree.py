@@ -27,7 +27,7 @@ from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun, Granted, Processed, SkipGranted
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -131,14 +131,14 @@ class StoresAgree(RuleBasedStateMachine):
     def source(self, rows: int, state: str | None = None) -> dict[str, Any]:
         """So many rows; of several partitions, the first has them, and others have some when it has one or three."""
 
-        def decide(attempt: Any, position: Any) -> tuple[Any, Any] | None:
+        def decide(attempt: Any, position: Any) -> Batch | None:
             if not rows:
                 return None
             if not self.partitioned:
-                return [position, rows], (position or 0) + rows
+                return Batch([position, rows], (position or 0) + rows)
             parts = {"A": rows, **({"B/": 1} if rows % 2 else {}), **({"C": 2} if rows == 3 else {})}
-            after = {name: ((position or {}).get(name) or 0) + count for name, count in parts.items()}
-            return {name: [after[name], count] for name, count in parts.items()}, after
+            after: Any = {name: ((position or {}).get(name) or 0) + count for name, count in parts.items()}
+            return Batch({name: [after[name], count] for name, count in parts.items()}, after)
 
         return {"decide": decide, "run_state": lambda _: state}
 
