@@ -16,9 +16,9 @@ from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.servers import mariadb as of_mariadb
 from airflow_tx.testing.servers import postgres as of_postgres
+from airflow_tx.testing.servers.database import SqlServer
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.server import SqlServer
 from tests.servers import jdbc_jars, skip_without
 
 if TYPE_CHECKING:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
-from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.server import SqlServer, as_system_user, clean_environment
+from airflow_tx.testing.servers.database import SqlServer, as_system_user
+from airflow_tx.testing.servers.server import clean_environment, find_program
 
 MARIADB_USER = "transactions"
 # A password with characters that a URL and a quoted text would trip over.
@@ -18,11 +15,10 @@ _SBIN = "/usr/sbin"  # where Debian puts servers; not on everybody's PATH
 class LocalMariaDB(SqlServer):
     """One MariaDB server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
 
-    Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. It ends with this process, even if that is
-    killed. Started by root, it runs as the system user `mysql`.
+    Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. Started by root, it runs as the system user
+    `mysql`.
 
     :param fsync: force every commit to the disk, as production does.
-    :param start_timeout: seconds that a start may take.
     :param settings: further settings of the server, such as {"max_allowed_packet": "1M"}.
     """
 
@@ -93,7 +89,4 @@ class LocalMariaDB(SqlServer):
 
 
 def _binary(name: str) -> str:
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), _SBIN]))
-    if found is None:
-        raise TxError(message="No MariaDB server found. Install it: script/env servers (Debian: mariadb-server)")
-    return found
+    return find_program("MariaDB", name, package="mariadb-server", folder=_SBIN)

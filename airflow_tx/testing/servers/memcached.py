@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 
-from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.server import LocalServer
+from airflow_tx.testing.servers.server import LocalServer, find_program
 
 
 class LocalMemcached(LocalServer):
-    """One Memcached server on 127.0.0.1 at a free port; a context manager. What it holds ends with it, and it ends with
-    this process, even if that is killed.
+    """One Memcached server on 127.0.0.1 at a free port; a context manager. What it holds ends with it.
 
     :param megabytes: of memory for values.
-    :param start_timeout: seconds that a start may take.
     """
 
     title = "Memcached"
@@ -32,9 +28,7 @@ class LocalMemcached(LocalServer):
         return f"127.0.0.1:{self.port}"
 
     def _command(self) -> list[str]:
-        found = shutil.which("memcached") or shutil.which("memcached", path="/usr/bin")
-        if found is None:
-            raise TxError(message="No Memcached server found. Install it: script/env servers (Debian: memcached)")
+        found = find_program("Memcached", "memcached", package="memcached", folder="/usr/bin")
         # Without its user option it refuses to run as root.
         as_root = ["-u", "nobody"] if os.geteuid() == 0 else []
         return [found, "-l", "127.0.0.1", "-p", str(self.port), "-U", "0", "-m", str(self._megabytes), *as_root]

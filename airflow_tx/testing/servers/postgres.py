@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.server import SqlServer, as_system_user
+from airflow_tx.testing.servers.database import SqlServer, as_system_user
 
 POSTGRES_USER = "postgres"
 # A password with characters that a URL and an array literal would trip over.
@@ -18,11 +18,10 @@ POSTGRES_PASSWORD = "s3cret/@:pass"
 class LocalPostgres(SqlServer):
     """One PostgreSQL server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
 
-    Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. It ends with this process, even if that is
-    killed. PostgreSQL refuses to run as root: then its system user `postgres` runs it.
+    Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. Started by root, it runs as the system user
+    `postgres`.
 
     :param fsync: force every commit to the disk, as production does.
-    :param start_timeout: seconds that a start may take.
     """
 
     title = "PostgreSQL"

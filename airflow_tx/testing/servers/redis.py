@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 from urllib.parse import quote
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.server import LocalServer
+from airflow_tx.testing.servers.server import LocalServer, find_program
 
 # A password with characters that a URL would trip over.
 REDIS_PASSWORD = "s3cret/@:pass"
@@ -16,11 +15,8 @@ REDIS_PASSWORD = "s3cret/@:pass"
 class LocalRedis(LocalServer):
     """One Redis server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
 
-    It ends with this process, even if that is killed.
-
     :param persistence: "none": a stop or a kill loses everything; "aof": nothing that was answered is lost with the
         process; "rdb": what :meth:`save` wrote is kept.
-    :param start_timeout: seconds that a start may take.
     """
 
     title = "Redis"
@@ -55,9 +51,7 @@ class LocalRedis(LocalServer):
         self.start()
 
     def _command(self) -> list[str]:
-        found = shutil.which("redis-server") or shutil.which("valkey-server")
-        if found is None:
-            raise TxError(message="No Redis server found. Install it: script/env servers (Debian: redis-server)")
+        found = find_program("Redis", "redis-server", "valkey-server", package="redis-server")
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,13 +40,6 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
-def as_system_user(user: str) -> list[str]:
-    """What to put before a command so that it runs as `user` when this process is root's; nothing otherwise."""
-    if os.geteuid() != 0:
-        return []
-    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-
-
 def clean_environment(*folders: str) -> dict[str, str]:
     """An environment without anything of ours: PGDATA, MYSQL_HOME and the like would change what a server does.
 
@@ -55,6 +47,19 @@ def clean_environment(*folders: str) -> dict[str, str]:
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
     return {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def find_program(title: str, *names: str, package: str, folder: str = "") -> str:
+    """Find the program of a server, on PATH or in a folder where Debian puts it.
+
+    :param package: Debian's.
+    :raises TxError: it is not installed.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), folder])
+    found = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
+    if found is None:
+        raise TxError(message=f"No {title} server found. Install it: script/env servers (Debian: {package})")
+    return found
 
 
 def find_java() -> str:
@@ -231,44 +236,6 @@ def _last_lines(log: str) -> str:
     # The lines of a Java stack trace begin with a tab; what went wrong stands above them.
     told = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     return " | ".join(told[-5:])
-
-
-class SqlServer(LocalServer):
-    """A server of databases, whose folder is made by a program of its own and which does not run as root."""
-
-    system_user: ClassVar[str]
-    """Who runs it when this process is root's."""
-
-    @abstractmethod
-    def url(self) -> str:
-        """The SQLAlchemy URL of a database that is always there, with the password."""
-
-    @abstractmethod
-    def _make_data(self) -> None:
-        """Fill the folder `data` below its own."""
-
-    def new_database(self) -> str:
-        """Make an empty database with a name of its own; returns its name."""
-        import sqlalchemy as sa
-
-        name = f"test_{uuid.uuid4().hex[:12]}"
-        engine = sa.create_engine(self.url(), poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(sa.text(f"CREATE DATABASE {name}"))
-        return name
-
-    def _prepare(self) -> None:
-        if not (self.data_dir / "data").exists():
-            self._make_data()
-
-    def _give(self, *paths: Path) -> None:
-        """Make the server's user the owner of its folder and of these files."""
-        if os.geteuid() == 0:
-            for path in (self.data_dir, *paths):
-                shutil.chown(path, self.system_user, self.system_user)
-
-    def _run(self, *command: str) -> None:
-        super()._run(*as_system_user(self.system_user), *command)
 
 
 class JavaServer(LocalServer):

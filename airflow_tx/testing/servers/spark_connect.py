@@ -36,7 +36,6 @@ class LocalSparkConnect(LocalServer):
     :param master: of the session, such as ``local[2]``.
     :param conf: settings of Spark, on top of those for a small server.
     :param env: what its processes get besides this process's environment.
-    :param start_timeout: seconds that a start may take.
     """
 
     title = "Spark Connect"

@@ -49,7 +49,6 @@ class LocalZooKeeper(JavaServer):
     :param port: port to listen on; default: a free one, the same for the life of the object.
     :param fsync: force every write to the disk, as production does; without it, writes are faster and survive
         the death of the process all the same.
-    :param start_timeout: seconds that a start may take.
     """
 
     title = "ZooKeeper"
