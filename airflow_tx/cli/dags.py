@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[TransactionSpec, dict[str, FencedState]]:
-    """The transaction of a DAG, and by name the states that its committers update.
+    """Find the transaction of a DAG, and by name the states that its committers update.
 
     The file is the one that Airflow knows the DAG by.
 
@@ -47,7 +47,7 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[Transactio
 
 
 def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
-    """Where the DAG keeps its topology, in words, if that is not at `paths` of this connection."""
+    """Say where the DAG keeps its topology, if that is not at `paths` of this connection."""
     if (spec.paths, spec.conn_id) == (paths, conn_id):
         return None
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"

@@ -129,7 +129,7 @@ def _opened(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
 
 
 def _left(store: Store, paths: Paths) -> str:
-    """The rows that would be counted nowhere, in words."""
+    """Describe the rows that would be counted nowhere."""
     children = store.children(paths.all_skipped)
     read = Reader(store)
     skipped = [

@@ -39,7 +39,6 @@ def get_values(args: Namespace) -> None:
 
 
 def _state(args: Namespace) -> FencedState:
-    """The state as the DAG of the topology names it."""
     from airflow_tx.cli.dags import transactional_dag
 
     dag_id = args.dag_id or _dag_id(args)
@@ -82,7 +81,7 @@ def _of_keys(state: QueryableState, texts: Sequence[str]) -> list[render.TableRo
 
 
 def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
-    """A key as a person types it: a JSON list, or one value a column, between commas.
+    """Read a key as a person types it: a JSON list, or one value a column, between commas.
 
     :param types: type per column; None: not known yet, for there are no values.
     :raises ConfigError: it is no key of such columns.
@@ -106,7 +105,6 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
 
 
 def _value(text: str, name: str, kind: str, part: Any) -> Any:
-    """A part of a key in the type of its column."""
     try:
         if isinstance(part, str):
             if kind in _AS_JSON or (kind == "text" and part.startswith('"')):

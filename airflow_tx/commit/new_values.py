@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class NewValuesOutput:
-    """The new values of one update, part by part.
-
-    :param place: where they go.
-    """
+    """The new values of one update, part by part."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -38,11 +35,7 @@ class NewValuesOutput:
 
 
 class NewValues:
-    """What one committer stages under one grant.
-
-    :param area: the one of what is kept.
-    :param task_id: of the committer.
-    """
+    """What one committer stages under one grant."""
 
     def __init__(self, area: StagingArea, grant: Grant, task_id: str) -> None:
         self._area, self._grant, self._task_id = area, grant, task_id

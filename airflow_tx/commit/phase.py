@@ -113,10 +113,7 @@ class PhasePart(Commit):
 
 
 class PhaseTurn(PhasePart):
-    """Takes the turn for the phase; `grant` is there once it is taken.
-
-    :param updates: those of all committers of the phase.
-    """
+    """Takes the turn for the phase, with the updates of all its committers; `grant` is there once it is taken."""
 
     grant: Grant | None = None
     healed: tuple[str, ...] = ()
@@ -176,10 +173,7 @@ class PhaseTurn(PhasePart):
 
 
 class PhaseWrite(PhasePart):
-    """One committer of the phase.
-
-    :param updates: its own.
-    """
+    """One committer of the phase, with its own updates."""
 
     def run(self) -> dict[str, Any] | None:
         """Write under the grant that the first task told of; what the last task looks at.
@@ -216,10 +210,7 @@ class PhaseWrite(PhasePart):
 
 
 class PhaseEnd(PhasePart):
-    """Marks the commit, if every task of the phase has done its part under one grant.
-
-    :param updates: those of all committers of the phase.
-    """
+    """Marks the commit, if every task of the phase has done its part under one grant."""
 
     def run(self) -> None:
         """Mark the commit, unless the transaction was final when the phase began. Raises as `mark`."""

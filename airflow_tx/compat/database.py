@@ -75,7 +75,7 @@ def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) 
 
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
-    """The states of those of the runs that exist."""
+    """Return the states of those of the runs that exist."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 
 def sends_metrics() -> bool:
-    """Whether this Airflow sends metrics anywhere."""
     from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 

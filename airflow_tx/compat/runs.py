@@ -86,7 +86,7 @@ def running_runs(dag_id: str) -> int:
 
 
 async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
-    """The states of runs, None for a deleted one; one message a run, as Airflow has none for several."""
+    """Ask for the states of runs, None for a deleted one; one message a run, as Airflow has none for several."""
     import asyncio
 
     wanted = list(dict.fromkeys(run_ids))
@@ -111,7 +111,6 @@ def text(state: Any) -> str:
 
 
 def is_missing(error: AirflowRuntimeError) -> bool:
-    """Whether Airflow answered that there is no such thing."""
     return _status(error) == _NOT_FOUND
 
 

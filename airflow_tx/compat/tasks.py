@@ -57,10 +57,7 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
 
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """The state of a run; None if it was deleted.
-
-    :param ti: the asking task's instance.
-    """
+    """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
@@ -104,7 +101,6 @@ def is_retry(ti: Any, retries: int) -> bool:
 
 
 def map_index(ti: Any) -> int:
-    """The instance's map index, −1 if it is not mapped."""
     return -1 if ti.map_index is None else int(ti.map_index)
 
 

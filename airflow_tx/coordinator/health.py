@@ -156,7 +156,7 @@ class OpenTransaction:
 
 
 def seen_of(case: OpenTransaction, before: Seen | None, elapsed: float) -> Seen:
-    """What is seen of a transaction now.
+    """Judge a transaction now.
 
     :param before: what was seen of it `elapsed` seconds ago, if it was.
     """

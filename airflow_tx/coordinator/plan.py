@@ -116,7 +116,7 @@ class Plan:
 def plan(
     look: LedgerSnapshot, states: RunStates, memory: CoordinatorMemory, *, elapsed: float, rules: Rules, ready: bool
 ) -> Plan:
-    """What is to be done: at most one action for each transaction.
+    """Decide what is to be done: at most one action for each transaction.
 
     :param elapsed: seconds since the plan that gave `memory`.
     :param ready: whether the source has, or may have, rows for another transaction.

@@ -67,7 +67,7 @@ class SnapshotReader:
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """The ledger as it is; None if it changed while it was read.
+        """Read the ledger as it is; None if it changed while it was read.
 
         :raises UnreadableRecord: naming the record.
         """

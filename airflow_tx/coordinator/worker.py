@@ -121,7 +121,7 @@ class Coordination:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
-        """One look, and what follows from it."""
+        """Look once, and do what follows from it."""
         self._done = 0
         look = self._looker.look()
         if look is None:  # it changes just now

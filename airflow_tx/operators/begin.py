@@ -26,10 +26,6 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
-
-    :param transaction: the block it begins.
-    :param retries: every line of it may be killed and run again.
-    :param retry_delay: between two tries.
     """
 
     # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.
@@ -81,7 +77,7 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
         raise AirflowSkipException(f"The source of topology {spec.topology!r} has no rows for another transaction now.")
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Called when there may be room in the window, or when this run is to give up its run slot."""
+        """Run when there may be room in the window, or when this run is to give up its run slot."""
         from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:

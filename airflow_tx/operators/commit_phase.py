@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 
 class AcquireTurnOperator(InTurnOperator):
-    """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand.
-
-    :param retries: every line of it may be killed and run again.
-    """
+    """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand."""
 
     def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
@@ -88,7 +85,7 @@ class MarkCommittedOperator(BaseOperator):
 
 
 def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dict[str, Any] | None:
-    """What a CommitOperator inside of a phase does; what it returns is looked at by the last task.
+    """Write as a CommitOperator inside of a phase; the last task looks at what it returns.
 
     :raises AirflowFailException: the ledger or a state refuses, and would again.
     """
@@ -102,7 +99,7 @@ def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dic
 
 @contextmanager
 def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any) -> Iterator[Any]:
-    """One task's part of the phase, connected to the ledger as long as the block."""
+    """Connect one task's part of the phase to the ledger as long as the block."""
     spec, ti = spec_of(context["dag"]), context["ti"]
     with spec.store() as store:
         made = kind(spec, begun_by(ti, spec), updates, spec.ledger(store), ti, log)
@@ -111,7 +108,7 @@ def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any)
 
 
 def updates_of(dag: Any, spec: TransactionSpec) -> tuple[Update, ...]:
-    """The updates of all committers of the phase."""
+    """Return the updates of all committers of the phase."""
     assert spec.phase is not None
     return tuple(update for task in spec.phase.committers for update in dag.get_task(task).updates)
 
@@ -120,7 +117,7 @@ def updates_of(dag: Any, spec: TransactionSpec) -> tuple[Update, ...]:
 
 
 def before_inside(context: Context) -> None:
-    """Runs before a task of the phase: it works in the commit phase, or not at all.
+    """Run before a task of the phase: it works in the commit phase, or not at all.
 
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
@@ -142,7 +139,7 @@ def before_inside(context: Context) -> None:
 
 
 def after_inside(context: Context, result: Any = None) -> None:
-    """Runs after it: says of which attempt its result is."""
+    """Run after a task of the phase: note of which attempt its result is."""
     from airflow_tx.commit.phase import INSIDE_KEY
     from airflow_tx.processing.outputs import xcom_fingerprint
 

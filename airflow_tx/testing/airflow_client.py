@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from airflow_tx.testing.airflow_tasks import PATIENCE, AirflowAnswer, AirflowTasks, JsonObject, run_path
+from airflow_tx.testing.airflow_tasks import AIRFLOW_PATIENCE, AirflowAnswer, AirflowTasks, JsonObject, run_path
 from airflow_tx.testing.eventually import eventually
 
 RUN_ENDED = ("success", "failed")
@@ -16,7 +16,7 @@ class AirflowClient(AirflowTasks):
 
     # --- DAGs
 
-    def wait_dag(self, dag_id: str, timeout: float = PATIENCE) -> None:
+    def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
         """Wait until the scheduler knows the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
 
@@ -26,7 +26,6 @@ class AirflowClient(AirflowTasks):
         eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=told)
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
-        """Pause or unpause a DAG."""
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
 
     def import_errors(self) -> dict[str, str]:
@@ -63,7 +62,7 @@ class AirflowClient(AirflowTasks):
         return found
 
     def wait_run(
-        self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = PATIENCE
+        self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = AIRFLOW_PATIENCE
     ) -> JsonObject:
         """Wait until a run has ended.
 
@@ -81,7 +80,7 @@ class AirflowClient(AirflowTasks):
             raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{told}")
         return run
 
-    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = PATIENCE) -> None:
+    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE) -> None:
         """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
 
         :raises AssertionError: not in time; with the tasks of those that are not, and their last log lines.
@@ -101,8 +100,7 @@ class AirflowClient(AirflowTasks):
         return self._object("PATCH", run_path(dag_id, run_id), json={"state": state})
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
-        """Delete a run, once the scheduler knows the end of its tasks: told later, it would take it for the end of
-        those of another run with the same id."""
+        """Delete a run, once the scheduler knows the end of its tasks: later it would end those of a run of this id."""
         ended = self.run(dag_id, run_id)["end_date"]
         if ended is not None:
             what = f"the scheduler has gone around since run {run_id} of {dag_id} ended"

@@ -15,7 +15,7 @@ JsonObject = dict[str, Any]
 
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 # Seconds; a busy machine takes its time.
-PATIENCE = 300.0
+AIRFLOW_PATIENCE = 300.0
 _LOG_TAIL = 25
 _LOCKED_TRIES = 5
 _LOG_NOISE = frozenset(
@@ -97,7 +97,7 @@ class AirflowTasks:
         states: Collection[str] | str = TASK_ENDED,
         *,
         map_index: int = -1,
-        timeout: float = PATIENCE,
+        timeout: float = AIRFLOW_PATIENCE,
     ) -> JsonObject:
         """Wait until a task instance is in one of `states`."""
         wanted = (states,) if isinstance(states, str) else tuple(states)

@@ -46,10 +46,7 @@ def pyspark_jars(pattern: str) -> list[Path]:
 
 
 def delta_jars() -> list[Path]:
-    """Delta Lake for the Spark that is installed.
-
-    :raises JarsUnavailable: they are not here and cannot be fetched.
-    """
+    """Fetch Delta Lake for the Spark that is installed. Raises as `fetch_jars`."""
     import pyspark
 
     from airflow_tx.state.delta.session import VERSION
@@ -59,10 +56,7 @@ def delta_jars() -> list[Path]:
 
 
 def kafka_connector_jars() -> list[Path]:
-    """Spark's own connector to Kafka, for the Spark that is installed.
-
-    :raises JarsUnavailable: they are not here and cannot be fetched.
-    """
+    """Fetch Spark's own connector to Kafka, for the Spark that is installed. Raises as `fetch_jars`."""
     import pyspark
 
     scala = next(iter(pyspark_jars("spark-core_*.jar"))).name.removeprefix("spark-core_").split("-")[0]

@@ -88,7 +88,7 @@ class Transaction:
 
     @property
     def batch(self) -> XComArg:
-        """The batch as plain JSON, for arguments of `@task` functions: topology, txid, attempt, rows and more."""
+        """The batch as plain JSON, for arguments of `@task` functions."""
         return self.begin.output
 
     def __enter__(self) -> Self:

@@ -22,10 +22,7 @@ TOO_LONG: frozenset[str] = frozenset(
         "protocol/records.py",
         "sources/files/source.py",
         "sources/redis/source.py",
-        "state/delta/state.py",
-        "state/redis/state.py",
         "store/zookeeper.py",
-        "testing/suites/map_suite.py",
         "testing/suites/source_suite.py",
     }
 )
@@ -67,6 +64,7 @@ OPEN_NAMES: frozenset[str] = frozenset(
         "Key",
         "Ledger",
         "Look",
+        "PATIENCE",
         "PORTION",
         "PREV",
         "Place",

@@ -105,7 +105,6 @@ class LocalKafka(JavaServer):
         return f"127.0.0.1:{self.port}"
 
     def client_config(self) -> dict[str, str]:
-        """What a client of `confluent_kafka` needs to connect, with the password."""
         config = {"bootstrap.servers": self.bootstrap}
         if self._sasl_password is not None:
             config |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}

@@ -36,7 +36,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
     return free_ports(1)[0]
 
 
@@ -130,7 +129,6 @@ class LocalServer(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server process is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -181,7 +179,6 @@ class LocalServer(ABC):
             self._process = None
 
     def restart(self) -> None:
-        """Stop and start the server, on the same port."""
         self.stop()
         self.start()
 
