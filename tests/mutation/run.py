@@ -88,7 +88,12 @@ class Run:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         calls = Calls(frozenset(str(ROOT / mutant.path) for mutant in self.wanted))
         print(f"{len(session.items)} tests run once, to know what they call ...", flush=True)
-        passing = [item for item in session.items if calls.run(item, None)]
+        passing = []
+        for number, item in enumerate(session.items, 1):
+            if calls.run(item, None):
+                passing.append(item)
+            if number % 250 == 0:
+                print(f"  {number}", flush=True)
         tests = {item.nodeid: item for item in passing}
         gone = [item.nodeid for item in session.items if item.nodeid not in tests]
         print(f"{len(passing)} pass in {sum(calls.seconds.values()):.0f} s; without: {gone}", flush=True)
