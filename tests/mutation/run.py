@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = ["airflow_tx/protocol", "airflow_tx/state/fence.py", "airflow_tx/commit"]
 ROOMS = ("commit", "coordinator", "processing", "protocol", "state", "topology")
 TESTS = [*(f"tests/unit/{room}" for room in ROOMS), "tests/model", "tests/contract"]
-SERVERS = {"zookeeper", "postgres", "mariadb", "redis", "kafka", "spark", "spark_connect", "url"}
+SERVERS = ("zookeeper", "postgres", "mariadb", "redis", "kafka", "memcached", "delta", "spark", "source_suite")
 RESULTS = ROOT / ".mutants.jsonl"
 # Of one test on the code as it is; slower ones are left out.
 SLOW = 3.0
@@ -83,7 +83,7 @@ class Run:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if not _has_server(item)]
+        items[:] = [item for item in items if not _is_slow(item)]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         calls = Calls(frozenset(str(ROOT / mutant.path) for mutant in self.wanted))
@@ -159,13 +159,13 @@ def _tried(mutant: Mutant, chosen: list[pytest.Item], functions: list[FunctionTy
     os._exit(0)
 
 
-def _has_server(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "id", "")
+def _is_slow(item: pytest.Item) -> bool:
+    """Whether it needs a server, or takes long."""
+    needed = set(getattr(item, "fixturenames", ()))
     return bool(
-        SERVERS & set(getattr(item, "fixturenames", ()))
-        or any(server in parameters for server in SERVERS)
-        or item.get_closest_marker("long")
-        or item.get_closest_marker("chaos")
+        any(server in item.nodeid.lower() for server in SERVERS)
+        or needed & {*SERVERS, "url"}
+        or any(item.get_closest_marker(mark) for mark in ("long", "chaos"))
         or "test_exploration" in item.nodeid
     )
 
