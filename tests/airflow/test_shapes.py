@@ -31,7 +31,7 @@ def test_a_spark_application_reads_exactly_its_batch_and_a_run_without_data_is_s
     for run_id in runs[1:]:
         stack.start(dag, run_id)
     for run_id in runs[1:]:
-        airflow.wait_run(dag, run_id, timeout=300)
+        airflow.wait_run(dag, run_id, timeout=600)
     stack.assert_counted_once(dag, FILES * NUMBERS_A_FILE)
     # A side branch reads the output of its transaction although that one, and a later one, are committed.
     hold.give()
