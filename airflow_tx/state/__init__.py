@@ -1,4 +1,4 @@
-"""Stores of values that transactions update. Importing this room is cheap: a name is loaded when it is asked for."""
+"""Stores of values that transactions update; each name is imported when it is first used."""
 
 from __future__ import annotations
 
