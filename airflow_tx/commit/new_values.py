@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.spark.new_values import Place, joined, newest, stage_keys, stage_rows
+from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
 
 if TYPE_CHECKING:
     from airflow_tx.commit.update import Update
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NewValuesOutput:
     """The new values of one update, part by part."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: OutputFolder) -> None:
         self.place = place
         self.parts: list[Output] = []
 
@@ -47,7 +47,7 @@ class NewValues:
         if name is None:
             return None
         # Made anew, since an update may be written again under the same grant.
-        place = Place.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
+        place = OutputFolder.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
         self._outputs[name] = NewValuesOutput(place)
         return self._outputs[name]
 
@@ -73,5 +73,5 @@ def found_again(
     wanted = {update.new_values for update in updates} - {None}
     if not wanted:
         return {}
-    found = newest(area, topology, txid, task_id, birth)
+    found = newest_outputs(area, topology, txid, task_id, birth)
     return {name: ref.to_json() for name, ref in found.items() if name in wanted}

@@ -20,7 +20,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
 from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.spark.new_values import newest
+from airflow_tx.spark.new_values import newest_outputs
 from airflow_tx.spec import PhaseSpec
 from airflow_tx.state.api import Grant, StateKind
 
@@ -91,7 +91,7 @@ class PhasePart(Commit):
 
     def _left_by(self, task: str, update: Update) -> RowsToWrite:
         area, own = self.spec.staging().kept, self.begun.attempt
-        found = newest(area, self.spec.topology, own.txid, task, own.birth)
+        found = newest_outputs(area, self.spec.topology, own.txid, task, own.birth)
         values = [found[update.input.key].to_json()] if update.input.key in found else []
         return rows_to_write(update, values, area, own)
 

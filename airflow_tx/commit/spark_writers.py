@@ -45,7 +45,7 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, parts, seal, total
+    from airflow_tx.spark.writers import WriteJob, seal, staged_parts, total
 
     copied = state.for_executors()
     assert copied is not None
@@ -59,7 +59,7 @@ def write_by_spark(
         problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
     if output is not None:
-        output.staged(parts(told))
+        output.staged(staged_parts(told))
     state.write(grant, (), complete=True)
     return keys
 
@@ -104,7 +104,7 @@ def _by_driver(
         writers.write_job(f"{folder}/job", job)
         # Where the driver is on another machine, the pipe would not reach it.
         hook = SparkSubmitHook(conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client")
-        with writers.handed_over(f"{folder}/pipe", sealed):
+        with writers.sealed_pipe(f"{folder}/pipe", sealed):
             try:
                 hook.submit(str(Path(writers.__file__)))
                 return list(json.loads(Path(folder, "told").read_text()))

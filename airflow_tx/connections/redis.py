@@ -55,7 +55,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     }
 
 
-def url_of_connection(conn_id: str, *, what: str) -> str:
+def redis_url(conn_id: str, *, what: str) -> str:
     """An Airflow connection as a URL with its password, for a process without Airflow.
 
     :param what: who was given its id, for the message.

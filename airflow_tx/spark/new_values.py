@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import QueryableState
 
 # What a state is asked for at once.
-KEYS_AT_ONCE = 10_000
+KEYS_A_LOOK_UP = 10_000
 _GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputFolder:
     """Where the parts of one output go; it travels to executors.
 
     :param root: of the area.
@@ -44,7 +44,7 @@ class Place:
     name: str
 
     @classmethod
-    def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> Place:
+    def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> OutputFolder:
         """The place of what a committer stages under a grant."""
         life = f"-{token.birth}" if token.birth else ""
         task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
@@ -64,7 +64,7 @@ class Place:
         return check_name(self.where, self.name)
 
 
-def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int) -> Output:
+def stage_keys(place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int) -> Output:
     """Ask a state for the values of keys, and write them with their keys as one file.
 
     :param keys: those of one writer, in the order of the key columns.
@@ -79,8 +79,8 @@ def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]
     types, names = column_types(state), state.columns.keys
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema_of(types)) as writer:
-        for start in range(0, len(keys), KEYS_AT_ONCE):
-            portion = keys[start : start + KEYS_AT_ONCE]
+        for start in range(0, len(keys), KEYS_A_LOOK_UP):
+            portion = keys[start : start + KEYS_A_LOOK_UP]
             # Without keys, the one key has no columns.
             values_of = zip(names, zip(*portion, strict=True), strict=True) if names else ()
             columns = [converted(types[name], values) for name, values in values_of]
@@ -96,7 +96,7 @@ def stage_keys(place: Place, state: QueryableState, keys: Sequence[Sequence[Any]
     return _put(place, _part(chunk), sink.getvalue().to_pybytes(), len(keys), tuple(types))
 
 
-def stage_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Output:
+def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output:
     """Write rows that an updater emitted, as one file.
 
     :raises StagingError: they have no common type.
@@ -137,10 +137,10 @@ def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
     """What counts now of the new values that a reference names: those of the last grant of that very transaction."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
-    return newest(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(ref["name"])
+    return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(ref["name"])
 
 
-def newest(area: StagingArea, topology: str, txid: int, task_id: str, birth: str) -> dict[str, OutputRef]:
+def newest_outputs(area: StagingArea, topology: str, txid: int, task_id: str, birth: str) -> dict[str, OutputRef]:
     """What the last grant of a transaction has staged for a committer, by name; nothing, if it is not kept any more.
 
     :param area: the one of what is kept.
@@ -168,7 +168,7 @@ def _part(chunk: int) -> str:
     return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
 
-def _put(place: Place, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:
+def _put(place: OutputFolder, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:
     where = place.where
     where.files.write(f"{place.folder}/{file}", content)
     return Output((StagedFile(file, len(content), rows),), columns)

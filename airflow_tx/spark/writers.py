@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    from airflow_tx.spark.new_values import Place
+    from airflow_tx.spark.new_values import OutputFolder
 
 # What a pipe holds without anybody reading: the most that Linux gives to everybody.
 _PIPE = 2**20
@@ -79,7 +79,7 @@ class WriteJob:
     ordered: bool = False
 
 
-def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: Place | None = None) -> bytes:
+def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None) -> bytes:
     """What a writer needs, as bytes: classes of the DAG's own go along, for executors know no DAG file.
 
     :param state: one that needs no Airflow.
@@ -131,7 +131,7 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
     return [json.loads(row["told"]) for row in parts.mapInArrow(write, "told string").collect()]
 
 
-def parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
+def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
     """The parts of new values that the chunks have staged."""
     found = [chunk["part"] for chunk in told if chunk.get("part")]
     return [Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"])) for part in found]
@@ -143,13 +143,13 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     :raises TxError: what a chunk was refused with; a fence before anything else.
     """
     found = list(told)
-    refused = [rebuilt(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk]
+    refused = [rebuilt_error(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk]
     for error in sorted(refused, key=lambda error: not isinstance(error, FenceOutranked)):
         raise error
     return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
 
 
-def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
+def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
     """The error that a chunk told of."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TxError):
@@ -162,7 +162,7 @@ def rebuilt(name: str, fields: Mapping[str, Any]) -> TxError:
 
 
 @contextmanager
-def handed_over(path: str, sealed: bytes) -> Iterator[None]:
+def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
     """Hold `sealed` ready in a new pipe as long as the block; nothing of it is on a disk.
 
     The driver ends itself when the pipe closes: with the block, or with this process, however that ends.
@@ -187,7 +187,7 @@ def handed_over(path: str, sealed: bytes) -> Iterator[None]:
 
 
 def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
-    """What `handed_over` holds ready.
+    """What `sealed_pipe` holds ready.
 
     :param on_end: called in another thread when the pipe closes.
     :raises EOFError: it is closed already.

@@ -12,7 +12,7 @@ from airflow_tx.state.column_types import CONVERT, json_text
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-Row = dict[str, Any]
+_Row = dict[str, Any]
 # A decimal of Arrow has a fixed number of digits. Ours is a text of its digits, and CAST makes a DECIMAL of it.
 _TO_TEXT: Mapping[str, Callable[[Any], Any]] = {"numeric": lambda value: format(value, "f"), "json": json_text}
 _BACK: Mapping[str, Callable[[Any], Any]] = {
@@ -57,7 +57,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[Row]:
+def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[_Row]:
     """The rows of a table.
 
     :param types: column -> one of our types, of all columns, or of those that `types_of` knows.

@@ -6,11 +6,11 @@ import copy
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-Opened = TypeVar("Opened")
+_Opened = TypeVar("_Opened")
 _Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
-class Addressed(ABC, Generic[Opened]):
+class Addressed(ABC, Generic[_Opened]):
     """A state or map that is reached through an Airflow connection, or a URL.
 
     Copies, such as those for other processes, keep the address; each opens the store itself.
@@ -23,7 +23,7 @@ class Addressed(ABC, Generic[Opened]):
         self.conn_id = conn_id
         self.name = f"{conn_id}.{place}"
         self._url: str | None = None
-        self._opened: Opened | None = None
+        self._opened: _Opened | None = None
 
     @classmethod
     def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
@@ -45,10 +45,10 @@ class Addressed(ABC, Generic[Opened]):
         return copied
 
     @abstractmethod
-    def _open(self) -> Opened: ...
+    def _open(self) -> _Opened: ...
 
     @property
-    def _store(self) -> Opened:
+    def _store(self) -> _Opened:
         if self._opened is None:
             self._opened = self._open()
         return self._opened

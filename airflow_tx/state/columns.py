@@ -16,7 +16,7 @@ RESERVED = "tx_"
 _NOTHING = "Nothing of this update was written."
 # What a conversion or an aggregator refuses a value with.
 REFUSALS = (ValueError, TypeError, ArithmeticError)
-Row = tuple[Any, ...]
+Cells = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Columns:
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def combined(self, key: Row, stored: Row | None, deltas: Row) -> Row:
+    def combined(self, key: Cells, stored: Cells | None, deltas: Cells) -> Cells:
         """The values after an update, for a store that reads and writes them; None is NULL.
 
         :param key: for messages.
@@ -93,7 +93,7 @@ class Columns:
             for (name, aggregator), a, b in zip(self.values.items(), before, deltas, strict=True)
         )
 
-    def _combined(self, key: Row, name: str, aggregator: CombinerAggregator, a: Any, b: Any) -> Any:
+    def _combined(self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any) -> Any:
         # A reducer that has no value yet starts from one of its own.
         if b is None or (a is None and not isinstance(aggregator, Reduced)):
             return b if a is None else a
@@ -139,7 +139,7 @@ class Columns:
         """
         return encode_key(self._ordered(key_types), key)
 
-    def key_of(self, data: bytes, key_types: Mapping[str, str] | None = None) -> Row:
+    def key_of(self, data: bytes, key_types: Mapping[str, str] | None = None) -> Cells:
         """The key that `key_bytes` made `data` from."""
         return decode_key(self._ordered(key_types), data)
 

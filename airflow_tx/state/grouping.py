@@ -10,10 +10,10 @@ from airflow_tx.errors import StateError
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import reducers_of
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
-def combined(rows: Iterable[Row], state: FencedState) -> Iterator[dict[str, Any]]:
+def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
     """One row a key: deltas are combined by the aggregators of the state; a reducer gets the list of the rows, in
     their order. A state without columns gets the rows as they are.
 
@@ -29,7 +29,7 @@ def combined(rows: Iterable[Row], state: FencedState) -> Iterator[dict[str, Any]
     yield from group.kept.values()
 
 
-def combined_runs(rows: Iterable[Row], state: Any) -> Iterator[dict[str, Any]]:
+def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
     """The same for rows that are sorted by their keys: only the rows of one key are held at once.
 
     :raises StateError: as `combined`.
@@ -39,7 +39,7 @@ def combined_runs(rows: Iterable[Row], state: Any) -> Iterator[dict[str, Any]]:
         yield from combined(run, state)
 
 
-def combined_at_once(rows: Iterable[Row], state: Any) -> dict[str, Any]:
+def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
     """The one row of a state without keys, where there are rows: a reducer goes through them by itself, so nothing of
     them is held.
 
@@ -58,13 +58,13 @@ class _Group:
         self._reducers = reducers_of(state.columns)
         self._combiners = {name: each for name, each in self._columns.values.items() if name not in self._reducers}
 
-    def add(self, number: int, row: Row) -> None:
+    def add(self, number: int, row: _Row) -> None:
         try:
             self._add(row)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise self._misfit(number, row, error) from None
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: _Row) -> None:
         columns = self._columns
         key = tuple(row[name] for name in columns.keys)
         known, deltas = self.kept.get(key), columns.expanded(row)
@@ -72,7 +72,7 @@ class _Group:
             names = (*columns.keys, *self._combiners)
             # What else is there is for the reducers; without one, it is for the state to refuse.
             self.kept[key] = known = {name: deltas[name] for name in names} if self._reducers else dict(deltas)
-            taken = list[Row]()  # one will do for all of them
+            taken = list[_Row]()  # one will do for all of them
             known.update(dict.fromkeys(self._reducers, taken))
         else:
             for name, aggregator in self._combiners.items():

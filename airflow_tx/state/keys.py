@@ -51,7 +51,7 @@ def decode_key(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
     return tuple(from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True))
 
 
-def asked(
+def wanted_keys(
     columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
 ) -> list[tuple[int, Key]]:
     """The keys that a state may hold, each with its number, in the types of the key columns.

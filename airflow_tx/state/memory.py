@@ -19,35 +19,35 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.column_types import json_text, type_of
-from airflow_tx.state.columns import Row, checked_columns
-from airflow_tx.state.keys import asked
+from airflow_tx.state.columns import Cells, checked_columns
+from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
-from airflow_tx.state.update_rows import UpdateRows
 
-Stored = OpaqueValue[Row] | TransactionalValue[Row]
-V = TypeVar("V")
-Snapshot = tuple[Fence | None, frozenset[tuple[Row, Stored]]]
+_Stored = OpaqueValue[Cells] | TransactionalValue[Cells]
+_V = TypeVar("_V")
+Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]]]
 
 # One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
 _LOCK = threading.RLock()
 
 
-class MemoryMap(Generic[V]):
+class MemoryMap(Generic[_V]):
     """A backing map in memory (Trident's MemoryMapState is `OpaqueMap(MemoryMap())`).
 
     :param values: what it holds; two maps over one dict are two writers of one store.
     """
 
-    def __init__(self, values: dict[Row, V] | None = None) -> None:
+    def __init__(self, values: dict[Cells, _V] | None = None) -> None:
         self.values = values if values is not None else {}
 
     def __repr__(self) -> str:
         return "MemoryMap()"
 
-    def multi_get(self, keys: Sequence[Row]) -> list[V | None]:
+    def multi_get(self, keys: Sequence[Cells]) -> list[_V | None]:
         return [self.values.get(key) for key in keys]
 
-    def multi_put(self, keys: Sequence[Row], values: Sequence[V]) -> None:
+    def multi_put(self, keys: Sequence[Cells], values: Sequence[_V]) -> None:
         for key, value in zip(keys, values, strict=True):
             if value is None:
                 self.values.pop(key, None)
@@ -64,7 +64,7 @@ class MemoryDatabase:
     """
 
     fence: Fence | None = None
-    rows: dict[Row, Stored] = field(default_factory=dict)
+    rows: dict[Cells, _Stored] = field(default_factory=dict)
 
     def snapshot(self) -> Snapshot:
         """Everything in it as one hashable value; equal for equal contents, whatever the order of the writes."""
@@ -141,7 +141,7 @@ class MemoryState(QueryableState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))
         with _LOCK:
-            for number, key in asked(self.columns, keys, self.key_types()):
+            for number, key in wanted_keys(self.columns, keys, self.key_types()):
                 stored = self.database.rows.get(key)
                 if stored is not None and stored.value is not None:
                     values = dict(zip(self.columns.values, self._thawed(stored.value), strict=True))
@@ -160,13 +160,13 @@ class MemoryState(QueryableState):
         with _LOCK:
             self.database.restore((None, frozenset()))
 
-    def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Cells]:
         iterator = iter(rows)
         first = next(iterator, None)
         if first is None:
             return []
-        types = {**UpdateRows(self.columns).key_types(first), **self._found_types()}
-        whole = UpdateRows(self.columns).portions(itertools.chain([first], iterator), types, size=sys.maxsize)
+        types = {**CheckedRows(self.columns).key_types(first), **self._found_types()}
+        whole = CheckedRows(self.columns).portions(itertools.chain([first], iterator), types, size=sys.maxsize)
         return [row for columns in whole for row in zip(*columns, strict=True)]
 
     def _found_types(self) -> dict[str, str]:
@@ -174,7 +174,7 @@ class MemoryState(QueryableState):
         found = next(iter(self.database.rows), ())
         return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
 
-    def _rolled_back(self, grant: Grant) -> dict[Row, Stored]:
+    def _rolled_back(self, grant: Grant) -> dict[Cells, _Stored]:
         rows = dict(self.database.rows)
         for key, stored in self.database.rows.items():
             if isinstance(stored, OpaqueValue) and stored.txid == grant.txid and stored.token != grant.token:
@@ -187,9 +187,9 @@ class MemoryState(QueryableState):
     def _put(
         self,
         raised: Fence | None,
-        rows: dict[Row, Stored],
+        rows: dict[Cells, _Stored],
         grant: Grant,
-        checked: list[Row],
+        checked: list[Cells],
         chunk: int,
         complete: bool,
     ) -> None:
@@ -200,7 +200,7 @@ class MemoryState(QueryableState):
         self.database.rows = after
         self.database.fence = fence.applied(raised) if complete and raised is not None else raised
 
-    def _updated(self, stored: Stored | None, key: Row, deltas: Row, grant: Grant, chunk: int) -> Stored:
+    def _updated(self, stored: _Stored | None, key: Cells, deltas: Cells, grant: Grant, chunk: int) -> _Stored:
         if stored is None:
             value = self._combined(key, None, deltas)
             if self.kind is StateKind.OPAQUE:
@@ -214,18 +214,18 @@ class MemoryState(QueryableState):
             return stored.update(grant.txid, base or (), grant.token, chunk)  # it is in already
         return stored.update(grant.txid, self._combined(key, base, deltas), grant.token, chunk)
 
-    def _combined(self, key: Row, base: Row | None, deltas: Row) -> Row:
+    def _combined(self, key: Cells, base: Cells | None, deltas: Cells) -> Cells:
         return self._frozen(self.columns.combined(key, None if base is None else self._thawed(base), deltas))
 
     # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
 
-    def _frozen(self, values: Row) -> Row:
+    def _frozen(self, values: Cells) -> Cells:
         return tuple(
             json_text(value) if aggregator.type == "json" and value is not None else value
             for aggregator, value in zip(self.columns.values.values(), values, strict=True)
         )
 
-    def _thawed(self, values: Row) -> Row:
+    def _thawed(self, values: Cells) -> Cells:
         return tuple(
             json.loads(value) if aggregator.type == "json" and value is not None else value
             for aggregator, value in zip(self.columns.values.values(), values, strict=True)

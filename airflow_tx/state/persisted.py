@@ -11,7 +11,7 @@ from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import Fence, FencedState, Grant, State, StateKind
 from airflow_tx.state.query import StateUpdater, update
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PersistedState(FencedState):
         """
         done = self.updated(grant, rows)
         if done.new_values:
-            log.info(
+            _log.info(
                 "%s emitted %d new values, which nobody asks for: partition_persist(..., new_values=NAME) makes them "
                 "an output of the committer",
                 type(self.updater).__name__,

@@ -20,7 +20,7 @@ Row: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
 S_co = TypeVar("S_co", bound=State, covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class StateFactory(Protocol[S_co]):
@@ -30,13 +30,13 @@ class StateFactory(Protocol[S_co]):
         """The state for one of `num_partitions` writers, counted from 0."""
 
 
-class QueryFunction(Protocol[S_contra, T]):
+class QueryFunction(Protocol[S_contra, _T]):
     """Asks a state about rows: first all at once, then row by row."""
 
-    def batch_retrieve(self, state: S_contra, rows: Sequence[Row]) -> Sequence[T]:
+    def batch_retrieve(self, state: S_contra, rows: Sequence[Row]) -> Sequence[_T]:
         """One result a row, in the order of the rows."""
 
-    def execute(self, row: Row, result: T) -> Iterable[Row]:
+    def execute(self, row: Row, result: _T) -> Iterable[Row]:
         """The fields to add to the row: none drops it, several give several rows."""
 
 
@@ -47,7 +47,7 @@ class StateUpdater(Protocol[S_contra]):
         """Apply the rows; what it returns are the rows of the new values stream."""
 
 
-def query(state: S, rows: Iterable[Row], function: QueryFunction[S, T]) -> Iterator[dict[str, Any]]:
+def query(state: S, rows: Iterable[Row], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
     """The rows with what the state says about them (Trident's stateQuery).
 
     :raises StateError: the function does not give one result a row.

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import FencedState
     from airflow_tx.state.columns import Columns
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class ReducerAggregator(Protocol[T]):
+class ReducerAggregator(Protocol[_T]):
     """Trident's ReducerAggregator: it takes the rows themselves, one after another (see `ReducerValueUpdater`)."""
 
-    def init(self) -> T:
+    def init(self) -> _T:
         """The value of no rows at all."""
 
-    def reduce(self, current: T, row: Any) -> T:
+    def reduce(self, current: _T, row: Any) -> _T:
         """The value after one more row.
 
         :param current: yours: you may change it and return it.
         """
 
 
-class StoredReducer(ReducerAggregator[T], Protocol[T]):
+class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
     """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
 
     A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of

@@ -337,8 +337,8 @@ def _refusals(spark_connect: LocalSparkConnect) -> list[str]:
 
 def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom airflow_tx.spark.writers import handed_over\n"
-        f"with handed_over({str(tmp_path / 'pipe')!r}, b'x' * 60000):\n    print('ready', flush=True)\n"
+        "import sys\nfrom airflow_tx.spark.writers import sealed_pipe\n"
+        f"with sealed_pipe({str(tmp_path / 'pipe')!r}, b'x' * 60000):\n    print('ready', flush=True)\n"
         "    sys.stdin.read()\n"
     )
     driver = (

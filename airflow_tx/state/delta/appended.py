@@ -8,7 +8,7 @@ from typing import Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.column_types import CONVERT, converted
 from airflow_tx.state.columns import REFUSALS, RESERVED
-from airflow_tx.state.delta.rows import OURS, VALUE, Change, KeyedRows, Stored, Turn, deleted
+from airflow_tx.state.delta.rows import OURS, VALUE, Change, KeyedRows, Stored, WriteContext, deleted
 
 
 class _Alone:
@@ -60,7 +60,7 @@ class AppendedRows:
         """Every column of the table and its type."""
         return {**OURS, **self.row_types}
 
-    def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
+    def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
         """The rows to merge, those to delete without `tx_txid`; and how many rows are appended.
 
         :raises StateError: a row does not fit.

@@ -17,11 +17,11 @@ from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.column_types import to_plain
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.reducers import Reduced
-from airflow_tx.state.update_rows import UpdateRows
+from airflow_tx.state.checked_rows import CheckedRows
 
 FENCE, VALUE = "fence", "value"
-PREV = "tx_prev_"
-ROWS_AT_ONCE = 10_000
+_PREV = "tx_prev_"
+_ROWS_AT_ONCE = 10_000
 Change = dict[str, Any]
 OURS: Mapping[str, str] = {
     "tx_row": "text",  # "fence" or "value"; the table is partitioned by it
@@ -44,7 +44,7 @@ class Stored(Protocol):
 
 
 @dataclass(frozen=True)
-class Turn:
+class WriteContext:
     """Under what an update is computed.
 
     :param replayed: rows of this transaction may be there that another grant wrote.
@@ -95,17 +95,17 @@ class KeyedRows:
     def types(self) -> dict[str, str]:
         """Every column of the table that is known, and its type."""
         values = {name: aggregator.type for name, aggregator in self.columns.values.items()}
-        before = {PREV + name: kind for name, kind in values.items()}
+        before = {_PREV + name: kind for name, kind in values.items()}
         more = {"tx_created": "boolean", **before} if self._opaque else {"tx_digest": "text"}
         return {**OURS, **(self.key_types or {}), **values, **more}
 
-    def changes(self, rows: list[Mapping[str, Any]], turn: Turn, stored: Stored) -> tuple[list[Change], int]:
+    def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
         """The rows to merge, those to delete without `tx_txid`; and how many keys are written.
 
         :raises StateError: a row does not fit, or not to what is stored.
         """
         if rows and self.key_types is None:
-            self.key_types = UpdateRows(self.columns).key_types(rows[0])
+            self.key_types = CheckedRows(self.columns).key_types(rows[0])
         deltas = self._deltas(rows)
         found = stored.of_keys(deltas) if deltas else {}
         changed = {key: self._changed(key, row, delta, found.get(key), turn) for key, (row, delta) in deltas.items()}
@@ -132,13 +132,13 @@ class KeyedRows:
             return {}
         assert self.key_types is not None
         width, found = len(self.columns.keys), dict[str, Any]()
-        for portion in UpdateRows(self.columns).portions(rows, self.key_types, size=ROWS_AT_ONCE):
+        for portion in CheckedRows(self.columns).portions(rows, self.key_types, size=_ROWS_AT_ONCE):
             for values in zip(*portion, strict=True):
                 key, delta = values[:width], values[width:]
                 found[self.columns.key_bytes(key, self.key_types).decode()] = key, delta
         return found
 
-    def _changed(self, tx_key: str, key: Any, delta: Any, stored: Change | None, turn: Turn) -> Change:
+    def _changed(self, tx_key: str, key: Any, delta: Any, stored: Change | None, turn: WriteContext) -> Change:
         names, txid = list(self.columns.values), turn.grant.txid
         mine: Change = {"tx_row": VALUE, "tx_key": tx_key, "tx_txid": txid, "tx_token": turn.token}
         mine |= {"tx_chunk": turn.chunk, **dict(zip(self.columns.keys, key, strict=True))}
@@ -149,15 +149,15 @@ class KeyedRows:
             return {**mine, **self._transactional(key, delta, stored if same else None, stored, turn)}
         before: tuple[Any, ...] | None = None
         if stored is not None and same:
-            before = None if stored["tx_created"] else tuple(stored[PREV + name] for name in names)
+            before = None if stored["tx_created"] else tuple(stored[_PREV + name] for name in names)
         elif stored is not None:
             before = tuple(stored[name] for name in names)
         after = self.columns.combined(key, before, delta)
-        prev = {PREV + name: value for name, value in zip(names, before or (None,) * len(names), strict=True)}
+        prev = {_PREV + name: value for name, value in zip(names, before or (None,) * len(names), strict=True)}
         return {**mine, **dict(zip(names, after, strict=True)), "tx_created": before is None, **prev}
 
     def _transactional(
-        self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: Turn
+        self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: WriteContext
     ) -> dict[str, Any]:
         names = list(self.columns.values)
         aggregators = self.columns.values.values()
@@ -180,7 +180,7 @@ class KeyedRows:
         after = self.columns.combined(key, before, delta)
         return {**dict(zip(names, after, strict=True)), "tx_digest": output}
 
-    def _check_writer(self, key: Any, stored: Change, turn: Turn) -> None:
+    def _check_writer(self, key: Any, stored: Change, turn: WriteContext) -> None:
         if stored["tx_txid"] > turn.grant.txid:
             raise TxidBehind(txid=turn.grant.txid, stored=stored["tx_txid"])
         if turn.wrote(stored) and stored["tx_chunk"] != turn.chunk:
@@ -193,7 +193,7 @@ class KeyedRows:
     def _undone(self, row: Change) -> Change:
         if row["tx_created"]:
             return deleted(row)
-        return {**row, **{name: row[PREV + name] for name in self.columns.values}}
+        return {**row, **{name: row[_PREV + name] for name in self.columns.values}}
 
 
 def _plain(aggregator: CombinerAggregator, delta: Any) -> Any:

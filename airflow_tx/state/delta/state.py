@@ -12,17 +12,17 @@ from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
-from airflow_tx.state.delta.rows import KeyedRows, Turn
+from airflow_tx.state.delta.rows import KeyedRows, WriteContext
 from airflow_tx.state.delta.session import check_session, spark_errors, started
-from airflow_tx.state.keys import asked
+from airflow_tx.state.keys import wanted_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.state.delta.table import DeltaTable, Held
+    from airflow_tx.state.delta.table import DeltaTable, TableReading
 
 # How often a change begins anew because another one came between its look and its commit.
-RACES = 30
+_RACES = 30
 
 
 class DeltaState(QueryableState):
@@ -156,7 +156,7 @@ class DeltaState(QueryableState):
         held, result = self._table.look(), list[dict[str, Any] | None]([None] * len(keys))
         rows = self._rows(held)
         assert isinstance(rows, KeyedRows)
-        whole = asked(self.columns, keys, None if held.definition is None else rows.key_types)
+        whole = wanted_keys(self.columns, keys, None if held.definition is None else rows.key_types)
         if not whole:
             return result
         names = [self.columns.key_bytes(key, rows.key_types).decode() for _, key in whole]
@@ -192,7 +192,7 @@ class DeltaState(QueryableState):
         self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
     ) -> int:
         given = None if rows is None else list(rows)
-        for _ in range(RACES):
+        for _ in range(_RACES):
             held = self._table.look()
             try:
                 done = self._tried(held, grant, given, raising=raising, chunk=chunk, complete=complete)
@@ -203,12 +203,12 @@ class DeltaState(QueryableState):
                 continue
             if done is not None:
                 return done
-        problem = f"the table changed {RACES} times in a row between a look at its fence and the commit"
+        problem = f"the table changed {_RACES} times in a row between a look at its fence and the commit"
         raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
 
     def _tried(
         self,
-        held: Held,
+        held: TableReading,
         grant: Grant,
         given: list[Mapping[str, Any]] | None,
         *,
@@ -227,7 +227,7 @@ class DeltaState(QueryableState):
         if again and not given and (row.applied or not complete):
             return 0
         replayed = held.row is not None and not again and _may_have(held.row, grant)
-        turn = Turn(grant, chunk, raising and not again, replayed)
+        turn = WriteContext(grant, chunk, raising and not again, replayed)
         changes, size = rows.changes(given or [], turn, self._table.stored(rows, held))
         row = fence.applied(row) if complete else row
         token = grant.token
@@ -235,7 +235,7 @@ class DeltaState(QueryableState):
         note |= {"chunk": chunk, "rows": size, "applied": row.applied}
         return size if self._table.merge(held, row, rows, changes, note) else None
 
-    def _rows(self, held: Held) -> DeltaRows:
+    def _rows(self, held: TableReading) -> DeltaRows:
         """The columns as they are stored.
 
         :raises StateError: they are not those of this state.

@@ -26,7 +26,7 @@ from airflow_tx.state.arrow import from_arrow, to_arrow
 from airflow_tx.state.delta.appended import DeltaRows
 from airflow_tx.state.delta.rows import FENCE, VALUE, Change
 
-FORMAT = 1
+_FORMAT = 1
 # Never another one: its versions are the fence's numbers.
 APP_ID = "airflow_tx"
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -68,7 +68,7 @@ SESSION: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Held:
+class TableReading:
     """What the table's fence row held at a look.
 
     :param exists: there is a table.
@@ -99,7 +99,7 @@ class DeltaTable:
         for name, value in SESSION.items():
             session.conf.set(name, value)
 
-    def look(self) -> Held:
+    def look(self) -> TableReading:
         """What the fence holds now.
 
         :raises StateUnavailable: the table cannot be read.
@@ -109,9 +109,9 @@ class DeltaTable:
             found = self._spark.sql(f"SELECT tx_fence FROM {self._named} WHERE tx_row = '{FENCE}'").collect()
         except self._errors as error:
             if any(word in str(error) for word in _ABSENT):
-                return Held(exists=False)
+                return TableReading(exists=False)
             raise self._failure(error) from None
-        return self._held(json.loads(found[0][0])) if found else Held(exists=True)
+        return self._held(json.loads(found[0][0])) if found else TableReading(exists=True)
 
     def rows(self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None) -> list[Change]:
         """Stored rows, whole.
@@ -133,18 +133,20 @@ class DeltaTable:
             self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
             return self.rows(types, "tx_key IN (SELECT tx_key FROM tx_keys)")
 
-    def stored(self, rows: DeltaRows, held: Held) -> StoredRows:
+    def stored(self, rows: DeltaRows, held: TableReading) -> StoredRows:
         """The rows that are there, for `DeltaRows.changes`."""
         return StoredRows(self, rows, held.definition is not None)
 
-    def merge(self, held: Held, row: Fence, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]) -> bool:
+    def merge(
+        self, held: TableReading, row: Fence, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]
+    ) -> bool:
         """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
 
         :return: False: something has; nothing of this is there.
         :raises StateUnavailable, StateOutcomeUnknown, StateError: Spark does not do it.
         """
         number, operation = held.number + 1, uuid.uuid4().hex
-        kept = {"format": FORMAT, "number": number, "operation": operation, "definition": rows.definition}
+        kept = {"format": _FORMAT, "number": number, "operation": operation, "definition": rows.definition}
         text = json.dumps({**kept, **asdict(row), "state": row.state}, ensure_ascii=False, sort_keys=True)
         fence = {"tx_row": FENCE, "tx_key": FENCE, "tx_txid": 0, "tx_token": "", "tx_chunk": 0, "tx_fence": text}
         failpoint("delta_state.before_merge", state=self._state, txid=row.token.txid, attempt=row.token.attempt)
@@ -190,7 +192,7 @@ class DeltaTable:
         if not held.number:
             return
         # The number goes on, or the writes of a new life would be skipped.
-        kept = json.dumps({"format": FORMAT, "number": held.number + 1, "forgotten": True})
+        kept = json.dumps({"format": _FORMAT, "number": held.number + 1, "forgotten": True})
         statement = (
             f"MERGE INTO {self._named} t USING (SELECT '{kept}' AS tx_fence) s ON t.tx_row = '{FENCE}' "
             "WHEN MATCHED THEN UPDATE SET tx_fence = s.tx_fence WHEN NOT MATCHED BY SOURCE THEN DELETE"
@@ -223,7 +225,7 @@ class DeltaTable:
             found = self._spark.sql(statement).collect()
         return int(found[0][0]) if found else 0
 
-    def _find_out(self, held: Held, operation: str, error: Exception) -> bool:
+    def _find_out(self, held: TableReading, operation: str, error: Exception) -> bool:
         """Whether a commit that ended in an error is there all the same."""
         try:
             now = self.look()
@@ -252,18 +254,18 @@ class DeltaTable:
 
     # --- what was found -------------------------------------------------------------------------------------------
 
-    def _held(self, kept: Mapping[str, Any]) -> Held:
-        if kept["format"] != FORMAT:
+    def _held(self, kept: Mapping[str, Any]) -> TableReading:
+        if kept["format"] != _FORMAT:
             raise StateError(
                 state=self._state,
-                problem=f"its fence row has format {kept['format']}, this version knows {FORMAT}",
+                problem=f"its fence row has format {kept['format']}, this version knows {_FORMAT}",
                 remedy="Upgrade airflow-provider-tx.",
             )
         if kept.get("forgotten"):
-            return Held(True, None, kept["number"])
+            return TableReading(True, None, kept["number"])
         token = Token.from_json(kept["token"])
         row = Fence(kept["incarnation"], token, kept["applied"], kept["batch"], kept["state"])
-        return Held(True, row, kept["number"], kept["definition"], kept["operation"])
+        return TableReading(True, row, kept["number"], kept["definition"], kept["operation"])
 
     def _failure(self, error: Exception) -> StateError:
         text, reason = str(error), _first_line(error)

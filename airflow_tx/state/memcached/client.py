@@ -22,7 +22,7 @@ _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
 
 
 @dataclass(frozen=True)
-class Write:
+class MemcachedWrite:
     """One write.
 
     :param verb: set, add, cas or delete.
@@ -74,7 +74,7 @@ class MemcachedClient:
                     found.update(client.gets_many(mine[start : start + _AT_ONCE]))
         return found
 
-    def write(self, writes: Sequence[Write]) -> list[str]:
+    def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
         """Do all of them; the keys whose value somebody else has replaced, and which therefore were not written."""
         overtaken, by_key = list[str](), {write.key: write for write in writes}
         for server, mine in self._by_server(by_key).items():
@@ -83,7 +83,7 @@ class MemcachedClient:
                 overtaken += self._write(server, portion)
         return overtaken
 
-    def _write(self, server: str, writes: Sequence[Write]) -> list[str]:
+    def _write(self, server: str, writes: Sequence[MemcachedWrite]) -> list[str]:
         with self._answering(server) as client:
             if client.sock is None:
                 client.version()  # connects

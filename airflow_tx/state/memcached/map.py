@@ -10,7 +10,7 @@ from urllib.parse import quote
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.keys import Key
-from airflow_tx.state.memcached.client import LONGEST_KEY, MemcachedClient, Write
+from airflow_tx.state.memcached.client import LONGEST_KEY, MemcachedClient, MemcachedWrite
 from airflow_tx.state.trident.cached import CachedMap
 from airflow_tx.state.trident.json_values import MapTexts
 from airflow_tx.state.trident.maps import NonTransactionalMap, OpaqueMap, TransactionalMap
@@ -80,16 +80,16 @@ class MemcachedMap:
         :raises StateError: somebody has replaced a value since it was read; others may be stored.
         :raises StateUnavailable: a server does not answer; some values may be stored.
         """
-        names, writes = list(map(self._key, keys)), list[Write]()
+        names, writes = list(map(self._key, keys)), list[MemcachedWrite]()
         for name, value in zip(names, values, strict=True):
             if value is None:
-                writes.append(Write("delete", name))
+                writes.append(MemcachedWrite("delete", name))
             elif name not in self._read:
-                writes.append(Write("set", name, self._texts.text(name, value)))
+                writes.append(MemcachedWrite("set", name, self._texts.text(name, value)))
             elif (version := self._read[name]) is None:
-                writes.append(Write("add", name, self._texts.text(name, value)))
+                writes.append(MemcachedWrite("add", name, self._texts.text(name, value)))
             else:
-                writes.append(Write("cas", name, self._texts.text(name, value), version))
+                writes.append(MemcachedWrite("cas", name, self._texts.text(name, value), version))
         for name in names:
             self._read.pop(name, None)
         overtaken = self._client.write(writes)

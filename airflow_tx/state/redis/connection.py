@@ -91,7 +91,7 @@ class RedisServer:
         return self._client
 
 
-def opened(conn_id: str, url: str | None, *, state: str) -> RedisServer:
+def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
     """The server of a connection id, or of a URL if there is one."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")

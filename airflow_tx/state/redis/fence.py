@@ -11,17 +11,17 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
 from airflow_tx.state.base import Addressed
-from airflow_tx.state.redis.connection import RedisServer, opened
+from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
 
-FORMAT = 1
+_FORMAT = 1
 # How often a raise begins anew because another one came between its look and its leap.
 RACES = 100
 Call = tuple[str, list[str], list[Any]]
 
 
 @dataclass(frozen=True)
-class Held:
+class FenceReading:
     """What the fence held at a look.
 
     :param row: None: no grant has ever raised it.
@@ -38,7 +38,7 @@ class Held:
         return self.row is not None and self.row.token.txid == txid
 
 
-def identity(row: Fence | Grant) -> str:
+def grant_text(row: Fence | Grant) -> str:
     """A grant as the scripts compare it."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
@@ -55,7 +55,7 @@ class RedisFence:
         self.key = dict(zip(KEYS, self.keys, strict=True))
         self.server, self._state, self._kind = server, state, kind
 
-    def look(self) -> Held:
+    def look(self) -> FenceReading:
         """What it holds now, and the schema at the same moment.
 
         :raises StateError: it is of a newer format.
@@ -67,9 +67,9 @@ class RedisFence:
             found, schema = pipeline.execute()
         fields = {name.decode(): value.decode() for name, value in found.items()}
         row = self._row(fields) if fields else None
-        return Held(row, "" if row is None else identity(row), schema)
+        return FenceReading(row, "" if row is None else grant_text(row), schema)
 
-    def raised(self, held: Held, grant: Grant) -> Fence:
+    def raised(self, held: FenceReading, grant: Grant) -> Fence:
         """The fence after `grant` has raised it.
 
         :raises StateError: see `fence.raised`; and StateBehind if the server lost a part of what was committed.
@@ -81,20 +81,20 @@ class RedisFence:
             raise self._behind(grant, f"{last}, without all of its updates")
         return row
 
-    def raise_calls(self, held: Held, row: Fence, grant: Grant) -> list[Call]:
+    def raise_calls(self, held: FenceReading, row: Fence, grant: Grant) -> list[Call]:
         """What raises it."""
         token = row.token
         # What a repair has accepted need not be whole.
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
         fields = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "state": row.state,
             "incarnation": row.incarnation,
             **token.to_json(),
             "applied": int(row.applied),
             "batch": row.batch,
         }
-        arguments = [held.identity, identity(grant), grant.txid, int(self._kind is StateKind.OPAQUE), int(accept)]
+        arguments = [held.identity, grant_text(grant), grant.txid, int(self._kind is StateKind.OPAQUE), int(accept)]
         return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
 
     def has_raised(self, reply: list[Any], grant: Grant) -> bool:
@@ -108,7 +108,7 @@ class RedisFence:
             raise self._behind(grant, self.vanished(reply))
         cursor = reply[1]
         while cursor != b"0":
-            ((answer, *rest),) = self.server.run([(UNDO, self.keys, [identity(grant), cursor])])
+            ((answer, *rest),) = self.server.run([(UNDO, self.keys, [grant_text(grant), cursor])])
             if answer == b"outranked":
                 raise self.outranked(grant)
             (cursor,) = rest
@@ -137,10 +137,10 @@ class RedisFence:
         return StateBehind(state=self._state, topology=grant.topology, expected=expected, found=found)
 
     def _row(self, fields: Mapping[str, str]) -> Fence:
-        if fields.get("format") != str(FORMAT):
+        if fields.get("format") != str(_FORMAT):
             raise StateError(
                 state=self._state,
-                problem=f"its fence has format {fields.get('format')}, this version knows {FORMAT}",
+                problem=f"its fence has format {fields.get('format')}, this version knows {_FORMAT}",
                 remedy="Upgrade airflow-provider-tx.",
             )
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
@@ -172,7 +172,7 @@ class FencedInRedis(Addressed[RedisFence], FencedState):
             client.unlink(*self._fence.keys)
 
     def _open(self) -> RedisFence:
-        server = opened(self.conn_id, self._url, state=self.name)
+        server = server_of(self.conn_id, self._url, state=self.name)
         return RedisFence(server, prefix=self.prefix, state=self.name, kind=self.kind)
 
     @property

@@ -15,7 +15,7 @@ from airflow_tx.state import fence
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.base import named
 from airflow_tx.state.redis.connection import checked_prefix
-from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, identity
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text
 from airflow_tx.state.redis.scripts import COMMANDS
 
 # A longer command overflows Lua's stack.
@@ -87,7 +87,7 @@ class RedisGuard(FencedInRedis):
 
     def pass_over(self, grant: Grant) -> None:
         fence.check_write(self._fence.look().row, grant, state=self.name)
-        self._run([(COMMANDS, self._fence.keys, [identity(grant), grant.txid, "", 0, 1])], grant)
+        self._run([(COMMANDS, self._fence.keys, [grant_text(grant), grant.txid, "", 0, 1])], grant)
 
     def holds(self, txid: int) -> bool:
         with self._server.client() as client:
@@ -119,7 +119,7 @@ class RedisGuard(FencedInRedis):
             digest.update(b"%d;" % len(command))
             for part in command:
                 digest.update(b"%d;%s" % (len(part), part))
-        mine = [identity(grant), grant.txid, digest.hexdigest()]
+        mine = [grant_text(grant), grant.txid, digest.hexdigest()]
         calls = list[Call]()
         for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
             portion = commands[start : start + COMMANDS_AT_ONCE]

@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_tx.state.base import Addressed
 from airflow_tx.state.keys import Key
-from airflow_tx.state.redis.connection import RedisServer, checked_prefix, opened
+from airflow_tx.state.redis.connection import RedisServer, checked_prefix, server_of
 from airflow_tx.state.trident.json_values import MapTexts
 
-KEYS_AT_ONCE = 5_000
+_KEYS_AT_ONCE = 5_000
 
 
 class RedisMap(Addressed[RedisServer]):
@@ -43,8 +43,8 @@ class RedisMap(Addressed[RedisServer]):
         names = list(map(self._key, keys))
         with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)
-            for start in range(0, len(names), KEYS_AT_ONCE):
-                pipeline.mget(names[start : start + KEYS_AT_ONCE])
+            for start in range(0, len(names), _KEYS_AT_ONCE):
+                pipeline.mget(names[start : start + _KEYS_AT_ONCE])
             found = list(chain.from_iterable(pipeline.execute()))
         return [
             None if data is None else self._texts.value(name, data) for name, data in zip(names, found, strict=True)
@@ -61,14 +61,14 @@ class RedisMap(Addressed[RedisServer]):
         gone = [name for name, value in pairs if value is None]
         with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)
-            for start in range(0, len(texts), KEYS_AT_ONCE):
-                pipeline.mset(dict(texts[start : start + KEYS_AT_ONCE]))
-            for start in range(0, len(gone), KEYS_AT_ONCE):
-                pipeline.unlink(*gone[start : start + KEYS_AT_ONCE])
+            for start in range(0, len(texts), _KEYS_AT_ONCE):
+                pipeline.mset(dict(texts[start : start + _KEYS_AT_ONCE]))
+            for start in range(0, len(gone), _KEYS_AT_ONCE):
+                pipeline.unlink(*gone[start : start + _KEYS_AT_ONCE])
             pipeline.execute()
 
     def _key(self, key: Key) -> str:
         return f"{self.prefix}:{self._texts.key(key)}"
 
     def _open(self) -> RedisServer:
-        return opened(self.conn_id, self._url, state=self.name)
+        return server_of(self.conn_id, self._url, state=self.name)

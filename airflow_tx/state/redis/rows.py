@@ -10,10 +10,10 @@ from typing import Any
 from airflow_tx.errors import StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import converted, from_plain, json_text, to_plain
-from airflow_tx.state.columns import Columns, Row
+from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.keys import decode_key, encode_key
 
-FORMAT = 1
+_FORMAT = 1
 Field = bytes
 Value = bytes
 
@@ -31,7 +31,7 @@ class RedisRows:
         self._types_of_values = [columns.values[name].type for name in self._values]
         self._sums = all(agg.name in ("sum", "count") and agg.type == "bigint" for agg in columns.values.values())
         values = {name: [agg.name, agg.type] for name, agg in columns.values.items()}
-        described = {"format": FORMAT, "kind": kind.value, "keys": dict(key_types), "values": values}
+        described = {"format": _FORMAT, "kind": kind.value, "keys": dict(key_types), "values": values}
         self.schema = json_text(described).encode()
 
     @classmethod
@@ -45,10 +45,10 @@ class RedisRows:
             known = found["format"]
         except (ValueError, KeyError, TypeError):
             known = "unknown"
-        if known != FORMAT:
+        if known != _FORMAT:
             raise StateError(
                 state=columns.state,
-                problem=f"its schema has format {known}, this version knows {FORMAT}",
+                problem=f"its schema has format {known}, this version knows {_FORMAT}",
                 remedy="Upgrade airflow-provider-tx.",
             )
         types = {key: columns.types.get(key) or found["keys"].get(key, "any") for key in columns.keys}
@@ -82,7 +82,7 @@ class RedisRows:
             return [f"[{','.join(map(encode_basestring, key))}]".encode() for key in keys]
         return [encode_key(self._types_of_keys, key) for key in keys]
 
-    def field(self, key: Row) -> Field:
+    def field(self, key: Cells) -> Field:
         """One key.
 
         :param key: in the order of the state's key columns, and in their types.
@@ -144,7 +144,7 @@ class RedisRows:
         values = self._row(json.loads(value))
         return self.columns.completed({name: values[name] for name in self.columns.values})
 
-    def order(self, row: Mapping[str, Any]) -> Row:
+    def order(self, row: Mapping[str, Any]) -> Cells:
         """Rows are read in the order of this."""
         return tuple(row[key] for key in self.columns.keys)
 
@@ -158,7 +158,7 @@ class RedisRows:
             for name, kind, value in zip(self._values, self._types_of_values, plain, strict=True)
         }
 
-    def _value(self, values: Row) -> Value:
+    def _value(self, values: Cells) -> Value:
         named = dict(zip(self.columns.values, values, strict=True))
         columns = zip(self._values, self._types_of_values, strict=True)
         plain = [to_plain(kind, named[name]) for name, kind in columns]

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from airflow_tx.connections.redis import url_of_connection
+from airflow_tx.connections.redis import redis_url
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.columns import checked_columns
-from airflow_tx.state.keys import asked
+from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.redis.connection import checked_prefix
-from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, Held, identity
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, FenceReading, grant_text
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
-from airflow_tx.state.update_rows import UpdateRows
+from airflow_tx.state.checked_rows import CheckedRows
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -162,7 +162,7 @@ class RedisState(FencedInRedis, QueryableState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))
         rows = self._stored_rows(self._fence.look())
-        whole = asked(self.columns, keys, None if rows is None else rows.key_types)
+        whole = wanted_keys(self.columns, keys, None if rows is None else rows.key_types)
         if rows is None:
             return result
         with self._server.client() as client:
@@ -178,11 +178,13 @@ class RedisState(FencedInRedis, QueryableState):
         return None if rows is None else dict(rows.key_types)
 
     def for_executors(self) -> RedisState:
-        return self._copy_at(self._url or url_of_connection(self.conn_id, what="RedisState"))
+        return self._copy_at(self._url or redis_url(self.conn_id, what="RedisState"))
 
     # --- an update ------------------------------------------------------------------------------------------------
 
-    def _update(self, held: Held, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> _Update | None:
+    def _update(
+        self, held: FenceReading, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int
+    ) -> _Update | None:
         """Everything that will be written, from the values as they are, or as the raise of the fence will make them.
 
         That is the same whenever one looks: what the transaction has touched starts from the values before it.
@@ -194,9 +196,9 @@ class RedisState(FencedInRedis, QueryableState):
         if first is None:
             return _Update(stored, [])
         # The names are checked before the types of the store are.
-        types = UpdateRows(self.columns).key_types(first)
+        types = CheckedRows(self.columns).key_types(first)
         known = stored or RedisRows(self.columns, self.kind, types)
-        portions = list(UpdateRows(self.columns).portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
+        portions = list(CheckedRows(self.columns).portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
         made = list[_Portion]()
         for start in range(0, len(portions), PORTIONS_AT_ONCE):
             several = portions[start : start + PORTIONS_AT_ONCE]
@@ -209,10 +211,10 @@ class RedisState(FencedInRedis, QueryableState):
         return _Update(known, made)
 
     def _bases(
-        self, held: Held, grant: Grant, rows: RedisRows, fields: list[list[bytes]], chunk: int
+        self, held: FenceReading, grant: Grant, rows: RedisRows, fields: list[list[bytes]], chunk: int
     ) -> list[list[Any]] | None:
         """What the keys of several portions start from, in one round trip."""
-        mine = held.identity == identity(grant)
+        mine = held.identity == grant_text(grant)
         arguments = [held.identity, int(held.is_of(grant.txid)), int(self.kind is StateKind.OPAQUE)]
         arguments += [_token(grant) if mine else "", _writer(grant, chunk)]
         found = list[list[Any]]()
@@ -225,7 +227,7 @@ class RedisState(FencedInRedis, QueryableState):
         return found
 
     def _put_calls(self, update: _Update, grant: Grant, chunk: int, complete: bool) -> list[Call]:
-        mine = [identity(grant), _token(grant), _writer(grant, chunk), int(self.kind is StateKind.OPAQUE)]
+        mine = [grant_text(grant), _token(grant), _writer(grant, chunk), int(self.kind is StateKind.OPAQUE)]
         schema = update.rows.schema if update.rows is not None else b""
         if not update.portions:
             return [(PUT, self._fence.keys, [*mine, int(complete), schema])]
@@ -276,7 +278,7 @@ class RedisState(FencedInRedis, QueryableState):
 
     # --- what is there --------------------------------------------------------------------------------------------
 
-    def _stored_rows(self, held: Held) -> RedisRows | None:
+    def _stored_rows(self, held: FenceReading) -> RedisRows | None:
         """The columns as they are stored; None before the first update.
 
         :raises StateError: they are not those of this state.

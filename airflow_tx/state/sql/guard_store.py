@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,10 +13,10 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.api import Grant
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
-from airflow_tx.state.sql.guard import Statement, Statements
 from airflow_tx.state.sql.types import NAME
 
 GUARD_TABLE = "airflow_tx_guard"
+_Statement = str | tuple[str, Any]
 # They would end the transaction, and what ran before them would stay without its txid.
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint", "start"}
 _ENDING_IN_MYSQL = {"alter", "analyze", "create", "drop", "flush", "grant", "lock", "optimize", "rename", "revoke"}
@@ -82,7 +82,7 @@ class GuardStore(FencedStore):
         self,
         connection: Connection,
         grant: Grant,
-        statements: Statements,
+        statements: Callable[[list[dict[str, Any]]], Iterable[_Statement]] | Iterable[_Statement],
         rows: list[dict[str, Any]],
         *,
         complete: bool,
@@ -132,7 +132,7 @@ class GuardStore(FencedStore):
         connection.execute(self._guard.update().where(self._guard.c.guard == self._guard_name).values(mine))
 
     def _run(
-        self, connection: Connection, grant: Grant, statements: Iterable[Statement], rows: list[dict[str, Any]]
+        self, connection: Connection, grant: Grant, statements: Iterable[_Statement], rows: list[dict[str, Any]]
     ) -> None:
         for statement in statements:
             sql, parameters = (statement, None) if isinstance(statement, str) else statement

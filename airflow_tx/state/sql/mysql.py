@@ -19,7 +19,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import ROW, Arrays, Assignments, Constants, Dialect, PrimaryKeys, Wanted
-from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read, source
+from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
 from airflow_tx.state.sql.types import (
     KEY_LENGTH,
     ExactJson,
@@ -30,7 +30,7 @@ from airflow_tx.state.sql.types import (
 )
 
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
-TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
+_TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
 # The client's own errors, and those of a server that is full, going down, or not there for this user.
 _UNAVAILABLE = {*range(2000, 3000), 0, 1040, 1044, 1045, 1049, 1053, 1077, 1079, 1129, 1130, 1152, 1158, 1159, 1160}
 _UNAVAILABLE |= {1161, 1184, 1203, 1226, 1836, 1927, 4031}
@@ -62,8 +62,8 @@ class MySql(Dialect):
     def engine(self, url: URL) -> Engine:
         """READ COMMITTED and strict, whatever the server's default: the statement after a lock has to see what the
         holder wrote, and a value that does not fit has to fail."""
-        times = {name: self._seconds(name, url.query.get(name, default)) for name, default in TIMEOUTS.items()}
-        url = url.difference_update_query(TIMEOUTS)
+        times = {name: self._seconds(name, url.query.get(name, default)) for name, default in _TIMEOUTS.items()}
+        url = url.difference_update_query(_TIMEOUTS)
         if "+" not in url.drivername:
             url = url.set(drivername=f"{url.drivername}+pymysql")
         try:
@@ -172,7 +172,7 @@ class MySql(Dialect):
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
-        select: Any = sa.select(*[sa.literal_column(read(kind, i)) for i, kind in enumerate(kinds)], *also.values())
+        select: Any = sa.select(*[sa.literal_column(read_row(kind, i)) for i, kind in enumerate(kinds)], *also.values())
         return mysql.insert(table).from_select(
             [*[column.name for column in columns], *also], select.select_from(source(kinds))
         )
@@ -203,7 +203,7 @@ class MySql(Dialect):
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         rows_source = source(keys.kinds)
         primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
-        on = [sa.literal_column(read(kind, i)) == column for i, (kind, column) in primary]
+        on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
         query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
         query = query.select_from(rows_source, keys.table).where(*on)
         start = 0

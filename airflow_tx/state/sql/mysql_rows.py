@@ -32,13 +32,13 @@ _AFTERWARDS = {
 }
 
 
-def read(kind: str, number: int) -> str:
+def read_row(kind: str, number: int) -> str:
     """SQL for a column of the document."""
     return _AFTERWARDS.get(kind, "{}").format(f"{DOC}.c{number}")
 
 
 def source(kinds: Sequence[str]) -> Any:
-    """The document as a table, `DOC`, of which the columns are read with `read`."""
+    """The document as a table, `DOC`, of which the columns are read with `read_row`."""
     columns = [f"{ROW} FOR ORDINALITY"]
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")

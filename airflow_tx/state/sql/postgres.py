@@ -18,7 +18,7 @@ from airflow_tx.state.sql.types import array_literal, pg_type
 
 # What a session gets unless its user, database or connection says otherwise: without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
-TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+_TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
 
@@ -53,7 +53,7 @@ class Postgres(Dialect):
     @staticmethod
     def _on_begin(connection: Connection) -> None:
         chosen = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
-        for name, timeout in TIMEOUTS.items():
+        for name, timeout in _TIMEOUTS.items():
             connection.execute(
                 sa.text(f"SELECT set_config(:name, :timeout, true) WHERE :name NOT IN ({chosen})"),
                 {"name": name, "timeout": timeout},

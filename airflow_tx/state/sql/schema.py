@@ -23,14 +23,14 @@ BIRTH = "birth"
 DEFINITION = "definition"
 WROTE = "wrote"
 SINGLE_KEY = "tx_key"
-DIGEST = "tx_digest"
+DIGEST_COLUMN = "tx_digest"
 PREV = "tx_prev_"
 # The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
 LONGEST_NAME = 63
 
 
-def split_name(table: str, columns: Columns) -> tuple[str | None, str]:
+def split_table(table: str, columns: Columns) -> tuple[str | None, str]:
     """Schema, if one is given, and name of the table.
 
     :raises ConfigError: a name that some database would cut.
@@ -92,8 +92,8 @@ def state_table(
     ]
     primary = list(columns.keys)
     if dialect.needs_digest([key_types[key] for key in primary]):
-        made.insert(0, sa.Column(DIGEST, sa.BINARY(32), nullable=False))
-        primary = [DIGEST]
+        made.insert(0, sa.Column(DIGEST_COLUMN, sa.BINARY(32), nullable=False))
+        primary = [DIGEST_COLUMN]
     elif not primary:
         made.append(sa.Column(SINGLE_KEY, sa.BigInteger, nullable=False, autoincrement=False))
         primary = [SINGLE_KEY]
@@ -126,7 +126,7 @@ def existing_key_types(
         key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
     }
     table = state_table(schema, name, columns, known, kind, dialect)
-    ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST: "bytes"}
+    ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST_COLUMN: "bytes"}
     expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
         expected[value] = aggregator.type

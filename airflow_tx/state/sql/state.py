@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore
     from airflow_tx.state.sql.store import SqlStore
 
-Store = TypeVar("Store", bound="FencedStore")
+_Store = TypeVar("_Store", bound="FencedStore")
 
 
-class FencedInSql(Addressed[Store], FencedState):
+class FencedInSql(Addressed[_Store], FencedState):
     """A state in a database, beside the row that is its fence."""
 
     can_clear = can_release = True

@@ -17,26 +17,26 @@ from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.columns import Columns, Row, explained
-from airflow_tx.state.keys import asked
+from airflow_tx.state.columns import Cells, Columns, explained
+from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.schema import (
-    DIGEST,
+    DIGEST_COLUMN,
     PREV,
     SINGLE_KEY,
     WRITER,
     existing_key_types,
-    split_name,
+    split_table,
     state_table,
 )
 from airflow_tx.state.sql.types import digests
 from airflow_tx.state.sql.upsert import may_update, of_another, upsert, writer_of
-from airflow_tx.state.update_rows import UpdateRows
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
-KEY_TYPES = "the types of the key columns"
+_KEY_TYPES = "the types of the key columns"
 
 
 class SqlStore(FencedStore):
@@ -47,7 +47,7 @@ class SqlStore(FencedStore):
 
     def __init__(self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str) -> None:
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
-        place = split_name(table, columns)
+        place = split_table(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
         self.columns, self.kind = columns, kind
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
@@ -66,10 +66,10 @@ class SqlStore(FencedStore):
             self._dialect, table, names, kinds, self.columns.values, grant.token, chunk, self.kind, pushed=self._pushed
         )
         written = 0
-        for portion in UpdateRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
+        for portion in CheckedRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
             # A state without keys has one row, with a key of ours.
             arrays = list(portion) if self.columns.keys else [[0], *portion]
-            if DIGEST in table.c:
+            if DIGEST_COLUMN in table.c:
                 arrays.insert(0, digests(kinds[1 : len(keys)], arrays[: len(self.columns.keys)]))
             try:
                 self._put_portion(connection, table, statement, kinds, arrays, grant.token, chunk)
@@ -114,7 +114,7 @@ class SqlStore(FencedStore):
         own = list(zip(*keys[len(keys) - len(self.columns.keys) :], strict=True)) or [()]
         after = []
         for number, (key, delta) in enumerate(zip(own, zip(*deltas, strict=True), strict=True)):
-            base: Row | None = None
+            base: Cells | None = None
             if number in stored:
                 txid, *row = stored[number]
                 base, same = tuple(row[: len(values)]), txid == token.txid
@@ -141,7 +141,7 @@ class SqlStore(FencedStore):
         """The value columns of each key; None: there is no such key."""
         result = list[dict[str, Any] | None]([None] * len(keys))
         found = self._found(connection)
-        whole = asked(self.columns, keys, None if found is None else found[1])
+        whole = wanted_keys(self.columns, keys, None if found is None else found[1])
         if found is None:
             return result
         table, key_types = found
@@ -152,7 +152,7 @@ class SqlStore(FencedStore):
             portion = whole[start : start + ROWS_AT_ONCE]
             # A state without keys has one row, with a key of ours.
             arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True)) or [[0] * len(portion)]
-            if DIGEST in table.c:
+            if DIGEST_COLUMN in table.c:
                 arrays.insert(0, digests(kinds[1:], arrays))
             primary = PrimaryKeys.leading(table, kinds, arrays)
             for number, *row in self._dialect.look_up(connection, primary, wanted):
@@ -187,11 +187,11 @@ class SqlStore(FencedStore):
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
-        self._facts.pop(KEY_TYPES, None)
+        self._facts.pop(_KEY_TYPES, None)
         super().raise_fence(connection, grant)
 
     def _is_there(self, connection: Connection) -> bool:
-        return KEY_TYPES in self._facts or self._has_table(connection, self._name)
+        return _KEY_TYPES in self._facts or self._has_table(connection, self._name)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         found = self._found(connection)
@@ -212,26 +212,26 @@ class SqlStore(FencedStore):
         if not self.columns.keys:
             return [SINGLE_KEY], ["bigint"]
         names, kinds = list(self.columns.keys), [key_types[key] for key in self.columns.keys]
-        return ([DIGEST, *names], ["bytes", *kinds]) if DIGEST in table.c else (names, kinds)
+        return ([DIGEST_COLUMN, *names], ["bytes", *kinds]) if DIGEST_COLUMN in table.c else (names, kinds)
 
     def _make(self, key_types: Mapping[str, str]) -> sa.Table:
         return state_table(self._schema, self._name, self.columns, key_types, self.kind, self._dialect)
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
         """The table and its key types, if it exists; its columns are compared once per object."""
-        key_types: dict[str, str] | None = self._facts.get(KEY_TYPES)
+        key_types: dict[str, str] | None = self._facts.get(_KEY_TYPES)
         if key_types is None:
             if not self._has_table(connection, self._name):
                 return None
             key_types = existing_key_types(connection, self._schema, self._name, self.columns, self.kind, self._dialect)
-            self._facts[KEY_TYPES] = key_types
+            self._facts[_KEY_TYPES] = key_types
         return self._make(key_types), key_types
 
     def _found_or_made(self, connection: Connection, first: Mapping[str, Any]) -> tuple[sa.Table, dict[str, str]]:
         found = self._found(connection)
         if found is not None:
             return found
-        key_types = UpdateRows(self.columns).key_types(first)
+        key_types = CheckedRows(self.columns).key_types(first)
         with self._dialect.ddl(connection) as ddl:
             # Another writer of the grant may have made it while this one waited.
             if not self._has_table(ddl, self._name):
@@ -243,7 +243,7 @@ class SqlStore(FencedStore):
     # --- refusals -------------------------------------------------------------------------------------------------
 
     def _conflict(
-        self, connection: Connection, table: sa.Table, keys: set[Row], token: Token, chunk: int
+        self, connection: Connection, table: sa.Table, keys: set[Cells], token: Token, chunk: int
     ) -> StateError:
         columns = [table.c[key] for key in self.columns.keys or (SINGLE_KEY,)]
         allowed = may_update(table, writer_of(token, chunk))

@@ -11,10 +11,10 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.keys import Key
 from airflow_tx.state.trident.maps import BackingMap
 
-V = TypeVar("V")
+_V = TypeVar("_V")
 
 
-class CachedMap(Generic[V]):
+class CachedMap(Generic[_V]):
     """Keeps the values that were used last, between a map and its store: `OpaqueMap(CachedMap(backing))`.
 
     It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that nobody else has
@@ -24,12 +24,12 @@ class CachedMap(Generic[V]):
     :param size: how many keys are kept; the one that was not used for longest goes first.
     """
 
-    def __init__(self, backing: BackingMap[V], size: int = 10_000) -> None:
+    def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
         if size < 1:
             raise ConfigError(option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1.")
         self._backing = backing
         self._size = size
-        self._kept: OrderedDict[Key, V | None] = OrderedDict()
+        self._kept: OrderedDict[Key, _V | None] = OrderedDict()
         self._open = False
         self._token: Token | None = None
         self._ended: Token | None = None
@@ -53,7 +53,7 @@ class CachedMap(Generic[V]):
     def commit(self, txid: int | None) -> None:
         self._open, self._ended = False, self._token
 
-    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
+    def multi_get(self, keys: Sequence[Key]) -> list[_V | None]:
         if not self._open:
             return list(self._backing.multi_get(keys))
         missing = [key for key in keys if key not in self._kept]
@@ -62,14 +62,14 @@ class CachedMap(Generic[V]):
         self._keep(keys, values)
         return values
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+    def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
         for key in keys:
             self._kept.pop(key, None)
         self._backing.multi_put(keys, values)
         if self._open:
             self._keep(keys, values)
 
-    def _keep(self, keys: Sequence[Key], values: Sequence[V | None]) -> None:
+    def _keep(self, keys: Sequence[Key], values: Sequence[_V | None]) -> None:
         for key, value in zip(keys, values, strict=True):
             self._kept[key] = value
             self._kept.move_to_end(key)

@@ -24,42 +24,42 @@ from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.updaters import Replace, ValueUpdater
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
-T = TypeVar("T")
-V = TypeVar("V")
+_T = TypeVar("_T")
+_V = TypeVar("_V")
 # Older than any transaction: what was written outside of one.
 _BEFORE_ALL = 0
 
 
-class BackingMap(Protocol[V]):
+class BackingMap(Protocol[_V]):
     """A store of values by key: all that a store has to bring. A put of one key happens as a whole or not at all."""
 
-    def multi_get(self, keys: Sequence[Key]) -> Sequence[V | None]:
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
         """The value of each key, in the order of the keys; None: there is none."""
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+    def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
         """Store the value of each key; no key comes twice. None, which only a NonTransactionalMap puts, removes it.
 
         :raises Exception: some of them may be stored.
         """
 
 
-class MapState(State, Protocol[T]):
+class MapState(State, Protocol[_T]):
     """A state that keeps a value by key."""
 
-    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         """The value of each key as the current transaction finds it; None: there is none."""
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
         """Update the value of each key; the new values. A key may come twice: the second update sees the first."""
 
-    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         """Replace the value of each key; None removes it."""
 
 
-class _Map(Generic[V, T]):
+class _Map(Generic[_V, _T]):
     """What the maps have in common: one get and one put for each update, and the memory of the open batch."""
 
-    def __init__(self, backing: BackingMap[V], *, name: str = "map") -> None:
+    def __init__(self, backing: BackingMap[_V], *, name: str = "map") -> None:
         """Take the store.
 
         :param backing: where the values are.
@@ -70,7 +70,7 @@ class _Map(Generic[V, T]):
         self._txid: int | None = None
         self._token: Token | None = None
         self._chunk: int | None = None
-        self._mine: dict[Key, V | None] = {}
+        self._mine: dict[Key, _V | None] = {}
         self._failed = False
 
     def __repr__(self) -> str:
@@ -108,14 +108,14 @@ class _Map(Generic[V, T]):
             self._backing.commit(txid)
         self._txid, self._token, self._chunk, self._mine = None, None, None, {}
 
-    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         """The value of each key as the current transaction finds it, with what this map has done to it; outside of
         one, the newest."""
         normal = [as_key(key) for key in keys]
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
         """Update the value of each key, with one get and one put; the new values.
 
         :raises TxidBehind: a later transaction has been here, and nothing was put.
@@ -125,7 +125,7 @@ class _Map(Generic[V, T]):
             raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
         self._check_whole()
         normal = [as_key(key) for key in keys]
-        stored, changed, results = self._stored(normal), dict[Key, Any](), list[T | None]()
+        stored, changed, results = self._stored(normal), dict[Key, Any](), list[_T | None]()
         # An update that ends in the middle has to be replayed: nobody knows what the store holds.
         self._failed = True
         for key, updater in zip(normal, updaters, strict=True):
@@ -141,17 +141,17 @@ class _Map(Generic[V, T]):
             self._mine.update(changed)
         return copy.deepcopy(results)
 
-    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         self.multi_update(keys, [Replace(value) for value in values])
 
-    def _seen(self, stored: V | None, mine: bool) -> T | None:
+    def _seen(self, stored: _V | None, mine: bool) -> _T | None:
         raise NotImplementedError
 
-    def _updated(self, key: Key, stored: V | None, mine: bool, updater: ValueUpdater[T]) -> V | None:
+    def _updated(self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]) -> _V | None:
         """What to store; the very object `stored` if nothing is to be stored."""
         raise NotImplementedError
 
-    def _stored(self, keys: Sequence[Key]) -> dict[Key, V | None]:
+    def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
         missing = [key for key in dict.fromkeys(keys) if key not in self._mine]
         found = list(self._backing.multi_get(missing)) if missing else []
         if len(found) != len(missing):
@@ -169,7 +169,7 @@ class _Map(Generic[V, T]):
                 f"Replay the batch: begin_commit({self._txid}), then all of its updates.",
             )
 
-    def _check_chunk(self, key: Key, stored: TransactionalValue[T] | OpaqueValue[T]) -> None:
+    def _check_chunk(self, key: Key, stored: TransactionalValue[_T] | OpaqueValue[_T]) -> None:
         if self._token is not None and stored.token == self._token and stored.chunk != self._chunk:
             raise ChunkConflict(state=self.name, key=key, found=stored.chunk, chunk=self._chunk, txid=self._token.txid)
 
@@ -177,17 +177,17 @@ class _Map(Generic[V, T]):
         return StateError(state=self.name, problem=problem, remedy=remedy)
 
 
-class NonTransactionalMap(_Map[T, T]):
+class NonTransactionalMap(_Map[_T, _T]):
     """Keeps the value only: a replay counts twice."""
 
-    def _seen(self, stored: T | None, mine: bool) -> T | None:
+    def _seen(self, stored: _T | None, mine: bool) -> _T | None:
         return stored
 
-    def _updated(self, key: Key, stored: T | None, mine: bool, updater: ValueUpdater[T]) -> T | None:
+    def _updated(self, key: Key, stored: _T | None, mine: bool, updater: ValueUpdater[_T]) -> _T | None:
         return updater.update(copy.deepcopy(stored))
 
 
-class TransactionalMap(_Map[TransactionalValue[T], T]):
+class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     """Keeps the last txid with the value: exactly once if a replay brings the same updates in the same order.
 
     A removed key leaves a value of None, so that a replay knows of it.
@@ -199,12 +199,12 @@ class TransactionalMap(_Map[TransactionalValue[T], T]):
         super().begin_commit(txid, **grant)
         self._count = {}
 
-    def _seen(self, stored: TransactionalValue[T] | None, mine: bool) -> T | None:
+    def _seen(self, stored: TransactionalValue[_T] | None, mine: bool) -> _T | None:
         return None if stored is None else stored.get(self._txid)
 
     def _updated(
-        self, key: Key, stored: TransactionalValue[T] | None, mine: bool, updater: ValueUpdater[T]
-    ) -> TransactionalValue[T] | None:
+        self, key: Key, stored: TransactionalValue[_T] | None, mine: bool, updater: ValueUpdater[_T]
+    ) -> TransactionalValue[_T] | None:
         value = None if stored is None else stored.get(self._txid)
         if self._txid is None:
             # A replay of the last transaction skips it still.
@@ -219,21 +219,21 @@ class TransactionalMap(_Map[TransactionalValue[T], T]):
         return TransactionalValue(self._txid, after, self._token, self._chunk, number)
 
 
-class OpaqueMap(_Map[OpaqueValue[T], T]):
+class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     """Keeps the last txid and the value before it, too: exactly once even if a replay brings other values.
 
     A removed key leaves a value of None, so that a replay can bring it back.
     """
 
-    def _seen(self, stored: OpaqueValue[T] | None, mine: bool) -> T | None:
+    def _seen(self, stored: OpaqueValue[_T] | None, mine: bool) -> _T | None:
         if stored is None:
             return None
         before = stored.get(self._txid)
         return stored.value if mine else before
 
     def _updated(
-        self, key: Key, stored: OpaqueValue[T] | None, mine: bool, updater: ValueUpdater[T]
-    ) -> OpaqueValue[T] | None:
+        self, key: Key, stored: OpaqueValue[_T] | None, mine: bool, updater: ValueUpdater[_T]
+    ) -> OpaqueValue[_T] | None:
         if self._txid is None:
             return self._updated_outside(stored, updater)
         if stored is None:
@@ -244,7 +244,7 @@ class OpaqueMap(_Map[OpaqueValue[T], T]):
         value = updater.update(copy.deepcopy(stored.value if mine else prev))
         return OpaqueValue(self._txid, value, prev, self._token, self._chunk)
 
-    def _updated_outside(self, stored: OpaqueValue[T] | None, updater: ValueUpdater[T]) -> OpaqueValue[T]:
+    def _updated_outside(self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]) -> OpaqueValue[_T]:
         """Done to the value before the last transaction, too: a replay of that one starts from it."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)

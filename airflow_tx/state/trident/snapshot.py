@@ -9,31 +9,31 @@ from airflow_tx.state.api import State
 from airflow_tx.state.trident.maps import MapState
 from airflow_tx.state.trident.updaters import ValueUpdater
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 GLOBAL = ("$GLOBAL$",)
 
 
-class Snapshottable(State, Protocol[T]):
+class Snapshottable(State, Protocol[_T]):
     """A state that keeps one value."""
 
-    def get(self) -> T | None:
+    def get(self) -> _T | None:
         """The value as the current transaction finds it; None: there is none."""
 
-    def update(self, updater: ValueUpdater[T]) -> T | None:
+    def update(self, updater: ValueUpdater[_T]) -> _T | None:
         """Update the value; the new one."""
 
-    def set(self, value: T | None) -> None:
+    def set(self, value: _T | None) -> None:
         """Replace the value; None removes it."""
 
 
-class SnapshottableMap(Generic[T]):
+class SnapshottableMap(Generic[_T]):
     """One value of a map as a state of its own, which is a map, too.
 
     :param map_state: the map.
     :param key: the fixed key under which the value is kept.
     """
 
-    def __init__(self, map_state: MapState[T], key: Sequence[Any] = GLOBAL) -> None:
+    def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
         self._map = map_state
         self._key = tuple(key)
 
@@ -46,20 +46,20 @@ class SnapshottableMap(Generic[T]):
     def commit(self, txid: int | None) -> None:
         self._map.commit(txid)
 
-    def get(self) -> T | None:
+    def get(self) -> _T | None:
         return self._map.multi_get([self._key])[0]
 
-    def update(self, updater: ValueUpdater[T]) -> T | None:
+    def update(self, updater: ValueUpdater[_T]) -> _T | None:
         return self._map.multi_update([self._key], [updater])[0]
 
-    def set(self, value: T | None) -> None:
+    def set(self, value: _T | None) -> None:
         self._map.multi_put([self._key], [value])
 
-    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[T | None]:
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         return self._map.multi_get(keys)
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[T]]) -> list[T | None]:
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
         return self._map.multi_update(keys, updaters)
 
-    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[T | None]) -> None:
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         self._map.multi_put(keys, values)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from airflow_tx.errors import TxidBehind
 from airflow_tx.protocol.attempt import Token
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def _refuse_earlier(stored: int, txid: int | None) -> None:
@@ -17,7 +17,7 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class TransactionalValue(Generic[T]):
+class TransactionalValue(Generic[_T]):
     """A value and the last transaction in it: exact when a replay has the same rows (Trident's TransactionalValue).
 
     :param txid: the last transaction in it.
@@ -29,12 +29,12 @@ class TransactionalValue(Generic[T]):
     """
 
     txid: int
-    value: T
+    value: _T
     token: Token | None = None
     chunk: int | None = None
     updates: int | None = field(default=None, compare=False)
 
-    def get(self, txid: int | None) -> T:
+    def get(self, txid: int | None) -> _T:
         """The value as `txid` finds it; for the same txid it is in already.
 
         :raises TxidBehind: a later transaction has been here.
@@ -43,8 +43,8 @@ class TransactionalValue(Generic[T]):
         return self.value
 
     def update(
-        self, txid: int, value: T, token: Token | None = None, chunk: int | None = None
-    ) -> TransactionalValue[T]:
+        self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
+    ) -> TransactionalValue[_T]:
         """What to store for `txid`: the stored value again if it is of `txid` already, else `value`.
 
         :raises TxidBehind: a later transaction has been here.
@@ -55,7 +55,7 @@ class TransactionalValue(Generic[T]):
 
 
 @dataclass(frozen=True)
-class OpaqueValue(Generic[T]):
+class OpaqueValue(Generic[_T]):
     """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
 
     Exact even when a replay has other rows.
@@ -68,12 +68,12 @@ class OpaqueValue(Generic[T]):
     """
 
     txid: int
-    value: T | None
-    prev: T | None
+    value: _T | None
+    prev: _T | None
     token: Token | None = None
     chunk: int | None = None
 
-    def get(self, txid: int | None) -> T | None:
+    def get(self, txid: int | None) -> _T | None:
         """The value that an update by `txid` starts from: `prev` if `txid` itself was the last one, else `value`.
 
         :param txid: None asks for the newest value.
@@ -83,15 +83,15 @@ class OpaqueValue(Generic[T]):
         return self.prev if txid == self.txid else self.value
 
     def update(
-        self, txid: int, value: T | None, token: Token | None = None, chunk: int | None = None
-    ) -> OpaqueValue[T]:
+        self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
+    ) -> OpaqueValue[_T]:
         """What to store for `txid`; `value` was computed from `get(txid)`.
 
         :raises TxidBehind: a later transaction has been here.
         """
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
-    def rolled_back(self) -> OpaqueValue[T]:
+    def rolled_back(self) -> OpaqueValue[_T]:
         """The same without its last transaction; doing it twice is harmless. A value of None is absent.
 
         The writer stays noted, so that the next attempt is told from it.

@@ -21,7 +21,7 @@ from airflow_tx.state.trident.updaters import Replace
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 from airflow_tx.testing.suites import map_tools
 from airflow_tx.testing.suites.map_programs import Attempt, check_program, programs
-from airflow_tx.testing.suites.map_tools import MAPS, AnyMap, Lost, MakeBacking, Opened, apply, commit, plus, value
+from airflow_tx.testing.suites.map_tools import MAPS, AnyMap, Lost, MakeBacking, Opened, apply, batch, plus, value
 
 
 class MapSuite:
@@ -68,11 +68,11 @@ class MapSuite:
 
     def test_a_later_batch_adds_to_what_is_stored(self, opened: Opened, state: AnyMap) -> None:
         for txid in (1, 2, 5):
-            commit(state, txid, [("a", txid), ("b", 1)])
+            batch(state, txid, [("a", txid), ("b", 1)])
         assert (value(opened(), "a"), value(opened(), "b")) == (8, 3)
 
     def test_the_second_update_of_a_key_in_a_batch_sees_the_first(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         assert apply(state, [("a", 10), ("b", 1), ("a", 100)]) == [11, 1, 111]
         assert value(state, "a") == 111
@@ -81,7 +81,7 @@ class MapSuite:
         assert value(opened(), "a") == 1111
 
     def test_a_put_replaces_the_value(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         state.multi_put([("", "a"), ("", "b")], [7, 8])
         state.commit(2)
@@ -135,21 +135,21 @@ class MapSuite:
     # --- removal -------------------------------------------------------------------------------------------------
 
     def test_none_removes_a_key_and_it_can_come_back(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 1, [("a", 1), ("b", 1)])
+        batch(state, 1, [("a", 1), ("b", 1)])
         state.begin_commit(2)
         assert state.multi_update([("", "a")], [Replace(None)]) == [None]
         assert value(state, "a") is None
         state.commit(2)
         assert (value(opened(), "a"), value(opened(), "b")) == (None, 1)
-        commit(state, 3, [("a", 5)])
+        batch(state, 3, [("a", 5)])
         assert value(opened(), "a") == 5
 
     @map_tools.opaque_only
     def test_a_replay_without_the_removal_brings_the_key_back(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         state.multi_put([("", "a")], [None])
-        commit(state, 2, [("a", 10)])
+        batch(state, 2, [("a", 10)])
         assert value(opened(), "a") == 11
 
     # --- replays -------------------------------------------------------------------------------------------------
@@ -157,15 +157,15 @@ class MapSuite:
     @map_tools.exact_kinds
     @pytest.mark.parametrize("again", ["the same map", "another map"])
     def test_a_replay_with_the_same_rows_counts_nothing_twice(self, opened: Opened, state: AnyMap, again: str) -> None:
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         for _ in range(3):
-            commit(state if again == "the same map" else opened(), 2, [("a", 10), ("b", 5), ("a", 100)], [("b", 1)])
+            batch(state if again == "the same map" else opened(), 2, [("a", 10), ("b", 5), ("a", 100)], [("b", 1)])
         assert (value(opened(), "a"), value(opened(), "b")) == (111, 6)
 
     @pytest.mark.parametrize("kind", ["non-transactional"], indirect=True)
     def test_a_replay_counts_twice_without_transactions(self, opened: Opened) -> None:
         for _ in range(2):
-            commit(opened(), 1, [("a", 1)])
+            batch(opened(), 1, [("a", 1)])
         assert value(opened(), "a") == 2
 
     @map_tools.exact_kinds
@@ -174,15 +174,15 @@ class MapSuite:
     ) -> None:
         state.begin_commit(1)
         apply(state, [("a", 1)])
-        commit(opened(), 1, [("a", 1)], [("a", 10)])
+        batch(opened(), 1, [("a", 1)], [("a", 10)])
         assert value(opened(), "a") == 11
 
     @map_tools.opaque_only
     def test_a_replay_with_other_rows_starts_from_the_values_before(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 320, [("a", 5)])
-        commit(state, 321, [("a", 8)])
+        batch(state, 320, [("a", 5)])
+        batch(state, 321, [("a", 8)])
         assert value(opened(), "a") == 13
-        commit(state, 321, [("a", 4)])
+        batch(state, 321, [("a", 4)])
         assert value(opened(), "a") == 9
         assert opened.stored(("", "a")) == OpaqueValue(321, 9, 5)
 
@@ -192,12 +192,12 @@ class MapSuite:
     ) -> None:
         state.begin_commit(1)
         apply(state, [("a", 1), ("b", 1)])
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         assert value(opened(), "b") == 1
 
     @map_tools.exact_kinds
     def test_a_transaction_behind_the_stored_one_is_refused_and_nothing_is_put(self, opened: Opened) -> None:
-        commit(opened(), 5, [("a", 1)])
+        batch(opened(), 5, [("a", 1)])
         late = opened()
         late.begin_commit(4)
         for use in (lambda: apply(late, [("b", 1), ("a", 1)]), lambda: late.multi_get([("", "a")])):
@@ -211,7 +211,7 @@ class MapSuite:
     def test_after_a_put_without_answer_only_a_replay_of_the_batch_is_taken(
         self, opened: Opened, state: AnyMap, end: str
     ) -> None:
-        commit(state, 1, [("a", 1)])
+        batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         apply(state, [("a", 10)])
         opened.last.fail = end
@@ -221,7 +221,7 @@ class MapSuite:
             apply(state, [("a", 100), ("b", 1)])
         with pytest.raises(StateError, match="transaction 2"):
             state.commit(2)
-        commit(state, 2, [("a", 10)], [("a", 100), ("b", 1)])
+        batch(state, 2, [("a", 10)], [("a", 100), ("b", 1)])
         assert (value(opened(), "a"), value(opened(), "b")) == (111, 1)
 
     def test_a_commit_of_another_transaction_is_refused(self, opened: Opened, state: AnyMap) -> None:
@@ -230,9 +230,9 @@ class MapSuite:
             state.commit(2)
 
     def test_what_another_writer_stored_between_two_batches_is_seen(self, opened: Opened, state: AnyMap) -> None:
-        commit(state, 1, [("a", 1)])
-        commit(opened(), 2, [("a", 10)])
-        commit(state, 3, [("a", 100)])
+        batch(state, 1, [("a", 1)])
+        batch(opened(), 2, [("a", 10)])
+        batch(state, 3, [("a", 100)])
         assert (value(state, "a"), value(opened(), "a")) == (111, 111)
 
     @map_tools.exact_kinds
@@ -243,12 +243,12 @@ class MapSuite:
         apply(state, [("new", 7)])
         state.commit(None)
         for _ in range(2):
-            commit(state, 1, [("a", 1), ("new", 1)])
+            batch(state, 1, [("a", 1), ("new", 1)])
         state.begin_commit(None)
         apply(state, [("a", 100)])
         state.commit(None)
-        commit(state, 1, [("a", 1), ("new", 1)])
-        commit(state, 2, [("a", 10)])
+        batch(state, 1, [("a", 1), ("new", 1)])
+        batch(state, 2, [("a", 10)])
         assert (value(opened(), "a"), value(opened(), "new")) == (111, 8)
 
     @pytest.mark.parametrize("kind", list(programs), indirect=True)

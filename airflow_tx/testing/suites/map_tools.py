@@ -94,7 +94,7 @@ def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
     return state.multi_update([(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas])
 
 
-def commit(state: AnyMap, txid: int, *updates: Deltas) -> None:
+def batch(state: AnyMap, txid: int, *updates: Deltas) -> None:
     """One whole batch."""
     state.begin_commit(txid)
     for deltas in updates:

@@ -15,7 +15,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence, FencedState, Grant
-from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, applied, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals
 
 
 def _raise(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
@@ -56,11 +56,11 @@ class FenceSuite(StateTests):
         grant = grants(1)
         state.raise_fence(grant)
         state.write(grant, rows({"a": 1}), chunk=1, complete=False)
-        assert applied(state) is False
+        assert is_applied(state) is False
         state.write(grant, [], chunk=2)
-        assert applied(state) is True
+        assert is_applied(state) is True
         state.raise_fence(grants(1, 2))
-        assert applied(state) is False
+        assert is_applied(state) is False
 
     def test_a_write_under_a_fence_that_was_never_raised_is_refused(self, state: FencedState, grants: Grants) -> None:
         with pytest.raises(FenceOutranked, match="the fence holds nothing"):

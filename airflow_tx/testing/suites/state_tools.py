@@ -111,7 +111,7 @@ def totals(state: FencedState) -> dict[str, Any]:
     return {row["key"]: row["n"] for row in state.read()}
 
 
-def applied(state: FencedState) -> bool:
+def is_applied(state: FencedState) -> bool:
     """Whether all updates of the grant in the fence are in."""
     row = state.fence()
     assert row is not None

@@ -12,7 +12,7 @@ from airflow_tx.errors import (
     StateError,
 )
 from airflow_tx.state.api import Fence, FencedState
-from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, applied, rows, totals
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals
 
 
 class UpdateSuite(StateTests):
@@ -95,7 +95,7 @@ class UpdateSuite(StateTests):
             assert state.write(grant, rows({"a": 2, "b": 3})) == 2
             assert state.raise_and_write(grant, rows({"a": 2, "b": 3})) == 2
             assert totals(state) == {"a": 3, "b": 3}
-            assert applied(state) is True
+            assert is_applied(state) is True
 
     def test_a_null_delta_changes_nothing(self, state: FencedState, grants: Grants) -> None:
         grants.commit(1, state, {"a": 1, "b": None})

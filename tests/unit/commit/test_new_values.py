@@ -26,7 +26,7 @@ from airflow_tx.protocol.rebuild import Held
 from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
-from airflow_tx.spark.new_values import KEYS_AT_ONCE
+from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
 from airflow_tx.spec import PhaseSpec
 from airflow_tx.staging import TaskTry
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
@@ -193,7 +193,7 @@ def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest
     ]
     assert run.begun is not None
     assert len(inputs_of(run.spec, {"new": new}, run.begun.attempt)["new"].files) == 3
-    assert KEYS_AT_ONCE == 10_000
+    assert KEYS_A_LOOK_UP == 10_000
 
 
 class Places:

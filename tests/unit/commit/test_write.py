@@ -14,7 +14,7 @@ from airflow_tx.commit.update import persistent_aggregate
 from airflow_tx.commit.write import fits_one_write, output_digest, spark_of
 from airflow_tx.errors import ConfigError, FenceOutranked, StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.spark.writers import rebuilt, total
+from airflow_tx.spark.writers import rebuilt_error, total
 from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
@@ -193,4 +193,4 @@ def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
     with pytest.raises(FenceOutranked):
         total([{"keys": 3}, other, outranked])
     assert total([{"keys": 3, "rows": 5}, {"keys": 4, "rows": 4}]) == (7, 9)
-    assert isinstance(rebuilt("Unheard", {"state": "s"}), StateError)
+    assert isinstance(rebuilt_error("Unheard", {"state": "s"}), StateError)

@@ -9,16 +9,16 @@ import pytest
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, MemoryState, Min, Sum
-from airflow_tx.state.columns import Columns, Row
-from airflow_tx.state.update_rows import MAX_KEY_BYTES, UpdateRows
+from airflow_tx.state.columns import Cells, Columns
+from airflow_tx.state.checked_rows import MAX_KEY_BYTES, CheckedRows
 
 
 def columns(values: dict[str, Aggregator], *, keys: tuple[str, ...] = ("k",), **more: Any) -> Columns:
     return Columns("words", keys, values, more.pop("types", {}), **more)
 
 
-def checked(made: Columns, *rows: dict[str, Any]) -> list[Row]:
-    update = UpdateRows(made)
+def checked(made: Columns, *rows: dict[str, Any]) -> list[Cells]:
+    update = CheckedRows(made)
     (portion,) = update.portions(rows, update.key_types(rows[0]), size=100)
     return list(zip(*portion, strict=True))
 

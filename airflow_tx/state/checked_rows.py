@@ -20,11 +20,11 @@ from airflow_tx.state.reducers import Reduced
 MAX_KEY_BYTES = 1024
 _NULL_KEY = "Filter such rows, or give them a key of their own."
 _TWICE = "Aggregate by key before writing."
-Rows = list[Mapping[str, Any]]
+_Rows = list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class UpdateRows:
+class CheckedRows:
     """Checks rows against the columns of a state."""
 
     columns: Columns
@@ -67,10 +67,10 @@ class UpdateRows:
             yield columns
             start += len(portion)
 
-    def _expanded(self, portion: Rows, start: int) -> Rows:
+    def _expanded(self, portion: _Rows, start: int) -> _Rows:
         if not self.columns.composites:
             return portion
-        found = Rows()
+        found = _Rows()
         for number, row in enumerate(portion, start):
             try:
                 found.append(self.columns.expanded(row))
@@ -79,7 +79,7 @@ class UpdateRows:
                 raise self._refusal(number, row, f"a value of {names} {error}", "Look at the row.") from None
         return found
 
-    def _converted_columns(self, portion: Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
+    def _converted_columns(self, portion: _Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
         names = (*self.columns.keys, *self.columns.values)
         try:
             given = [list(map(itemgetter(name), portion)) for name in names]
@@ -120,7 +120,7 @@ class UpdateRows:
         return [0 if value is None else value for value in fitting] if aggregator.name == "count" else fitting
 
     def _check_key_sizes(
-        self, portion: Rows, kinds: Sequence[str], columns: Sequence[Sequence[Any]], start: int
+        self, portion: _Rows, kinds: Sequence[str], columns: Sequence[Sequence[Any]], start: int
     ) -> None:
         keys = list(zip(kinds, columns[: len(self.columns.keys)], strict=False))
         if sum(largest(kind, values) for kind, values in keys) <= MAX_KEY_BYTES:
@@ -131,7 +131,7 @@ class UpdateRows:
                 problem = f"its key has {size} bytes, more than {MAX_KEY_BYTES}"
                 raise self._refusal(start + number, row, problem, "Use a shorter key, such as a hash of it.")
 
-    def _check_once(self, portion: Rows, keys: Sequence[Any], seen: set[Any], start: int) -> None:
+    def _check_once(self, portion: _Rows, keys: Sequence[Any], seen: set[Any], start: int) -> None:
         fresh = set(keys)
         if len(fresh) == len(keys) and seen.isdisjoint(fresh):
             seen |= fresh
@@ -158,7 +158,7 @@ class UpdateRows:
                 remedy=f"Select exactly these columns before writing.{''.join(instead)}",
             )
 
-    def _misfit(self, portion: Rows, name: str, kind: str, start: int) -> StateError:
+    def _misfit(self, portion: _Rows, name: str, kind: str, start: int) -> StateError:
         remedy = f"The column is a {kind}."
         if name in self.columns.values and self.columns.values[name].name == "sum":
             remedy += " Another type: Sum(type=...) with a new table."
