@@ -18,10 +18,10 @@ from airflow_tx.errors import ChunkConflict
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _Stored = OpaqueValue[Cells] | TransactionalValue[Cells]

@@ -14,10 +14,10 @@ from airflow_tx.errors import ChunkConflict, OutputChanged, TxidBehind
 from airflow_tx.protocol.records import digest
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import to_plain
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.reducers import Reduced
-from airflow_tx.state.checked_rows import CheckedRows
 
 FENCE, VALUE = "fence", "value"
 _PREV = "tx_prev_"

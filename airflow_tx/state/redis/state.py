@@ -14,13 +14,13 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, FenceReading, grant_text
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
-from airflow_tx.state.checked_rows import CheckedRows
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -196,9 +196,9 @@ class RedisState(FencedInRedis, QueryableState):
         if first is None:
             return _Update(stored, [])
         # The names are checked before the types of the store are.
-        types = CheckedRows(self.columns).key_types(first)
-        known = stored or RedisRows(self.columns, self.kind, types)
-        portions = list(CheckedRows(self.columns).portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
+        checked = CheckedRows(self.columns)
+        known = stored or RedisRows(self.columns, self.kind, checked.key_types(first))
+        portions = list(checked.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
         made = list[_Portion]()
         for start in range(0, len(portions), PORTIONS_AT_ONCE):
             several = portions[start : start + PORTIONS_AT_ONCE]

@@ -17,9 +17,9 @@ from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import Cells, Columns, explained
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.schema import (
