@@ -195,9 +195,10 @@ class RedisState(FencedInRedis, QueryableState):
         first = next(iterator, None)
         if first is None:
             return _Update(stored, [])
-        # The names are checked before the types of the store are.
         checked = CheckedRows(self.columns)
-        known = stored or RedisRows(self.columns, self.kind, checked.key_types(first))
+        # The names are checked before the types of the store are.
+        types = checked.key_types(first)
+        known = stored or RedisRows(self.columns, self.kind, types)
         portions = list(checked.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
         made = list[_Portion]()
         for start in range(0, len(portions), PORTIONS_AT_ONCE):
