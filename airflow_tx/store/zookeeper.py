@@ -27,13 +27,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
 from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
 from kazoo.protocol.states import Callback, KeeperState  # type: ignore[import-untyped]
 
-from airflow_tx.errors import (
-    OutcomeUnknown,
-    RequirementFailed,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from airflow_tx.errors import OutcomeUnknown, RequirementFailed, StoreError, StoreRefused, StoreUnavailable
 from airflow_tx.protocol.api import (
     ANY_VERSION,
     Absent,
@@ -108,7 +102,6 @@ class ZooKeeperStore:
         return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
 
     def get(self, path: str) -> Node | None:
-        """See `Store.get`."""
         try:
             data, stat = self._read(path, lambda: self._client.get_async(path))
         except NoNodeError:
@@ -116,24 +109,14 @@ class ZooKeeperStore:
         return Node(data, stat.version)
 
     def children(self, path: str) -> Children | None:
-        """See `Store.children`."""
         try:
-            names, stat = self._read(
-                path,
-                lambda: self._client.get_children_async(path, include_data=True),
-            )
+            names, stat = self._read(path, lambda: self._client.get_children_async(path, include_data=True))
         except NoNodeError:
             return None
         return Children(tuple(sorted(names)), stat.version)
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
-        """See `Store.multi`."""
-        check_sizes(
-            requirements,
-            writes,
-            limit=self._limit,
-            prefix=len(self._client.chroot or ""),
-        )
+        check_sizes(requirements, writes, limit=self._limit, prefix=len(self._client.chroot or ""))
         operations = [*_checks(requirements, writes), *writes]
         if not operations:
             return
@@ -144,18 +127,13 @@ class ZooKeeperStore:
         try:
             results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
         except (KazooException, KazooTimeoutError) as error:
-            raise OutcomeUnknown(
-                paths=_named(writes),
-                reason=self._reason(error),
-            ) from error
+            raise OutcomeUnknown(paths=_named(writes), reason=self._reason(error)) from error
         self._raise_refusal(operations, results)
 
     def sync(self) -> None:
-        """See `Store.sync`."""
         self._read("/", lambda: self._client.sync_async("/"))
 
     def ensure(self, path: str) -> None:
-        """See `Store.ensure`."""
         if self._read(path, lambda: self._client.exists_async(path)) is not None:
             return
         parts = path.strip("/").split("/")
@@ -164,7 +142,7 @@ class ZooKeeperStore:
 
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
-        """See `Store.watch`; a lost connection wakes too, for what happens during it is not told afterwards."""
+        # A lost connection wakes, too: what happens during it is not reported afterwards.
         self._settle()
         with self._watches.on(paths) as watch:
             for path in paths:
@@ -254,10 +232,7 @@ class ZooKeeperStore:
 
     def _await_connection(self, deadline: float) -> None:
         with self._state:
-            self._state.wait_for(
-                lambda: self._client.connected or self.ended,
-                max(deadline - time.monotonic(), 0.0),
-            )
+            self._state.wait_for(lambda: self._client.connected or self.ended, max(deadline - time.monotonic(), 0.0))
         if not self._client.connected:
             raise self._unavailable(
                 "the client has ended its session" if self.ended else f"no connection within {self._read_timeout:g} s"
@@ -272,12 +247,7 @@ class ZooKeeperStore:
         return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
 
     def _forbidden(self, path: str, error: BaseException) -> StoreRefused:
-        return StoreRefused(
-            hosts=self._hosts,
-            connection=self._conn,
-            path=path,
-            reason=type(error).__name__,
-        )
+        return StoreRefused(hosts=self._hosts, connection=self._conn, path=path, reason=type(error).__name__)
 
     def _raise_refusal(self, operations: Sequence[Requirement | Write], results: Sequence[Any]) -> None:
         # The operations around the one that failed say only that they were rolled back.
