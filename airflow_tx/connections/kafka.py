@@ -106,7 +106,7 @@ class KafkaAddress:
         return {f"kafka.{name}": value for name, value in found.items()}
 
     def hide(self, text: str) -> str:
-        """A text without the secrets of the connection."""
+        """Remove the secrets of the connection from a text."""
         secrets = [value for name, value in {**self.client, **self.spark}.items() if value and _is_secret(name)]
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
@@ -201,6 +201,6 @@ def _text(value: Any) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As a value in a JAAS configuration."""
+    """Quote a value of a JAAS configuration."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

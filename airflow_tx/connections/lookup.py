@@ -29,7 +29,7 @@ class Endpoint:
 
     @cached_property
     def extra_dejson(self) -> dict[str, Any]:
-        """The extra as a dictionary; empty if it is none."""
+        """Parse the extra; empty if it is no JSON object."""
         try:
             found = json.loads(self.extra or "{}")
         except ValueError:

@@ -112,7 +112,7 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
 
 
 def told(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """What an error says, in one line without the password."""
+    """Word an error, in one line without the password."""
     text = " ".join(str(error).split()) or type(error).__name__
     secret = parameters.get("password")
     return text.replace(str(secret), "***") if secret else text

@@ -100,6 +100,7 @@ class Binding:
 class Metadata:
     """Exactly which rows a transaction has, and where the source stands after them.
 
+    :param rows: what a source calls the metadata of its batch; records of all releases have it under this name.
     :param attempt: the attempt that wrote it.
     :param partitions: of a partitioned source, if an older release wrote it: per partition, the last transaction up to
         this one that it took part in, where its rows and position lie.

@@ -64,7 +64,7 @@ class Source(ABC):
         """Class path and plain-JSON constructor arguments, free of addresses and credentials."""
 
     def is_ready(self) -> bool:
-        """Whether the source can be asked for a batch now."""
+        """Return whether the source can decide a batch now."""
         return True
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Source(ABC):
         return self
 
     def named(self: _Self, topology: str) -> _Self:
-        """The source as it is to be asked for rows of this topology."""
+        """Return the source that decides rows of this topology."""
         asked = copy.copy(self)
         asked.topology = topology
         return asked

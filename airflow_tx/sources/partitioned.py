@@ -39,7 +39,7 @@ class PartitionedTransactionalSource(Source):
         raise NotImplementedError(f"{type(self).__name__} has neither num_partitions nor partitions")
 
     def partitions(self) -> Sequence[str]:
-        """The names of the partitions that there are now."""
+        """Name the partitions that there are now."""
         return [str(number) for number in range(self.num_partitions())]
 
     @abstractmethod
@@ -89,7 +89,7 @@ class PartitionedTransactionalSource(Source):
         return {name: self.decide_partition_again(attempt, name, each) for name, each in metadata.items()}
 
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
-        """See `Source.decide_again`, of one partition."""
+        """Decide the same rows of one partition, as they are now."""
         return metadata
 
     def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
@@ -169,7 +169,6 @@ def _places(source: Source, position: Json) -> dict[str, Json]:
 
 
 def _names(source: PartitionedTransactionalSource) -> list[str]:
-    """Checked: every one has its own record in the ledger."""
     found = list(source.partitions())
     times = Counter(map(repr, found))
     wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]

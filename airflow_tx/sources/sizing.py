@@ -115,7 +115,7 @@ class BatchSize:
         return cls(max_rows, max_bytes, target_seconds)
 
     def arguments(self) -> dict[str, float | int]:
-        """As arguments of a source, those that are set."""
+        """Return the arguments of a source that are set."""
         given = {
             "max_rows_per_batch": self.max_rows,
             "max_bytes_per_batch": self.max_bytes,

@@ -45,7 +45,6 @@ class Batch:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """Which attempt of the transaction this is."""
         return self.descriptor.attempt
 
     @property

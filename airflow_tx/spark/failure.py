@@ -36,7 +36,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What is to be said of an exception, in one line."""
+        """Word an exception, in one line."""
         ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
         if ours:
             return cls(ours["error"], ours["message"].strip()[:_LONGEST], ours["error"] == FailedBatch.__name__)
@@ -46,7 +46,7 @@ class Failure:
 
 
 def write_failure(where: TryDir, failure: Failure) -> None:
-    """Lay it beside the output of the try."""
+    """Write it beside the output of the try."""
     where.files.write(where.child(FAILED), json.dumps(asdict(failure)).encode())
 
 

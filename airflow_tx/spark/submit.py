@@ -58,15 +58,12 @@ class AttemptStore:
         return f"{self._prefix}-{key}"
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value that was set for this request, or `default`."""
         return self._store.get(self._key(key), default)
 
     def set(self, key: str, value: Any, **options: Any) -> None:
-        """Keep the value for this request."""
         self._store.set(self._key(key), value, **options)
 
     def delete(self, key: str) -> None:
-        """Forget the value of this request."""
         self._store.delete(self._key(key))
 
 

@@ -142,7 +142,7 @@ class Files(Source):
         return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
 
     def _next(self, folder: str, listing: Mapping[str, Any], position: Position) -> Batch | None:
-        """The next files of a folder."""
+        """Decide the next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
         if not opaque:
             self._warn_of(position.late(listing), folder, position)
@@ -167,7 +167,7 @@ class Files(Source):
             )  # fmt: skip
 
     def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The next ones, within the limits, with their fingerprints."""
+        """Yield the next ones within the limits, with their fingerprints."""
         count, size = 0, 0
         for name, listed in new.items():
             if self.files_per_batch is not None and count >= self.files_per_batch:
@@ -187,7 +187,6 @@ class Files(Source):
             yield {"name": name, **found}
 
     def _again(self, metadata: Any) -> Json:
-        """The same files as they are now."""
         folder = str(metadata["folder"])
         files: list[Json] = []
         for file in metadata["files"]:
@@ -237,7 +236,7 @@ class Files(Source):
         return self.refused(problem, f"{remedy}schema, then clear the task.")
 
     def _root(self) -> str:
-        """The folder before the first wildcard, which exists."""
+        """Find the folder before the first wildcard."""
         try:
             folder = self._storage.root()
         except NoBase:

@@ -83,7 +83,6 @@ class Position:
     count: int = 0
 
     def new(self, listing: Iterable[str]) -> list[str]:
-        """The names that are to be taken."""
         return [name for name in listing if name > self.last]
 
     def late(self, listing: Iterable[str]) -> list[str]:
@@ -91,7 +90,7 @@ class Position:
         return [name for name in listing if name <= self.last and name not in self.taken]
 
     def not_taken(self, listing: Iterable[str]) -> list[str]:
-        """The names that nobody took, late ones included."""
+        """List the names that were not taken, late ones included."""
         return [name for name in listing if name not in self.taken]
 
     def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> Position:
@@ -103,7 +102,6 @@ class Position:
         return Position(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         return {"last": self.last, "count": self.count, "taken": pack(self.taken)}
 
     @classmethod

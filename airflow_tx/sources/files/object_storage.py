@@ -38,7 +38,6 @@ class Objects(Storage):
 
     @property
     def conn_type(self) -> str:
-        """The type of such a connection."""
         return _CONN_TYPES.get(self.scheme, "generic")
 
     def root(self) -> str:

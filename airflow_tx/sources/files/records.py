@@ -98,7 +98,7 @@ def _reader(file: TextIO, given: Mapping[str, Any]) -> Any:
 
 
 def _lines(reader: Any) -> Iterator[list[str]]:
-    """The lines of a csv reader, whose own error is no ValueError."""
+    """Yield the lines of a csv reader, whose own error is no ValueError."""
     try:
         yield from reader
     except csv.Error as error:

@@ -39,12 +39,10 @@ class Storage(ABC):
         """The folder before the first wildcard, as every process can find it."""
 
     @abstractmethod
-    def path(self, folder: str) -> FilePath:
-        """The path of a folder, as metadata names it."""
+    def path(self, folder: str) -> FilePath: ...
 
     @abstractmethod
-    def is_folder(self, folder: str) -> bool:
-        """Whether there is such a folder."""
+    def is_folder(self, folder: str) -> bool: ...
 
     @abstractmethod
     def files(self, folder: str, pattern: str) -> dict[str, Any]:
@@ -130,7 +128,7 @@ class Disk(Storage):
 
 
 def spark_path(path: Path) -> str:
-    """A local path as Spark's readers take it."""
+    """Spell a local path as Spark's readers take it."""
     return f"file://{literal(str(path))}"
 
 

@@ -50,17 +50,16 @@ class Range:
 
     @property
     def count(self) -> int:
-        """How many offsets; of rows, there are at most so many."""
+        """Count the offsets; of rows, there are at most so many."""
         return self.end - self.start
 
 
 def partition_name(topic: str, number: int) -> str:
-    """As Kafka spells it: orders-0."""
+    """Spell a partition as Kafka does: orders-0."""
     return f"{topic}-{number}"
 
 
 def split_name(partition: str) -> tuple[str, int]:
-    """Topic and number."""
     topic, _, number = partition.rpartition("-")
     return topic, int(number)
 
@@ -80,7 +79,7 @@ def life_of(place: Any) -> int:
 
 
 def begins(look: Look, places: Mapping[str, Any]) -> set[str]:
-    """The topics that no batch has taken up yet."""
+    """Find the topics that no batch has taken up yet."""
     return {topic for topic in look.ids if not any(split_name(name)[0] == topic for name in places)}
 
 

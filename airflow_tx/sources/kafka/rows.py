@@ -109,7 +109,7 @@ def _messages(
 
 
 def _some(consumer: Consumer) -> list[Message]:
-    """What has come; waits a moment for the first."""
+    """Take what has come; wait a moment for the first."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 

@@ -85,11 +85,9 @@ def misfit_in(error: Exception) -> str | None:
 
 
 def lacks_connector(error: Exception) -> bool:
-    """Whether the session does not know Kafka."""
     text = str(error)
     return "Failed to find" in text and "kafka" in text
 
 
 def lost_rows(error: Exception) -> bool:
-    """Whether offsets went while a query read them."""
     return any(said in str(error) for said in ("data may have been lost", "Cannot fetch offset"))

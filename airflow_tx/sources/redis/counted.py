@@ -30,7 +30,6 @@ class Cursor:
     life: int = 0
 
     def to_json(self) -> Json:
-        """As the ledger keeps it."""
         found: dict[str, Json] = {"next": self.next}
         if self.last is not None:
             found["last"] = self.last
@@ -79,7 +78,7 @@ class CountedMessages(MessageLog):
         return None
 
     def taken(self, cursor: Cursor, count: int, last: bytes) -> Batch:
-        """The batch of so many messages from the cursor on."""
+        """Make the batch of so many messages from the cursor on."""
         after = replace(cursor, next=cursor.next + count, last=digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
         return Batch(rows, after.to_json(), count, start=cursor.to_json())

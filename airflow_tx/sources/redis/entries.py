@@ -54,7 +54,6 @@ class StreamPlace:
     life: int = 0
 
     def to_json(self) -> Json:
-        """As the ledger keeps it."""
         found: dict[str, Json] = {"after": self.after, "deleted": self.deleted}
         if self.read is not None:
             found["read"] = self.read

@@ -124,7 +124,7 @@ class ListedMessages(CountedMessages):
         return [len(message) for message in client.lrange(self.key, first, first + sampled(look) - 1)]
 
     def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
-        """How many there are, and one of them."""
+        """Return how many there are, and one of them."""
         pipeline = client.pipeline(transaction=True)
         pipeline.llen(self.key)
         pipeline.lindex(self.key, max(index, 0))

@@ -95,18 +95,17 @@ class MessageLog(ABC):
 
     @abstractmethod
     def sizes(self, client: Any, look: Look) -> Sequence[int]:
-        """Bytes of some of the messages that come next."""
+        """Measure the bytes of some of the messages that come next."""
 
     @abstractmethod
     def named(self, place: int | str) -> str:
-        """One message, for people."""
+        """Word one message."""
 
     def count(self, part: Any) -> int:
-        """How many messages a batch or a part has."""
         return int(part["quantity"])
 
     def gone(self, what: str) -> SourceError:
-        """The refusal of a batch whose messages cannot be had."""
+        """Make the error for a batch whose messages are gone."""
         remedy = (
             "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID --why TEXT"
         )
@@ -118,7 +117,7 @@ class MessageLog(ABC):
         return OtherSource(source=self.database.source, problem=problem)
 
     def unlike(self, key: str, reply: Exception) -> SourceError:
-        """The refusal of a key of another type."""
+        """Make the error for a key of another type."""
         problem = f"key {key!r} in {self.database.where} is not what is read there: {str(reply)[:120]}"
         return self.database.refused(problem, "Name another key, or remove this one.")
 
@@ -135,17 +134,17 @@ class MessageLog(ABC):
 
 
 def sampled(look: Look) -> int:
-    """How many messages say how large they are."""
+    """Return of how many messages the size is measured."""
     return min(look.available, _SAMPLE)
 
 
 def digest(message: bytes) -> str:
-    """What tells a message from another one."""
+    """Fingerprint a message."""
     return blake2b(message, digest_size=8).hexdigest()
 
 
 def spelled(numbers: Sequence[int]) -> str:
-    """Numbers for people, runs as ranges: 3, 7 to 9."""
+    """Spell numbers, runs as ranges: 3, 7 to 9."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

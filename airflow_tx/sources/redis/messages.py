@@ -24,7 +24,7 @@ class Part:
     objects: bool
 
     def unreadable(self, place: int | str, why: str) -> FailedBatch:
-        """The failure of a batch with a message that cannot be read."""
+        """Make the error for a message that cannot be read."""
         database = self.log.database
         return FailedBatch(
             f"{self.log.named(place)} in {database.where}, partition {database.partition}, cannot be read: {why}. "

@@ -171,7 +171,7 @@ class NumberedMessages(CountedMessages):
         return Gone(what, Cursor(after, life=cursor.life).to_json())
 
     def _all_and_last(self, client: Any, first: int, end: int) -> tuple[bool, Any]:
-        """Whether all of these are there, and the last one."""
+        """Return whether all of these are there, and the last one."""
         pipeline = client.pipeline(transaction=False)
         found = pages(first, end)
         for page in found:

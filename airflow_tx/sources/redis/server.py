@@ -28,11 +28,10 @@ class Database:
 
     @property
     def where(self) -> str:
-        """Its name in messages."""
         return f"database {self.parameters.get('db') or 0} of connection {self.conn_id}"
 
     def client(self) -> Any:
-        """A client that is not connected yet."""
+        """Make a client, not connected yet."""
         return make_client(self.parameters, needed_by=self.source)
 
     @contextmanager
@@ -64,11 +63,9 @@ class Database:
             raise self.refused(f"{self.where}: {self._said(error)}", "Clear the task.") from None
 
     def unavailable(self, reason: str) -> PartitionUnavailable:
-        """The partition cannot be used now."""
         return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
 
     def refused(self, problem: str, remedy: str) -> SourceError:
-        """The refusal of a batch."""
         return SourceError(source=self.source, problem=problem, remedy=remedy)
 
     def _said(self, error: Exception) -> str:

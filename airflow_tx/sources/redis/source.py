@@ -40,7 +40,6 @@ class Place:
 
     @property
     def partition(self) -> str:
-        """Its name."""
         database = "" if self.database is None else f"/{self.database}"
         return f"{self.conn_id}{database}" + (f":{self.key}" if self.key else "")
 
@@ -91,11 +90,11 @@ class RedisSource(PartitionedTransactionalSource):
 
     @abstractmethod
     def own_arguments(self) -> dict[str, Any]:
-        """Further arguments, those that are not the default."""
+        """Return the further arguments that are not the default."""
 
     @abstractmethod
     def log(self, database: Database, key: str) -> MessageLog:
-        """The messages of one partition."""
+        """Make the log of one partition."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments: dict[str, Any] = {"conn_id": list(self.conn_ids), **self.own_arguments(), "kind": self.kind.value}
@@ -294,5 +293,4 @@ _ACCEPT = (
 
 
 def texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    """One text or several, as several."""
     return (given,) if isinstance(given, str) else tuple(given)

@@ -54,7 +54,6 @@ class RunPartitionSource(ReaderSource):
         return self.read(spark, partition=metadata["partition"])
 
     def _partition(self, run: RunInfo) -> tuple[str, str]:
-        """What the run is known by, and that as text."""
         if run.partition_date is not None:
             return "date", self._date(run.run_id, run.partition_date)
         if run.partition_key:
@@ -63,7 +62,7 @@ class RunPartitionSource(ReaderSource):
         raise self.refused(f"run {run.run_id} has neither a partition date nor a partition key", remedy)
 
     def _date(self, run_id: str, value: datetime | str) -> str:
-        """In UTC, so that one date has one spelling."""
+        """Convert to UTC, so that one date has one spelling."""
         try:
             date = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
         except ValueError:

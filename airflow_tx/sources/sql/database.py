@@ -34,7 +34,7 @@ class Teller:
         self.source, self.conn_id, self.partition = source, conn_id, partition
 
     def refused(self, problem: str, remedy: str) -> SourceError:
-        """Something that only a person can change."""
+        """Make the error for what only a person can change."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
     def other_source(self, problem: str) -> OtherSource:
@@ -46,14 +46,14 @@ class Teller:
         return "" if self.partition is None else f"partition {self.partition}: "
 
     def away(self, reason: str) -> SourceError:
-        """A table that cannot be reached now."""
+        """Make the error for a table that cannot be reached now."""
         if self.partition is not None:
             return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
         problem = f"the database of connection {self.conn_id} cannot be reached: {reason}"
         return SourceError(source=self.source, problem=problem, remedy="Bring it back, then clear the task.")
 
     def missing(self, table: str) -> SourceError:
-        """A table that is not there."""
+        """Make the error for a table that is not there."""
         if self.partition is not None:
             return self.away(f"there is no table {table}")
         problem = f"the database of connection {self.conn_id} has no table {table}"
@@ -98,7 +98,7 @@ class Database:
                 connection.close()
 
     def hold(self) -> Connection:
-        """The connection of `reading`, to be closed by whoever asks."""
+        """Open the connection of `reading`; the caller closes it."""
         connection = self._engine.connect()
         if self.kind != "sqlite":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -110,7 +110,7 @@ class Database:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """What the database's driver raises, as errors of ours."""
+        """Turn what the database's driver raises into errors of ours."""
         try:
             yield
         except sa.exc.DBAPIError as error:

@@ -102,19 +102,19 @@ class JdbcRows:
 
 
 class Plain:
-    """A table as Spark reads it: as it is."""
+    """Build the queries by which Spark reads a table."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
         self.table, self.dialect = table, dialect
 
     @property
     def name(self) -> str:
-        """From what is selected."""
+        """Name what is selected from."""
         return self.dialect.identifier_preparer.format_table(self.table.clause).replace("%%", "%")
 
     @property
     def columns(self) -> list[str]:
-        """Its columns, as expressions of Spark."""
+        """List its columns as expressions of Spark."""
         return [_quoted(column) for column in self.table.columns]
 
     def predicate(self, rows: Range) -> str:

@@ -57,7 +57,6 @@ class Mark:
         return None not in (identity, self.identity) or (len(changed) > 1 and set().union(*changed) == compared)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         rows = {str(key): dict(row) for key, row in self.rows.items()}
         return {"rows": rows} if self.identity is None else {"rows": rows, "identity": self.identity}
 

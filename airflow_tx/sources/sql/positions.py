@@ -53,7 +53,6 @@ class Position:
         return Position(upto, self.last, rows, self.restarts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         found: dict[str, Any] = {"last": key_json(self.last), "since": key_json(self.since), "rows": self.rows}
         found |= {"restarts": self.restarts} if self.restarts else {}
         return found if self.mark is None else {**found, "mark": self.mark.to_json()}
@@ -90,21 +89,19 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """In all."""
         return sum(self.counts)
 
     @property
     def whole(self) -> Range:
-        """All of them as one range."""
+        """Span all of them."""
         return Range(self.after, self.ends[-1])
 
     @property
     def ranges(self) -> list[Range]:
-        """One after the other."""
+        """List them one after the other."""
         return [Range(after, upto) for after, upto in zip((self.after, *self.ends), self.ends, strict=False)]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         ranges = [[*(key_json(end) or ()), count] for end, count in zip(self.ends, self.counts, strict=True)]
         return {"after": key_json(self.after), "upto": ranges}
 
@@ -133,7 +130,7 @@ def key_json(key: Key | None) -> list[Any] | None:
 
 
 def shown(key: Key) -> str:
-    """A key in a message."""
+    """Word a key for a message."""
     texts = [str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 

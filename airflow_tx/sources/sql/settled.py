@@ -57,7 +57,7 @@ class Settling(ABC):
         """
 
     def newest(self, after: Key | None, *conditions: sa.ColumnElement[bool]) -> Key | None:
-        """The last key behind `after` that is committed."""
+        """Find the last key behind `after` that is committed."""
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
     def past(self) -> sa.ColumnElement[bool]:
@@ -119,6 +119,6 @@ class SqliteSettling(Settling):
 
 
 def told(holders: Sequence[str]) -> str:
-    """Who is waited for."""
+    """Word who is waited for."""
     named = ", ".join(holders[:5]) + (" ..." if len(holders) > 5 else "")
     return f"{len(holders)} running transaction(s) may still commit a row before it: {named}"

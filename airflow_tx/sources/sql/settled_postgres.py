@@ -59,7 +59,7 @@ FROM pg_prepared_xacts WHERE database = current_database()
 
 @dataclass(frozen=True)
 class Sequence:
-    """What hands out the ids."""
+    """The sequence that hands out the ids."""
 
     id: int
     name: str
@@ -154,8 +154,6 @@ class PostgresSettling(Settling):
 
 
 class Waiting:
-    """For whom is waited, as it is when somebody asks."""
-
     def __init__(self, text: str) -> None:
         self.text = text
 

@@ -45,7 +45,7 @@ class Look:
 
     @property
     def range(self) -> Range:
-        """The rows that may be taken, of which there is one."""
+        """The rows that may be taken, at least one."""
         assert self.end is not None
         return Range(self.position.last, self.end)
 
@@ -81,14 +81,14 @@ class Shard:
             return Look(replace(position, rows=kept), settling.end(position.last))
 
     def sizes(self, look: Look) -> list[int]:
-        """Bytes of each of the next rows, as many as make a sample."""
+        """Measure the bytes of each of the next rows, as many as make a sample."""
         with self.database.connected() as connection:
             table = self.checked(connection)
             rows = connection.execute(table.read(table.within(look.range), most=SAMPLE))
             return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
 
     def available(self, look: Look, most: int) -> int:
-        """How many rows may be taken; not counted further than `most`."""
+        """Count the rows that may be taken, up to `most`."""
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.within(look.range), most=most)
@@ -108,7 +108,7 @@ class Shard:
         return rows, replace(look.position.after(rows.ends[-1], rows.count), mark=mark)
 
     def backlog(self, place: Json) -> int:
-        """How many rows there are behind a position, settled or not."""
+        """Count the rows behind a position, settled or not."""
         position = self.position(place)
         with self.database.connected() as connection:
             table = self.checked(connection)
@@ -141,7 +141,7 @@ class Shard:
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: Position) -> int:
-        """How many rows there are now of those that are counted again."""
+        """Count the rows that are there now, of those that are counted again."""
         if position.last is None:
             return 0
         return settling.table.count(settling.connection, settling.table.within(Range(position.since, position.last)))
@@ -181,7 +181,7 @@ class Shard:
             raise self.changed(rows, found)
 
     def changed(self, rows: Rows, found: int) -> SourceError:
-        """The refusal of rows that are not those that were decided."""
+        """Make the error for rows that are not those that were decided."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         return self.teller.refused(
@@ -226,7 +226,7 @@ class Shard:
             raise self.teller.other_source(f"position {error}") from None
 
     def checked(self, connection: Connection) -> Table:
-        """The table, which was looked at once."""
+        """Check the table, once."""
         if self._checked is None:
             self._checked = Table(connection, self.table, self.spec, self.teller)
         return self._checked

@@ -152,7 +152,6 @@ class _Next:
         return Batch(rows.to_json(), position.to_json(), rows.count)
 
     def reason_for(self, count: int) -> str:
-        """Why a batch has so many rows, in words."""
         return self._limit.reason_for(count, count if self._all else None)
 
     def _fitted(self, limit: Limit) -> tuple[Limit, dict[str, int]]:

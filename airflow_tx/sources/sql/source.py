@@ -72,7 +72,7 @@ class SqlRows(Source):
         return {**self.spec.arguments(), "kind": self.kind.value, **self._size.arguments()}
 
     def shown(self) -> str:
-        """The end of its repr."""
+        """Word the arguments that a repr shows."""
         order = ", ".join(self.spec.order_by)
         return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
 
@@ -88,7 +88,7 @@ class SqlRows(Source):
             self._read.pop().close()
 
     def shard(self, conn_id: str, table: str, partition: str | None = None) -> Shard:
-        """One of its tables, for one question."""
+        """Make the reader of one table."""
         from airflow_tx.sources.sql.database import Teller
         from airflow_tx.sources.sql.shard import Shard
 
@@ -110,7 +110,7 @@ class SqlRows(Source):
         return read.frame(spark)
 
     def deadline(self) -> float:
-        """Until when a decision that begins now waits."""
+        """Return until when a decision that begins now waits."""
         return time.monotonic() + self.spec.patience
 
 

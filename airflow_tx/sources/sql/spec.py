@@ -62,7 +62,7 @@ class SqlSpec:
         return cls(order, None if columns is None else tuple(columns), settle, patience, rows_per_read)
 
     def arguments(self) -> dict[str, Any]:
-        """As arguments of a source, plain JSON."""
+        """Return the arguments of a source, as plain JSON."""
         return {
             "order_by": list(self.order_by),
             "columns": None if self.columns is None else list(self.columns),

@@ -71,21 +71,17 @@ class Table:
 
     @property
     def keys(self) -> list[sa.ColumnElement[Any]]:
-        """The columns that it is ordered by."""
         return [self.clause.c[name] for name in self.spec.order_by]
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def after(self, key: Key | None) -> sa.ColumnElement[bool]:
-        """Rows behind a key."""
         return sa.true() if key is None else _beyond(self.keys, key, ge, gt, gt)
 
     def upto(self, key: Key) -> sa.ColumnElement[bool]:
-        """Rows up to a key."""
         return _beyond(self.keys, key, le, lt, le)
 
     def within(self, rows: Range) -> sa.ColumnElement[bool]:
-        """Rows of a range."""
         return sa.and_(self.after(rows.after), self.upto(rows.upto))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> Key | None:
@@ -122,12 +118,12 @@ class Table:
         return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
 
     def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
-        """The statement that reads rows, in their order."""
+        """Select rows, in their order."""
         wanted = [self.clause.c[name] for name in self.columns]
         return sa.select(*wanted).where(*conditions).order_by(*self.keys).limit(most)
 
     def last(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int) -> list[dict[str, Any]]:
-        """The last rows that meet all conditions, with their keys."""
+        """Read the last rows that meet all conditions, with their keys."""
         backwards = [key.desc() for key in self.keys]
         query = sa.select(*self.clause.c).where(*conditions).order_by(*backwards).limit(most)
         return [dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)]
