@@ -73,8 +73,8 @@ def run(dag: Any) -> None:
     from airflow_tx.processing.batch import CurrentBatch
     from airflow_tx.processing.outputs import returned
     from airflow_tx.processing.task import Processing
+    from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.spec import spec_of
-    from airflow_tx.staging import TaskTry
     from benchmarks import topology
     from benchmarks.requests import Silent
 

@@ -73,8 +73,9 @@ class Ours:
 
     def _process(self, begun: Any) -> Any:
         from airflow_tx.processing.task import Processing
+        from airflow_tx.protocol.attempt import TaskTry
         from airflow_tx.spark.batch import Batch
-        from airflow_tx.staging import Descriptor, TaskTry
+        from airflow_tx.staging import Descriptor
 
         task = TaskTry("count", -1, topology.TaskInstance("count", "").id)
         processing = Processing(self.spec, begun, task, anchored=True)

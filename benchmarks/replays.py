@@ -14,12 +14,11 @@ from typing import Any
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord, digest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
@@ -95,8 +94,7 @@ class Pipeline:
         assert isinstance(done, Processed), done
         granted = self.ledger.run(commit.acquire, AcquireRequest(begun.attempt, done.epoch, begun.rows_digest))
         assert isinstance(granted, Granted), granted
-        token = Token(granted.generation, txid, begun.attempt.attempt, granted.epoch, granted.nonce)
-        assert self.ledger.run(commit.commit, token, states=()) == Committed(txid, here=True)
+        assert self.ledger.run(commit.commit, granted.grant.token, states=()) == Committed(txid, here=True)
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ def process(spec: TransactionSpec, begun: Begun, task: str) -> None:
     """What is done around a `@task` function that has returned `output(begun)`."""
     from airflow_tx.processing.outputs import returned
     from airflow_tx.processing.task import Processing
-    from airflow_tx.staging import TaskTry
+    from airflow_tx.protocol.attempt import TaskTry
 
     task_try = TaskTry(task, -1, TaskInstance(task, "").id)
     processing = Processing(spec, begun, task_try, anchored=True)

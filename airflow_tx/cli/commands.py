@@ -116,18 +116,20 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
+    from airflow_tx.protocol.repair import state_lost
+
     confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
-    _done(_repairs(args, store).state_lost(args.state_lost, audit_of(args)))
+    _done(ledger_on(store, args).run(state_lost, args.state_lost, audit_of(args)))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.rebuild import LEDGER_LOST, Held, rebuilt
+    from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, plan_rebuild
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
     held = [
-        Held.of(
+        HeldState.of(
             name,
             undoable=states[name].kind is StateKind.OPAQUE,
             fence=fence,
@@ -136,7 +138,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         for name, fence in found.items()
         if fence is not None
     ]
-    plan = rebuilt(paths_of(args), held)
+    plan = plan_rebuild(paths_of(args), held)
     confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.summary}.")
     _done(_repairs(args, store).ledger_lost(held, request, audit_of(args)))
 
@@ -159,7 +161,7 @@ def _reset(args: Namespace, store: Store) -> None:
 
 def _check_clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> None:
     """Find out before the ledger is emptied: what it held is lost then."""
-    from airflow_tx.protocol.repairs import reason_of
+    from airflow_tx.protocol.repair import reason_of
 
     if not state.can_clear:
         raise refused(
@@ -201,7 +203,7 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
 
 
 def _repairs(args: Namespace, store: Store) -> Any:
-    from airflow_tx.protocol.repairs import Repairs
+    from airflow_tx.protocol.repair import Repairs
 
     return Repairs(ledger_on(store, args))
 

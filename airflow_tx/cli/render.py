@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.pace import size_told
 from airflow_tx.protocol.records import dumps
-from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TopologyView, TransactionDetails
 from airflow_tx.sources.lag import Lag, LagUnknown
 
@@ -158,7 +157,7 @@ def _note(view: TransactionView) -> str | None:
 
 
 def _size(view: TransactionView) -> str | None:
-    return None if view.size is None else size_told(view.size)
+    return None if view.size is None else size_in_words(view.size)
 
 
 def _person(noted: Mapping[str, str]) -> str:

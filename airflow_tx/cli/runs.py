@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Comeback, comeback, start_yielded
 from airflow_tx.processing.begin import conf_of
-from airflow_tx.protocol import correction, recovery, run_slots, skip
+from airflow_tx.protocol import recovery, replay, run_slots, skip
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
@@ -84,7 +84,7 @@ class Restarts:
         """
         for txid, record, live in self._named(txids, force=force):
             if live is None:
-                self.ledger.run(correction.note_changed, txid, states, audit)
+                self.ledger.run(replay.note_changed, txid, states, audit)
             outcome = self._replay(txid, record, live, withdraw=True)
             yield outcome if live else replace(outcome, done=f"its rows are decided anew: {outcome.done}")
         self.ledger.run(recovery.unblock)

@@ -15,7 +15,7 @@ from airflow_tx.protocol import recovery, skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.skip import check_states
+from airflow_tx.protocol.skip import check_undoable
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state.api import FencedState
 
@@ -51,7 +51,7 @@ class Skips:
         """
         if self.ledger.turn().current != txid:
             return
-        check_states(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
+        check_undoable(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
     def note(self, txid: int, audit: Audit) -> Iterator[RunOutcome]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.

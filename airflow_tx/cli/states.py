@@ -6,10 +6,10 @@ from argparse import Namespace
 
 from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
 from airflow_tx.errors import RenameRefused
+from airflow_tx.protocol import repair
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.repairs import Repairs
 from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import FencedState
 
@@ -23,7 +23,7 @@ def rename(args: Namespace) -> None:
         confirm(args, f"Go on with state {args.old} of topology {args.topology} as {args.new}.")
         if args.old in record.states:
             _move(args, record, state)
-        _done(Repairs(ledger_on(store, args)).rename_state(args.old, args.new, audit_of(args)))
+        _done(ledger_on(store, args).run(repair.rename_state, args.old, args.new, audit_of(args)))
 
 
 @action
@@ -36,7 +36,7 @@ def forget(args: Namespace) -> None:
 
 def _forgotten(args: Namespace, store: Store) -> Repaired:
     # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
-    return Repairs(ledger_on(store, args)).state_lost(args.old, audit_of(args))
+    return ledger_on(store, args).run(repair.state_lost, args.old, audit_of(args))
 
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
@@ -78,4 +78,4 @@ def _move(args: Namespace, record: TopologyRecord, state: FencedState) -> None:
 
 
 def _done(repaired: Repaired) -> None:
-    print(f"Done: {repaired.told}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
+    print(f"Done: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")

@@ -31,7 +31,7 @@ def rename(args: Namespace) -> None:
         dag_id, missing = _dag_of(args, new.topology, record)
         _check_runs(store, old, record.dag_id)
         if new != old and not mover.is_at(new, record):
-            mover.check_free(new)
+            mover.check_free(Reader(store), new)
             _check_runs(store, new, dag_id)
         told = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
@@ -43,7 +43,7 @@ def rename(args: Namespace) -> None:
         done = mover.claim(dag_id, audit_of(args)) if new == old else mover.rename(new, dag_id, audit_of(args))
         if new != old:
             _forget_output(args, old)
-    print(f"Renamed: {done.told}. Transaction {done.current} commits next. {after}".strip())
+    print(f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip())
 
 
 @action

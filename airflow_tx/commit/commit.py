@@ -115,7 +115,7 @@ class Commit:
         if isinstance(answer, AlreadyCommitted):
             self._log_already()
         elif isinstance(answer, Granted):
-            self.epoch = answer.epoch
+            self.epoch = answer.grant.token.epoch
             self._granted(answer, self._processed, self._rows)
         elif isinstance(answer, ToBeSkipped):
             self.skip(answer.txid)
@@ -191,13 +191,15 @@ class Commit:
             self._outputs,
             states,
             by_phase=self.spec.phase is not None,
+            metadata=self.begun.metadata,
+            position=self.begun.position,
         )
         return self.ledger.run(commit.acquire, request)
 
     # --- in the turn
 
     def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
-        grant = self._grant(granted)
+        grant = granted.grant
         with self._announced(grant):
             self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
             failpoint("commit.after_acquire", **self._where)
@@ -247,10 +249,6 @@ class Commit:
                     state=state, topology=grant.topology, found=fence.token.txid, expected=last, txid=grant.txid
                 )
         return error
-
-    def _grant(self, granted: Granted) -> Grant:
-        own = self.begun
-        return Grant.of(self.spec.topology, own.attempt, granted, metadata=own.metadata, position=own.position)
 
     def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> None:
         staged = self._new_values(grant)

@@ -19,7 +19,7 @@ from airflow_tx.protocol.records import History
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.skip import refuse_stuck
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.state.api import FencedState, Grant, StateKind
+from airflow_tx.state.api import FencedState, StateKind
 
 # Seconds that a run which has just yielded gets to end.
 _PATIENCE = 4
@@ -100,9 +100,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
         return answer
-    grant = Grant.of(
-        ledger.paths.topology, answer.attempt, answer.grant, metadata=answer.metadata, position=answer.position
-    )
+    grant = answer.grant
     for state in states.values():
         state.raise_fence(grant)
     # A committer may have written since the first look; now none can any more.
@@ -111,5 +109,5 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     for state in states.values():
         state.pass_over(grant)
     done = ledger.run(skip.commit_skip, grant.token, states=list(states))
-    log.info("Transaction %s of %s is skipped", answer.attempt, ledger.paths.topology)
+    log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     return done

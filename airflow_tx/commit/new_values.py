@@ -9,9 +9,9 @@ from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, st
 
 if TYPE_CHECKING:
     from airflow_tx.commit.update import Update
+    from airflow_tx.protocol.attempt import Grant
     from airflow_tx.staging import StagingArea
     from airflow_tx.staging.output import Output
-    from airflow_tx.state.api import Grant
 
 
 class NewValuesOutput:

@@ -125,7 +125,7 @@ class PhaseTurn(PhasePart):
             ]
 
     def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
-        grant = self._grant(granted)
+        grant = granted.grant
         self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
         failpoint("commit.after_acquire", **self._where)
         try:

@@ -67,7 +67,7 @@ def yield_slot(spec: TransactionSpec, context: Any, *, blocking: int, txid: int 
             log.info("Run %s waits for a run slot while DAG %s is paused: nobody makes room.", holder, spec.dag_id)
             return
         try:
-            answer = ledger.run(run_slots.give_way, Waiter(ti.run_id, txid, str(ti.id), blocking))
+            answer = ledger.run(run_slots.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
         except Outbid as error:
             log.info("%s", error)
             return

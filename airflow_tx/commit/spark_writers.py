@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import StateError, TxError
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.protocol.attempt import Grant
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:

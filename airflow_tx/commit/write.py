@@ -10,8 +10,9 @@ from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import ConfigError, OutputChanged
 from airflow_tx.protocol import commit
+from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
 

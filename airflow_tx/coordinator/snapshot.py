@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord, digest
@@ -115,7 +115,7 @@ class SnapshotReader:
             self._next = None if look.opened else (look.allocated, position)
         if look.topology is None:
             return position
-        return going_on_at(Reader(self.store), self._paths, look.topology, position).position
+        return start_after(Reader(self.store), self._paths, look.topology, position).position
 
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:

@@ -85,14 +85,14 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
         return self.execute(context)
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
-        from airflow_tx.protocol.pace import size_told
+        from airflow_tx.protocol.status import size_in_words
 
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.metadata)
         if begun.size is not None:
-            self.log.info("It has %s", size_told(begun.size))
+            self.log.info("It has %s", size_in_words(begun.size))
         for lost in begun.lost:
             self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
         if begun.skip is not None:

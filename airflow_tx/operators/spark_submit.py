@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_tx.connections.lookup import airflow_connection, handed_over
 from airflow_tx.connections.spark import spark_connection
 from airflow_tx.errors import StagingError
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.spark.submit import (
     AttemptStore,
     KeyValues,
@@ -21,7 +22,7 @@ from airflow_tx.spark.submit import (
     find_application,
     request_digest,
 )
-from airflow_tx.staging import Descriptor, Manifest, TaskTry, TryDir, read_manifest, write_descriptor
+from airflow_tx.staging import Descriptor, Manifest, TryDir, read_manifest, write_descriptor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -54,7 +54,7 @@ def note_commit_failure(context: Context) -> None:
     try:
         with spec.store() as store:
             spec.ledger(store).run(
-                commit.commit_failed, attempt, known.epoch if known else None, failure_reason(context)
+                commit.note_commit_failed, attempt, known.epoch if known else None, failure_reason(context)
             )
     except Refused as error:
         log.info("%s", error)

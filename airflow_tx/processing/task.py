@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.processing import TaskTry as LedgerTry
     from airflow_tx.sources.api import Source
-    from airflow_tx.staging import StagingArea, TaskTry
+    from airflow_tx.staging import StagingArea
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Processing:
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
-        from airflow_tx.staging.descriptor import TaskTry
+        from airflow_tx.protocol.attempt import TaskTry
 
         ti, spec = context["ti"], spec_of(context["dag"])
         task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
@@ -111,7 +111,7 @@ class Processing:
         from airflow_tx.protocol.answers import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
-            answer = ledger.start(self.attempt, self._try, is_current=lambda: compat.is_current_try(self.task.task_try))
+            answer = ledger.start(self.attempt, self.task, is_current=lambda: compat.is_current_try(self.task.task_try))
         if isinstance(answer, AlreadyCommitted):
             raise AirflowSkipException(
                 f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."
@@ -131,7 +131,7 @@ class Processing:
             return
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         with self._final_refusals(), self._connected() as ledger:
-            ledger.run(processing.ack, self.attempt, self._try, rows=consumed_rows, outputs=outputs)
+            ledger.run(processing.ack, self.attempt, self.task, rows=consumed_rows, outputs=outputs)
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
@@ -142,13 +142,7 @@ class Processing:
         """
         if self.anchored:
             with self._connected() as ledger:
-                ledger.run(processing.fail, self.attempt, self._try, reason)
-
-    @property
-    def _try(self) -> LedgerTry:
-        from airflow_tx.protocol.processing import TaskTry as LedgerTry
-
-        return LedgerTry(self.task.task_id, self.task.map_index, self.task.task_try)
+                ledger.run(processing.fail, self.attempt, self.task, reason)
 
     @property
     def _where(self) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, digest
-from airflow_tx.protocol.step import Stamp
 
 
 class Question:
@@ -35,6 +34,12 @@ class Begun:
     skip: Mapping[str, str] | None = field(hash=False, default=None)
     size: Mapping[str, Any] | None = field(hash=False, default=None)
     lost: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
+        attempt = TransactionAttempt(txid, record.attempt, record.birth)
+        told = (record.run_id, record.skip, record.size, tuple(record.lost))
+        return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *told)
 
     @property
     def txid(self) -> int:
@@ -137,13 +142,6 @@ class AlreadyCommitted:
 
 
 @dataclass(frozen=True)
-class Started:
-    """The task may work."""
-
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True)
 class Done:
     """It is noted."""
 
@@ -184,45 +182,12 @@ class ToBeSkipped:
 class Granted:
     """The turn is taken.
 
-    :param last: per state, the last txid that became final in it.
-    :param births: per state, as in the topology record.
-    :param position_before: the position after txid − 1.
-    :param told: what a repair has to know of the transaction if the ledger is lost: whose it is, since when it is
-        granted, and who skips it, if somebody does.
     :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
         one; it must be proved that the state holds nothing of the transaction before anything is written.
     """
 
-    generation: int
-    incarnation: str
-    epoch: int
-    nonce: str
-    last: Mapping[str, int] = field(hash=False)
-    position_before: Any = field(hash=False, default=None)
-    birth: str = ""
-    births: Mapping[str, str] = field(hash=False, default_factory=dict)
-    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    grant: Grant
     changed: Mapping[str, str] = field(hash=False, default_factory=dict)
-
-    @classmethod
-    def of(cls, topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, before: Any) -> Granted:
-        """The grant that `record` holds."""
-        told = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip}
-        own = (record.epoch, record.nonce, topology.states, before, record.birth, topology.births, told)
-        return cls(topology.generation, topology.incarnation, *own)
-
-
-@dataclass(frozen=True)
-class SkipGranted:
-    """The turn is taken to skip a transaction.
-
-    :param attempt: its newest one; rows and position are those of its batch.
-    """
-
-    grant: Granted
-    attempt: TransactionAttempt
-    metadata: Any = field(hash=False)
-    position: Any = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -290,9 +255,9 @@ class NotNeeded:
 class Repaired:
     """The ledger was repaired.
 
-    :param told: what was found and what was made of it, in words.
+    :param summary: what was found and what was made of it.
     """
 
     generation: int
     current: int
-    told: str
+    summary: str

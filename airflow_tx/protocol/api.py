@@ -130,7 +130,6 @@ class SystemClock:
     """A `Clock`: the machine's time."""
 
     def now(self) -> datetime:
-        """See `Clock.now`."""
         return datetime.now(timezone.utc)
 
 
@@ -138,9 +137,7 @@ class SystemIds:
     """An `Ids`: the machine's random numbers."""
 
     def nonce(self) -> str:
-        """See `Ids.nonce`."""
         return os.urandom(16).hex()
 
     def message_id(self) -> int:
-        """See `Ids.message_id`."""
         return int.from_bytes(os.urandom(8), "big") or 1

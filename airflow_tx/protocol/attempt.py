@@ -1,7 +1,8 @@
-"""Who writes: a transaction attempt, and the token of a grant. Source: docs/protocol.md, Storm's TransactionAttempt."""
+"""Who works and who writes: an attempt, a try of a task, the token of a grant. Source: Storm's TransactionAttempt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,6 +23,23 @@ class TransactionAttempt:
 
     def __str__(self) -> str:
         return f"{self.txid}.{self.attempt}"
+
+
+@dataclass(frozen=True)
+class TaskTry:
+    """One try of one task instance.
+
+    :param task_id: the task.
+    :param map_index: -1 if the task is not mapped.
+    :param task_try: the task instance's id: new at every retry and clear, kept over a deferral.
+    """
+
+    task_id: str
+    map_index: int
+    task_try: str
+
+    def __str__(self) -> str:
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
 @dataclass(frozen=True)
@@ -61,3 +79,33 @@ class Token:
     def from_json(cls, value: dict[str, Any]) -> Token:
         """The token that `to_json` wrote."""
         return cls(**value)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The right to write one transaction's updates, as the ledger gave it.
+
+    :param topology: name of the topology, for messages.
+    :param incarnation: uuid of this life of the ledger.
+    :param token: outranks every earlier grant.
+    :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
+    :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
+    :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
+        the fence so that a lost ledger can be rebuilt from the state.
+    """
+
+    topology: str
+    incarnation: str
+    token: Token
+    last_txids: Mapping[str, int]
+    batch: str = "null"
+    births: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @property
+    def txid(self) -> int:
+        """The transaction that may be written."""
+        return self.token.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        return TransactionAttempt(self.token.txid, self.token.attempt, self.token.birth)

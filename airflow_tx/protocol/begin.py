@@ -21,8 +21,7 @@ from airflow_tx.protocol.answers import (
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batches, BeginRequest
-from airflow_tx.protocol.correction import decided_anew
-from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -38,10 +37,10 @@ from airflow_tx.protocol.records import (
     digest,
     encode,
 )
-from airflow_tx.protocol.replay import replay
+from airflow_tx.protocol.replay import BeginPass, begin_again, decided_anew
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.step import Decision, Stamp, is_committed
-from airflow_tx.protocol.topology import check_claim, is_current
+from airflow_tx.protocol.topology import check_claim, is_up_to_date
 
 BeginAnswer = (
     Begun | NoData | WindowFull | AlreadyCommitted | NeedTopology | NeedBatch | NeedRows | NeedRunState | NeedCurrent
@@ -67,28 +66,20 @@ def begin(
     if topology is None:
         return Decision(NeedTopology())
     check_claim(topology, paths, request.topology)
-    if not is_current(topology, request.topology):
+    if not is_up_to_date(topology, request.topology):
         return Decision(NeedTopology())
-    if request.key is None:
-        return _allocate(read, stamp, paths, topology, request, batches, None)
-    binding = read.find(Binding, paths.run(request.key))
+    begins = BeginPass(read, stamp, paths, topology, request, batches)
+    binding = None if request.key is None else read.find(Binding, paths.run(request.key))
     if binding is None:
-        return _allocate(read, stamp, paths, topology, request, batches, None)
+        return _allocate(begins, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
-        return _final(read, stamp, paths, topology, request, batches, binding.txid)
-    return replay(read, stamp, paths, topology, request, batches, run_states, current, binding.txid, record)
+        return _final(begins, binding.txid)
+    return begin_again(begins, run_states, current, binding.txid, record)
 
 
-def _final(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    topology: TopologyRecord,
-    request: BeginRequest,
-    batches: Batches,
-    txid: int,
-) -> Decision[BeginAnswer]:
+def _final(begins: BeginPass, txid: int) -> Decision[BeginAnswer]:
+    read, paths = begins.read, begins.paths
     if is_committed(read, paths, txid):
         return Decision(AlreadyCommitted(txid))
     skipped = read.find(Skipped, paths.skipped(txid))
@@ -96,7 +87,7 @@ def _final(
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
         raise SkippedTransaction(topology=paths.topology, txid=txid)
-    return _allocate(read, stamp, paths, topology, request, batches, _Readmission(txid, skipped))
+    return _allocate(begins, _Readmission(txid, skipped))
 
 
 @dataclass(frozen=True)
@@ -107,55 +98,45 @@ class _Readmission:
     skipped: Skipped
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """It is `txid` now, once and for all."""
+        """Return the writes that make it `txid`, once and for all."""
         done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
         writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
         history = read.find(History, paths.history(self.txid))
         if history is not None:
-            told = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
-            writes.append(Put(paths.history(self.txid), encode(told)))
+            again = replace(history, outcome=Outcome.READMITTED, readmitted_as=txid)
+            writes.append(Put(paths.history(self.txid), encode(again)))
         return tuple(writes)
 
 
-def _allocate(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    topology: TopologyRecord,
-    request: BeginRequest,
-    batches: Batches,
-    readmission: _Readmission | None,
-) -> Decision[BeginAnswer]:
+def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[BeginAnswer]:
+    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
     current = read.peek(Counter, paths.current)
     state = RotatingTransactionalState(read, paths)
     txid = state.last_txid + 1
     if not txid < current.txid + request.topology.max_pending:
         return Decision(WindowFull(current.txid, state.last_txid, request.topology.max_pending))
     last = state.get_last_state()
-    position = None if last is None else last.position
-    base = digest(position)
-    partitioned = request.topology.partitioned
-    place, size, begins = going_on_at(read, paths, topology, position), None, None
+    position, partitioned = None if last is None else last.position, request.topology.partitioned
+    start, size, taken_up = start_after(read, paths, begins.topology, position), None, None
     if readmission is not None:
         rows = readmission.skipped.rows
         if rows is not None:
-            rows = decided_anew(TransactionAttempt(txid, 1), rows, batches)
+            rows = decided_anew(TransactionAttempt(txid, 1), rows, begins.batches)
             if isinstance(rows, NeedRows):
                 return Decision(rows)
         after = unmoved(position, rows, partitioned=partitioned)
     else:
-        need = NeedBatch(TransactionAttempt(txid, 1), place.position)
-        if need.key not in batches:
+        need = NeedBatch(TransactionAttempt(txid, 1), start.position)
+        if need.key not in begins.batches:
             return Decision(need)
-        batch = batches[need.key]
+        batch = begins.batches[need.key]
         if batch is None:
             return Decision(NoData(txid))
         rows, after, size = batch.metadata, batch.position, batch.size
         if partitioned and request.topology.source_kind != "transactional":  # else its replays have the same rows
-            begins = batch.start
+            taken_up = batch.start
     meta, stored = state.get_state_or_create(
-        txid,
-        lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=begins),
+        txid, lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=taken_up)
     )
     key = request.key if request.key is not None else _unused_key(read, paths, txid)
     record = TransactionRecord(
@@ -166,7 +147,7 @@ def _allocate(
         epoch=1,
         op=stamp.op,
         phase=Phase.PROCESSING,
-        base=base,
+        base=digest(position),
         ended=digest(meta.position),
         rows_digest=digest(rows),
         tasks=dict(request.tasks),
@@ -174,7 +155,7 @@ def _allocate(
         began=stamp.now,
         pinned=readmission is not None,
         size=size,
-        lost=[] if readmission is not None else place.passed(after),
+        lost=[] if readmission is not None else start.passed(after),
         birth=stamp.op,
         acks=garbage.acks_of(stamp, txid, 1),
     )
@@ -187,21 +168,11 @@ def _allocate(
         Create(paths.acks(txid, record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
-    result = Begun(
-        TransactionAttempt(txid, 1, record.birth),
-        rows,
-        meta.position,
-        record.rows_digest,
-        replay=False,
-        run_id=record.run_id,
-        size=size,
-        lost=tuple(record.lost),
-    )
-    return Decision(result, writes, paths.transaction(txid))
+    return Decision(Begun.of(txid, record, rows, meta.position), writes, paths.transaction(txid))
 
 
 def _unused_key(read: Reader, paths: Paths, txid: int) -> str:
-    """`tx-<txid>`, unless a run that somebody started by hand was called so."""
+    """Name a run `tx-<txid>`, unless a run that a person started is called so."""
     key, number = f"tx-{txid}", 1
     while read.find(Binding, paths.run(key)) is not None:
         number += 1

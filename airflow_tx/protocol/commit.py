@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from airflow_tx.errors import (
-    FailedTransaction,
-    RowsChanged,
-    StaleBatch,
-    StateMissing,
-)
+from airflow_tx.errors import FailedTransaction, RowsChanged
 from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Done, Granted, NotYet, Restarted, ToBeSkipped
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.end import check_names, check_token, ended, history_of
+from airflow_tx.protocol.end import check_grant, check_states, check_token, ended, make_grant
 from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import newest
+from airflow_tx.protocol.processing import newest_record
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import (
-    Counter,
-    Outcome,
-    Phase,
-    TopologyRecord,
-    TransactionRecord,
-    digest,
-)
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
 
@@ -39,6 +27,7 @@ class AcquireRequest:
     :param outputs: per transactional state, what it is about to write, as `output_text` gives it.
     :param states: names of the states whose fence it is about to raise.
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
+    :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
     """
 
     attempt: TransactionAttempt
@@ -47,6 +36,8 @@ class AcquireRequest:
     outputs: Mapping[str, str] = field(hash=False, default_factory=dict)
     states: tuple[str, ...] = ()
     by_phase: bool = False
+    metadata: Any = field(hash=False, default=None)
+    position: Any = field(hash=False, default=None)
 
 
 def acquire(
@@ -58,15 +49,11 @@ def acquire(
         as it is.
     """
     attempt = request.attempt
-    record = newest(read, paths, attempt, "commit")
+    record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED and record.skip is None:
-        raise FailedTransaction(
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            reason=record.error or "no reason noted",
-        )
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
     current = read.get(Counter, paths.current)
     if current.txid != attempt.txid:
         return Decision(NotYet(current.txid))
@@ -75,20 +62,8 @@ def acquire(
     if record.phase is Phase.PROCESSING or record.epoch != request.epoch:
         return Decision(Restarted())
     _check_rows(record, request)
-    lost = set(record.fenced) - set(request.states)
-    if lost:
-        raise StateMissing(topology=paths.topology, txid=attempt.txid, states=", ".join(sorted(lost)))
-    topology = read.get(TopologyRecord, paths.record)
-    check_names(topology, paths, attempt.txid, request.states)
-    before = RotatingTransactionalState(read, paths).position_before(attempt.txid)
-    if digest(before) != record.base:
-        raise StaleBatch(
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            base=record.base,
-            previous=attempt.txid - 1,
-            found=digest(before),
-        )
+    check_states(paths, attempt.txid, record, request.states)
+    topology, before = check_grant(read, paths, attempt.txid, record, request.states)
     epoch = record.epoch + 1
     changed = {
         state: found
@@ -109,8 +84,9 @@ def acquire(
         error=None,
         op=stamp.op,
     )
-    result = replace(Granted.of(topology, taken, stamp, before), changed=changed)
-    return put(paths.transaction(attempt.txid), taken, result)
+    batch = {"rows": request.metadata, "position": request.position, "prev": before}
+    grant = make_grant(topology, taken, stamp, paths, attempt.txid, batch)
+    return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
@@ -119,12 +95,7 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
         told = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
         raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=told)
     if record.rows_digest != request.rows_digest:
-        raise RowsChanged(
-            txid=txid,
-            attempt=attempt,
-            digest=request.rows_digest,
-            found=record.rows_digest,
-        )
+        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=record.rows_digest)
 
 
 def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]) -> Decision[Done]:
@@ -141,7 +112,7 @@ def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs:
     return put(path, noted, Done())
 
 
-def commit_failed(
+def note_commit_failed(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
 ) -> Decision[Done]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
@@ -151,7 +122,7 @@ def commit_failed(
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :raises StaleAttempt: a newer attempt exists.
     """
-    record = newest(read, paths, attempt, "fail")
+    record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
         return Decision(Done())
     granted = record.phase is Phase.COMMITTING
@@ -186,14 +157,5 @@ def commit(
         return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
-    told = replace(history_of(record, stamp, txid, Outcome.COMMITTED), rows=rows, ack_val=f"{ack_val:016x}")
-    writes = ended(
-        read,
-        stamp,
-        paths=paths,
-        topology=topology,
-        record=record,
-        history=told,
-        states=states,
-    )
-    return Decision(Committed.first(topology, txid), writes, paths.history(txid))
+    own = (txid, topology, record, Outcome.COMMITTED, states)
+    return ended(read, stamp, paths, *own, rows=rows, ack_val=ack_val)

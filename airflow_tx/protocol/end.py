@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
-from airflow_tx.errors import Outranked, StateRenamed
+from airflow_tx.errors import Outranked, StaleBatch, StateMissing, StateRenamed
 from airflow_tx.protocol import garbage
+from airflow_tx.protocol.answers import Committed
 from airflow_tx.protocol.api import Create, Delete, Put, Write
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.attempt import Grant, Token
 from airflow_tx.protocol.loss import without_passed
-from airflow_tx.protocol.pace import pace_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, Outcome, Phase, TopologyRecord, TransactionRecord, encode
+from airflow_tx.protocol.records import (
+    Counter,
+    History,
+    Outcome,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    dumps,
+    encode,
+)
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Stamp
+from airflow_tx.protocol.step import Decision, Stamp
+
+PACES_KEPT = 8
+"""Of so many transactions it is kept how long their processing took."""
 
 
 def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
@@ -41,21 +56,69 @@ def check_token(record: TransactionRecord | None, topology: TopologyRecord, toke
     return record
 
 
-def check_names(topology: TopologyRecord, paths: Paths, txid: int, states: Collection[str]) -> None:
-    """Refuse a state that is new while one is missing: renamed in the DAG, it would start from nothing, unnoticed.
+def check_states(paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]) -> None:
+    """Refuse a grant that leaves out a state which the transaction may have been written to.
+
+    :raises StateMissing: naming them.
+    """
+    lost = set(record.fenced) - set(states)
+    if lost:
+        raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
+
+
+def check_grant(
+    read: Reader, paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
+) -> tuple[TopologyRecord, Any]:
+    """Check what every grant requires; gives the topology, and the position before the batch.
+
+    A state that is new while one is missing was renamed in the DAG: it would start from nothing, unnoticed.
 
     :raises StateRenamed: naming both, and what to do.
+    :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
     """
+    topology = read.get(TopologyRecord, paths.record)
     new, gone = set(states) - topology.states.keys(), topology.states.keys() - set(states)
     if new and gone:
         old = min(gone)
         last = topology.states[old]
         raise StateRenamed(topology=paths.topology, txid=txid, new=min(new), old=old, last=last)
+    before = RotatingTransactionalState(read, paths).position_before(txid)
+    if digest(before) != record.base:
+        raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
+    return topology, before
 
 
-def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outcome) -> History:
-    """What is remembered of a transaction that ends now."""
-    return History(
+def make_grant(
+    topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, paths: Paths, txid: int, batch: Mapping[str, Any]
+) -> Grant:
+    """Make the grant that `record` holds.
+
+    :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, and
+        who skips it, that is all that a repair has to know if the ledger is lost.
+    """
+    token = Token(topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth)
+    kept = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip, **batch}
+    return Grant(paths.topology, topology.incarnation, token, topology.states, dumps(kept), topology.births)
+
+
+def ended(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    txid: int,
+    topology: TopologyRecord,
+    record: TransactionRecord,
+    outcome: Outcome,
+    states: Collection[str],
+    *,
+    rows: int | None = None,
+    ack_val: int = 0,
+) -> Decision[Committed]:
+    """Decide to make a transaction final, and to pass the turn on.
+
+    :param states: names of the states whose fence its grant has raised.
+    """
+    history = History(
         txid=txid,
         attempts=record.attempt,
         run_id=record.run_id,
@@ -64,8 +127,8 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
         processed=record.processed,
         granted_at=record.granted_at,
         ended=stamp.now,
-        rows=None,
-        ack_val="0" * 16,
+        rows=rows,
+        ack_val=f"{ack_val:016x}",
         op=stamp.op,
         failures=record.failures,
         skip=record.skip if outcome is Outcome.SKIPPED else None,
@@ -74,23 +137,6 @@ def history_of(record: TransactionRecord, stamp: Stamp, txid: int, outcome: Outc
         changed=record.changed,
         birth=record.birth,
     )
-
-
-def ended(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    topology: TopologyRecord,
-    record: TransactionRecord,
-    history: History,
-    states: Collection[str],
-) -> tuple[Write, ...]:
-    """Make a transaction final and pass the turn on.
-
-    :param record: of the transaction.
-    :param states: names of the states whose fence its grant has raised.
-    """
-    txid = history.txid
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}
     # Of one that an older release began nothing is known.
@@ -109,7 +155,7 @@ def ended(
     rotating = RotatingTransactionalState(read, paths)
     if rotating.last_by_partition(txid):
         after = garbage.left(after, paths, paths.sources)
-    return (
+    writes = (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),
         Create(paths.history(txid), encode(history)),
@@ -118,8 +164,30 @@ def ended(
         *rotating.cleanup_before(txid),
         *_forgotten_history(read, paths, txid - stamp.history),
     )
+    return Decision(Committed.first(topology, txid), writes, paths.history(txid))
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
     """Each end removes the one entry that the end before it had kept, so no other is to be found."""
     return [Delete(paths.history(txid))] if txid > 0 and read.exists(paths.history(txid), old=True) else []
+
+
+def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
+    """The measurements once a transaction is over; only committed ones of a known size count.
+
+    The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
+    one is as large, that one says so.
+
+    :param pace: (rows, seconds in process), the oldest first.
+    """
+    if history.outcome is not Outcome.COMMITTED or history.size is None or history.processed is None:
+        return pace
+    rows = history.size.get("rows")  # not there: the source counts something else
+    if not rows:
+        return pace
+    seconds = (datetime.fromisoformat(history.processed) - datetime.fromisoformat(history.began)).total_seconds()
+    kept = [*pace, [rows, round(max(seconds, 0.0), 3)]]
+    if len(kept) > PACES_KEPT:
+        largest = max(each[0] for each in kept[1:])
+        del kept[1 if kept[0][0] > largest else 0]
+    return kept

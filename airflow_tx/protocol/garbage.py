@@ -17,7 +17,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, encode
 from airflow_tx.protocol.step import Decision, Stamp, put
 
-PORTION = 500
+DELETIONS_A_MULTI = 500
 """Deletions in one multi."""
 
 
@@ -28,7 +28,7 @@ def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
     """The deletion of a folder and of all that is in it; None if that is more than a portion."""
-    if len(names) >= PORTION:
+    if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))
 
@@ -58,7 +58,7 @@ def remove(store: Store, path: str) -> None:
 def empty(store: Store, path: str) -> None:
     """Delete everything below a record, in portions."""
     while (children := store.children(path)) and children.names:
-        below = [f"{path}/{name}" for name in children.names[:PORTION]]
+        below = [f"{path}/{name}" for name in children.names[:DELETIONS_A_MULTI]]
         if not _delete(store, below):
             for each in below:
                 empty(store, each)
@@ -73,7 +73,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     return True
 
 
-def forget(read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]) -> Decision[Done]:
+def note_removed(read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]) -> Decision[Done]:
     """Note that folders are removed."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]

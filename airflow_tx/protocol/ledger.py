@@ -16,29 +16,13 @@ from airflow_tx.errors import (
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.protocol import end, garbage, loss, processing, topology
-from airflow_tx.protocol.answers import (
-    AlreadyCommitted,
-    Begun,
-    Committed,
-    NeedBatch,
-    NeedCurrent,
-    NeedRows,
-    NeedRunState,
-    NeedTopology,
-    NoData,
-    Question,
-    Repaired,
-    Started,
-    WindowFull,
-)
+from airflow_tx.protocol import answers, end, garbage, loss, processing, topology
 from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
 from airflow_tx.protocol.begin import begin
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.reader import Memory, Reader
+from airflow_tx.protocol.reader import KnownRecords, Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 from airflow_tx.protocol.topology import TopologyRequest
@@ -89,15 +73,12 @@ class Ledger:
         self.clock = clock
         self.ids = ids
         self.history = history
-        self._known = Memory()
+        self._known = KnownRecords()
 
     # --- steps
 
     def run(
-        self,
-        step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run one step: its result, once its multi is done, or its answer, once it is certain.
 
@@ -115,7 +96,7 @@ class Ledger:
             if isinstance(decided, Decision) and decided.writes:
                 if self._send(read, decided, stamp):
                     return self._swept(decided.result)
-            elif isinstance(decided, Decision) and isinstance(decided.result, Question):
+            elif isinstance(decided, Decision) and isinstance(decided.result, answers.Question):
                 # The multi that follows the answer checks what led to the question.
                 self._known = read.seen
                 return decided.result
@@ -138,7 +119,7 @@ class Ledger:
         run_state: RunState,
         decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
-    ) -> Begun | NoData | WindowFull | AlreadyCommitted:
+    ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
         :raises Refused: nothing has changed.
@@ -147,15 +128,15 @@ class Ledger:
         states, current = dict[str, str | None](), dict[str, bool]()
         for _ in range(PASSES):
             result = self.run(begin, request, batches, states, current)
-            if isinstance(result, NeedTopology):
+            if isinstance(result, answers.NeedTopology):
                 self.open(request.topology)
-            elif isinstance(result, NeedBatch):
+            elif isinstance(result, answers.NeedBatch):
                 batches = {result.key: decide(result.attempt, result.position)}
-            elif isinstance(result, NeedRows):
+            elif isinstance(result, answers.NeedRows):
                 batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
-            elif isinstance(result, NeedRunState):
+            elif isinstance(result, answers.NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
-            elif isinstance(result, NeedCurrent):
+            elif isinstance(result, answers.NeedCurrent):
                 current[result.found] = is_current()
             else:
                 return result
@@ -171,7 +152,7 @@ class Ledger:
 
     def start(
         self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True
-    ) -> Started | AlreadyCommitted:
+    ) -> answers.Done | answers.AlreadyCommitted:
         """Run the step `start`, asking Airflow where another try has started before.
 
         :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
@@ -179,21 +160,22 @@ class Ledger:
         current = dict[str, bool]()
         for _ in range(PASSES):
             result = self.run(processing.start, attempt, task, current)
-            if not isinstance(result, NeedCurrent):
+            if not isinstance(result, answers.NeedCurrent):
                 return result
             current[result.found] = is_current()
-        raise TooMuchContention(step="start", subject=task.task, times=PASSES)
+        raise TooMuchContention(step="start", subject=task.task_id, times=PASSES)
 
-    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> Repaired:
+    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> answers.Repaired:
         """Note that these rows are lost. If it fails midway, the rest can be accepted again.
 
         :return: the last of as many repairs as it takes.
         :raises LossRefused: nothing is lost.
         """
-        first, *rest = (losses[start : start + loss.PORTION] for start in range(0, len(losses) or 1, loss.PORTION))
-        done = self.run(loss.accept_loss, first, audit)
+        limit = loss.LOSSES_A_RECORD
+        first, *rest = (losses[start : start + limit] for start in range(0, len(losses) or 1, limit))
+        done = self.run(loss.note_losses, first, audit)
         for portion in rest:
-            done = self.run(loss.accept_loss, portion, audit)
+            done = self.run(loss.note_losses, portion, audit)
         return done
 
     def sweep(self) -> None:
@@ -205,7 +187,7 @@ class Ledger:
                 return
             for each in record.garbage:
                 garbage.remove(self.store, f"{self.paths.base}/{each}")
-            self.run(garbage.forget, record.garbage)
+            self.run(garbage.note_removed, record.garbage)
         except StoreError as error:
             log.info("Old records of %s are left to the next transaction: %s", self.paths.topology, error)
 
@@ -294,15 +276,15 @@ class Ledger:
         return True
 
     def _swept(self, answer: T) -> T:
-        if isinstance(answer, (Begun, Committed)):
+        if isinstance(answer, (answers.Begun, answers.Committed)):
             self.sweep()
         return answer
 
 
-def _after(before: Memory, read: Reader, decision: Decision[object]) -> Memory:
+def _after(before: KnownRecords, read: Reader, decision: Decision[object]) -> KnownRecords:
     """What the process knows once its multi is done: what it read, with its own writes applied."""
     seen = {path: node for path, node in read.seen.nodes.items() if node is not None}
-    known = Memory({**before.nodes, **seen}, {**before.children, **read.seen.children})
+    known = KnownRecords({**before.nodes, **seen}, {**before.children, **read.seen.children})
     for write in decision.writes:
         node = known.nodes.pop(write.path, None)
         known.children.pop(write.path, None)

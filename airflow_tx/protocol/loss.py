@@ -14,10 +14,10 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
 
 ACCEPT_LOSS = "accept-loss"
-PORTION = 500
+LOSSES_A_RECORD = 500
 """Losses in one record."""
 SHOWN = 20
 
@@ -28,7 +28,7 @@ def shortened(told: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class StartPosition:
     """Where a source is told to go on.
 
     :param position: behind the accepted losses; of a partitioned source by partition.
@@ -48,30 +48,25 @@ class Place:
         )
 
 
-def going_on_at(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> Place:
+def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> StartPosition:
     """Where a source goes on once the transaction before has ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
-        return Place(position)
+        return StartPosition(position)
     if not topology.partitioned:
         behind = _behind(accepted, WHOLE, position)
-        return Place(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
+        return StartPosition(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
     places, lost = {}, {}
     for partition, place in position.items():
         behind = _behind(accepted, partition, place)
         places[partition] = behind[-1]["goes_on"] if behind else place
         lost[partition] = [each["what"] for each in behind]
-    return Place(places, lost)
+    return StartPosition(places, lost)
 
 
 def _written(loss: Loss) -> dict[str, Any]:
     """A loss as records of all releases name its fields."""
-    return {
-        "partition": loss.partition,
-        "place": loss.position,
-        "goes_on": loss.resume_at,
-        "what": loss.description,
-    }
+    return {"partition": loss.partition, "place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
 
 
 _Accepted = dict[str, list[dict[str, Any]]]
@@ -136,7 +131,7 @@ def standing(read: Reader, paths: Paths) -> Any:
     if topology is None:
         return None
     position = RotatingTransactionalState(read, paths).position_before(read.peek(Counter, paths.current).txid)
-    return going_on_at(read, paths, topology, position).position
+    return start_after(read, paths, topology, position).position
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
@@ -150,10 +145,10 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     first = allocated + 1 if topology.source_kind == "transactional" else current
     state = RotatingTransactionalState(read, paths)
     positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
-    return [going_on_at(read, paths, topology, position).position for position in positions if position is not None]
+    return [start_after(read, paths, topology, position).position for position in positions if position is not None]
 
 
-def accept_loss(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision[Repaired]:
+def note_losses(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision[Repaired]:
     """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
 
     :raises LossRefused: nothing is lost.
@@ -162,10 +157,15 @@ def accept_loss(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss]
     current = read.peek(Counter, paths.current)
     if not losses:
         raise LossRefused(topology=paths.topology)
-    told = "lost, and in no batch: " + "; ".join(shortened([loss.description for loss in losses]))
-    listed = tuple(_written(loss) for loss in losses)
-    noted = audit.repair(read, stamp, paths, what=ACCEPT_LOSS, generation=topology.generation, told=told, losses=listed)
-    number = int(noted[-1].path.rpartition("/")[2])
-    after = replace(topology, losses=[*topology.losses, number], op=stamp.op)
-    writes = (Put(paths.record, encode(after)), *noted)
-    return Decision(Repaired(after.generation, current.txid, told), writes, noted[-1].path)
+    after = replace(topology, losses=[*topology.losses, next_repair(read, paths)], op=stamp.op)
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [Put(paths.record, encode(after))],
+        what=ACCEPT_LOSS,
+        after=after,
+        current=current.txid,
+        summary="lost, and in no batch: " + "; ".join(shortened([loss.description for loss in losses])),
+        losses=[_written(loss) for loss in losses],
+    )

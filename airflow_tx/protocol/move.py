@@ -17,7 +17,7 @@ from airflow_tx.protocol.api import Create, Delete, Put, Store, Unchanged, Write
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import FORMAT, Counter, TopologyRecord, decode, dumps, encode
+from airflow_tx.protocol.records import RECORD_FORMAT, Counter, TopologyRecord, decode, dumps, encode
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 RENAME = "rename"
@@ -55,7 +55,7 @@ class Mover:
         if node is None:
             raise UnknownTransaction(what=f"topology {self._paths.topology!r}", path=self._paths.record)
         mark = mark_of(node.data)
-        data = node.data if mark is None else dumps({"format": FORMAT, **mark["record"]}).encode()
+        data = node.data if mark is None else dumps({"format": RECORD_FORMAT, **mark["record"]}).encode()
         return decode(TopologyRecord, self._paths.record, data)
 
     # --- another name -----------------------------------------------------------------------------------------------
@@ -64,13 +64,12 @@ class Mover:
         """Let another DAG have the topology, under the name that it has."""
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
-            record = read.get(TopologyRecord, self._paths.record)
-            current = read.peek(Counter, self._paths.current).txid
-            told = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
-            noted = audit.repair(read, stamp, self._paths, what=RENAME, generation=record.generation, told=told)
+            record = read.get(TopologyRecord, paths.record)
             after = replace(record, dag_id=dag_id, op=stamp.op)
-            writes = (Put(self._paths.record, encode(after)), *noted)
-            return Decision(Repaired(record.generation, current, told), writes, self._paths.record)
+            current = read.peek(Counter, paths.current).txid
+            summary = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
+            writes = [Put(paths.record, encode(after))]
+            return audit.repair(read, stamp, paths, writes, what=RENAME, after=after, current=current, summary=summary)
 
         return self._ledger.run(step)
 
@@ -90,16 +89,9 @@ class Mover:
             moved._guarded(op, moved._emptied())
             moved._guarded(op, self._copied(new))
             moved._finish(old, op, record, dag_id, audit)
-        self._remove()
+        self.delete()
         current = Reader(self._store).peek(Counter, new.current).txid
         return Repaired(record.generation, current, f"topology {old.topology} is called {new.topology} now")
-
-    def check_free(self, new: Paths) -> None:
-        """Find out whether a topology may be called so.
-
-        :raises MoveRefused: there is a ledger with transactions of its own.
-        """
-        self._check_free(Reader(self._store), new)
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
         """Whether an earlier call has got so far that only the old records are left."""
@@ -108,7 +100,7 @@ class Mover:
             return False
         return decode(TopologyRecord, new.record, node.data).incarnation == record.incarnation
 
-    def _close(self, told: str, new: Paths | None, command: str) -> str:
+    def _close(self, title: str, new: Paths | None, command: str) -> str:
         """Put the marks; the nonce that they hold stands for this very call: whoever comes later outranks it."""
         old = self._paths
         op = self._ledger.ids.nonce()
@@ -123,10 +115,10 @@ class Mover:
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
                 decode(TopologyRecord, old.record, node)  # whatever else it is stays
-            mark = dumps({"format": told, "moving": command, "record": record, "by": op, "op": stamp.op}).encode()
+            mark = dumps({"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}).encode()
             writes: list[Write] = [Put(old.record, mark)]
             if new is not None:
-                there = self._check_free(read, new)
+                there = self.check_free(read, new)
                 writes += [] if read.exists(new.base) else [Create(new.base, b"")]
                 writes.append(Put(new.record, mark) if there else Create(new.record, mark))
             return Decision(Done(), tuple(writes), old.record)
@@ -134,8 +126,11 @@ class Mover:
         self._ledger.run(step)
         return op
 
-    def _check_free(self, read: Reader, new: Paths) -> bool:
-        """Whether there is something that has to go first."""
+    def check_free(self, read: Reader, new: Paths) -> bool:
+        """Find out whether a topology may be called so, and whether there is something that has to go first.
+
+        :raises MoveRefused: there is a ledger with transactions of its own.
+        """
         node = read.raw(new.record)
         if node is None:
             return False
@@ -156,22 +151,20 @@ class Mover:
     def _copied(self, new: Paths) -> Iterator[Write]:
         old = self._paths
         for path, data in self._below(old.base):
-            if path not in (old.record, old.owner):
-                target = new.base + path.removeprefix(old.base)
-                if target != new.base:
-                    yield Create(target, data)
+            if path not in (old.base, old.record):
+                yield Create(new.base + path.removeprefix(old.base), data)
 
     def _finish(self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit) -> None:
         """The new record, which is the moment from which the topology has its new name."""
         new = self._paths
 
-        def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
+        def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             self._check_mine(read.raw(new.record), op)
             self._check_mine(read.raw(old.record), op)
-            told = f"it was called {old.topology}, of DAG {record.dag_id}"
-            noted = audit.repair(read, stamp, new, what=RENAME, generation=record.generation, told=told)
             after = replace(record, dag_id=dag_id, op=stamp.op)
-            return Decision(Done(), (Put(new.record, encode(after)), *noted), new.record)
+            summary = f"it was called {old.topology}, of DAG {record.dag_id}"
+            writes = [Put(new.record, encode(after))]
+            return audit.repair(read, stamp, new, writes, what=RENAME, after=after, current=0, summary=summary)
 
         self._ledger.run(step)
 
@@ -187,11 +180,6 @@ class Mover:
 
     def delete(self) -> None:
         """Delete every record of a topology that is closed."""
-        self._remove()
-
-    # --- portions ---------------------------------------------------------------------------------------------------
-
-    def _remove(self) -> None:
         record = self._paths.record
         node = self._store.get(record)
         if node is None:
@@ -205,6 +193,8 @@ class Mover:
             self._store.sync()
             if self._store.get(record) is not None:
                 raise
+
+    # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
         """Deletions of all that lies below, children first, the record aside."""

@@ -8,12 +8,12 @@ from urllib.parse import quote, unquote
 
 
 @lru_cache(maxsize=4096)
-def encode(name: str) -> str:
+def encode_name(name: str) -> str:
     """A name as one path element; never empty, never `.` or `..`."""
     return quote(name, safe="").replace(".", "%2E") or "%"
 
 
-def decode(element: str) -> str:
+def decode_name(element: str) -> str:
     """The name that `encode` was given."""
     return "" if element == "%" else unquote(element)
 
@@ -31,7 +31,7 @@ class Paths:
 
     @cached_property
     def base(self) -> str:
-        return f"{self.root.rstrip('/')}/{encode(self.topology)}"
+        return f"{self.root.rstrip('/')}/{encode_name(self.topology)}"
 
     @property
     def record(self) -> str:
@@ -96,7 +96,7 @@ class Paths:
 
     def run(self, key: str) -> str:
         """A run's identity → txid."""
-        return f"{self.runs}/{encode(key)}"
+        return f"{self.runs}/{encode_name(key)}"
 
     @property
     def all_skipped(self) -> str:
@@ -113,7 +113,7 @@ class Paths:
 
     def places(self, partition: str) -> str:
         """The metadata of one partition, by txid."""
-        return f"{self.sources}/{encode(partition)}"
+        return f"{self.sources}/{encode_name(partition)}"
 
     def place(self, partition: str, txid: int) -> str:
         """Rows and position of one partition in one batch."""
@@ -145,10 +145,10 @@ class Paths:
 
 def ack_name(task: str, map_index: int) -> str:
     """What one task has contributed, as a name below `Paths.acks`."""
-    return f"{encode(task)}@{map_index}"
+    return f"{encode_name(task)}@{map_index}"
 
 
 def ack_element(name: str) -> tuple[str, int]:
     """The task id and the map index that `ack_name` was given."""
     task, _, index = name.rpartition("@")
-    return decode(task), int(index)
+    return decode_name(task), int(index)

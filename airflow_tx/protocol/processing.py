@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import (
@@ -15,9 +15,9 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Processed, Started
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Processed
 from airflow_tx.protocol.api import Create, Put
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
@@ -28,20 +28,9 @@ Instance = tuple[str, int]
 """A task id and a map index, −1 for a task that is not mapped."""
 
 
-@dataclass(frozen=True)
-class TaskTry:
-    """One try of one task (or of one mapped instance).
-
-    :param map_index: −1 for a task that is not mapped.
-    :param task_try: the task instance's id, new at every retry and clear.
-    """
-
-    task: str
-    map_index: int
-    task_try: str
-
-
-def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -> TransactionRecord | AlreadyCommitted:
+def newest_record(
+    read: Reader, paths: Paths, attempt: TransactionAttempt, step: str
+) -> TransactionRecord | AlreadyCommitted:
     """The record of a transaction whose newest attempt is `attempt`.
 
     :raises StaleAttempt: a newer attempt exists, or the transaction is another one.
@@ -56,10 +45,7 @@ def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -
             return AlreadyCommitted(attempt.txid)
         if read.peek_if_any(Skipped, paths.skipped(attempt.txid)) is not None:
             raise SkippedTransaction(topology=paths.topology, txid=attempt.txid)
-        raise UnknownTransaction(
-            what=f"open transaction {attempt.txid}",
-            path=paths.transaction(attempt.txid),
-        )
+        raise UnknownTransaction(what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid))
     if attempt.birth and record.birth != attempt.birth:
         raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
     if record.attempt != attempt.attempt:
@@ -68,23 +54,18 @@ def newest(read: Reader, paths: Paths, attempt: TransactionAttempt, step: str) -
 
 
 def start(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    attempt: TransactionAttempt,
-    task: TaskTry,
-    current: Mapping[str, bool],
-) -> Decision[Started | AlreadyCommitted | NeedCurrent]:
+    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, current: Mapping[str, bool]
+) -> Decision[Done | AlreadyCommitted | NeedCurrent]:
     """A processing task begins to work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
     :param current: per try found in the ledger, whether `task` was still its task's current try after that.
     :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
     """
-    record = newest(read, paths, attempt, "start")
+    record = newest_record(read, paths, attempt, "start")
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     folder = paths.acks(attempt.txid, record.acks)
-    path = f"{folder}/{ack_name(task.task, task.map_index)}"
+    path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
     if found is not None and found.task_try != task.task_try and found.task_try not in current:
         return Decision(NeedCurrent(found.task_try))
@@ -92,21 +73,11 @@ def start(
         raise _stale_try("start", attempt, task, found)
     own = "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"  # a mapped instance emits it to itself
     entry = encode(Ack(task.task_try, stamp.op, emitted=own))
-    writes = [
-        Create(path, entry) if found is None else Put(path, entry),
-        Put(folder, b""),
-    ]
+    writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
-        again = replace(
-            record,
-            phase=Phase.PROCESSING,
-            epoch=record.epoch + 1,
-            op=stamp.op,
-            processed=None,
-            error=None,
-        )
+        again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None, error=None)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
-    return Decision(Started(attempt), tuple(writes), path)
+    return Decision(Done(), tuple(writes), path)
 
 
 def ack(
@@ -125,53 +96,32 @@ def ack(
     :param outputs: plain-JSON references to what it wrote.
     :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
     """
-    record = newest(read, paths, attempt, "ack")
+    record = newest_record(read, paths, attempt, "ack")
     if isinstance(record, AlreadyCommitted):
-        raise UnknownTransaction(
-            what=f"open transaction {attempt.txid}",
-            path=paths.transaction(attempt.txid),
-        )
+        raise UnknownTransaction(what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid))
     folder = paths.acks(attempt.txid, record.acks)
-    path = f"{folder}/{ack_name(task.task, task.map_index)}"
+    path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
-        raise FailedTransaction(
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            reason=record.error or record.phase.value,
-        )
-    acked = record.tasks[task.task] if _by_begin(record, task) else found.emitted
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value)
+    acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs))
     return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 
 
 def fail(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    attempt: TransactionAttempt,
-    task: TaskTry,
-    reason: str,
+    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, reason: str
 ) -> Decision[Done]:
     """A processing task has failed for good: the attempt cannot commit until somebody runs it again.
 
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
-    record = newest(read, paths, attempt, "fail")
-    if isinstance(record, AlreadyCommitted) or record.phase not in (
-        Phase.PROCESSING,
-        Phase.PROCESSED,
-    ):
+    record = newest_record(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSING, Phase.PROCESSED):
         return Decision(Done())
-    path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task, task.map_index)}"
+    path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
-    failed = replace(
-        record,
-        phase=Phase.FAILED,
-        failures=record.failures + 1,
-        error=reason[:500],
-        op=stamp.op,
-    )
+    failed = replace(record, phase=Phase.FAILED, failures=record.failures + 1, error=reason[:500], op=stamp.op)
     path = paths.transaction(attempt.txid)
     return put(path, failed, Done())
 
@@ -191,22 +141,13 @@ def processed(
         whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and whoever started.
     :raises IncompleteBatch, RowsChanged, FailedTransaction, StaleAttempt: it is not.
     """
-    record = newest(read, paths, attempt, "commit")
+    record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED:
-        raise FailedTransaction(
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            reason=record.error or "no reason noted",
-        )
+        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
     if record.rows_digest != rows_digest:
-        raise RowsChanged(
-            txid=attempt.txid,
-            attempt=attempt.attempt,
-            digest=rows_digest,
-            found=record.rows_digest,
-        )
+        raise RowsChanged(txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest)
     acks = _acks(read, paths.acks(attempt.txid, record.acks))
     wanted = must_ack(record, acks) if expected is None else set(expected)
     acks = {instance: entry for instance, entry in acks.items() if instance in wanted}
@@ -252,7 +193,7 @@ def _acks(read: Reader, folder: str) -> dict[Instance, Ack]:
 
 
 def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:
-    return task.map_index < 0 and task.task in record.tasks
+    return task.map_index < 0 and task.task_id in record.tasks
 
 
 def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str) -> Ack:
@@ -265,7 +206,7 @@ def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, st
 def _stale_try(step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None) -> StaleTry:
     return StaleTry(
         step=step,
-        task=task.task,
+        task=task.task_id,
         txid=attempt.txid,
         attempt=attempt.attempt,
         found="no try" if found is None else found.task_try,

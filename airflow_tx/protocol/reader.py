@@ -12,14 +12,14 @@ from airflow_tx.protocol.records import decode
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-R = TypeVar("R", bound="DataclassInstance")
+_R = TypeVar("_R", bound="DataclassInstance")
 
 PRESENT = Node(b"", ANY_VERSION)
 """A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
 
 
 @dataclass
-class Memory:
+class KnownRecords:
     """Records and names of children, as last seen; None stands for a record that was not there."""
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
@@ -40,15 +40,15 @@ class Reader:
     :param hasty: whether this pass may assume what is most likely.
     """
 
-    def __init__(self, store: Store, known: Memory | None = None, *, hasty: bool = False) -> None:
+    def __init__(self, store: Store, known: KnownRecords | None = None, *, hasty: bool = False) -> None:
         self._store = store
-        self._known = known or Memory()
+        self._known = known or KnownRecords()
         self.hasty = hasty
         self._versions: dict[str, int | None] = {}
-        self.seen = Memory()
+        self.seen = KnownRecords()
         self.guessed = False
 
-    def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
+    def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
         """The record at `path` or None, and a requirement that it stays so.
 
         :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
@@ -59,18 +59,18 @@ class Reader:
         self._versions[path] = None if node is None else node.version
         return None if node is None else decode(cls, path, node.data)
 
-    def get(self, cls: type[R], path: str) -> R:
+    def get(self, cls: type[_R], path: str) -> _R:
         """The record at `path`, which must exist.
 
         :raises UnreadableRecord: it does not.
         """
         return _present(self.find(cls, path), path)
 
-    def peek(self, cls: type[R], path: str) -> R:
+    def peek(self, cls: type[_R], path: str) -> _R:
         """The record at `path` without a requirement: for values that only grow, where an old one is safe."""
         return _present(self.peek_if_any(cls, path), path)
 
-    def peek_if_any(self, cls: type[R], path: str) -> R | None:
+    def peek_if_any(self, cls: type[_R], path: str) -> _R | None:
         """Like `peek`, for a record that may be missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
@@ -92,7 +92,7 @@ class Reader:
         self._versions[path] = None if node is None else node.version
         return None if node is None else node.data
 
-    def covered(self, cls: type[R], path: str) -> R:
+    def covered(self, cls: type[_R], path: str) -> _R:
         """The record at `path` as it is now, for one whose every change touches a record that is read with `names`."""
         node = self._store.get(path)
         return _present(None if node is None else decode(cls, path, node.data), path)
@@ -107,6 +107,10 @@ class Reader:
         self.seen.children[path] = children
         self._versions[path] = children.version
         return children.names
+
+    def names_if_any(self, path: str) -> tuple[str, ...]:
+        """Like `names`, for a path that may be missing."""
+        return self.names(path) if self.exists(path) else ()
 
     def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
         """One requirement a record read. An absent one is checked by the multi that creates it; others need no check.
@@ -131,7 +135,7 @@ class Reader:
         return node
 
 
-def _present(record: R | None, path: str) -> R:
+def _present(record: _R | None, path: str) -> _R:
     if record is None:
         raise UnreadableRecord(path=path, reason="it is missing")
     return record

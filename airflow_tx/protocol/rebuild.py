@@ -1,22 +1,39 @@
-"""Where a lost ledger has to go on, as the fences of its states say. Pure. Source: protocol.md §7."""
+"""Rebuilds a lost ledger from the fences of its states: the plan, and the step. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_tx.errors import RepairRefused, UnreadableRecord
+from airflow_tx.protocol import garbage
+from airflow_tx.protocol.answers import Repaired
+from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import Metadata
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    History,
+    Metadata,
+    Outcome,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
+from airflow_tx.protocol.topology import TopologyRequest, missing_folders
 
 LEDGER_LOST = "ledger-lost"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldState:
     """What the fence of a state says.
 
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
@@ -34,7 +51,9 @@ class Held:
     batch: Any = field(hash=False)
 
     @classmethod
-    def of(cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] = lambda txid: True) -> Held:
+    def of(
+        cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] = lambda txid: True
+    ) -> HeldState:
         """From a fence row as the state gives it.
 
         :param holds: whether the state may have something of a transaction.
@@ -53,13 +72,13 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuildPlan:
     """Where the ledger goes on, as the states say.
 
     :param last: per state, the last txid that is final in it.
     :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param told: of that transaction, if the fences hold it: {"key", "run_id", "skip"}.
+    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
     :param granted: when the states' newest grant was given: what began later, no state knows. None: nobody knows.
     """
 
@@ -70,11 +89,11 @@ class Rebuilt:
     last: dict[str, int]
     births: dict[str, str]
     summary: str
-    told: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
     granted: str | None = None
 
 
-def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
+def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
     greatest txid was begun by all; it is complete only if it is applied in all.
 
@@ -92,17 +111,17 @@ def rebuilt(paths: Paths, held: Sequence[Held]) -> Rebuilt:
         meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
         last = {each.state: txid for each in held}
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
-        told = newest.batch if "key" in newest.batch else {}
-        return Rebuilt(newest.incarnation, generation, txid + 1, meta, last, births, summary, told, granted)
+        transaction = newest.batch if "key" in newest.batch else {}
+        return RebuildPlan(newest.incarnation, generation, txid + 1, meta, last, births, summary, transaction, granted)
     _check_open(paths, held, txid)
     before = txid - 1
     prev = Metadata(1, None, newest.batch["prev"]) if before else None
     last = {each.state: before for each in held} if before else {}
     summary = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
-    return Rebuilt(newest.incarnation, generation, txid, prev, last, births, summary, granted=granted)
+    return RebuildPlan(newest.incarnation, generation, txid, prev, last, births, summary, granted=granted)
 
 
-def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:
+def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
     if not held:
         raise _refuse(paths, "no state of the DAG has a fence", "Nothing was ever committed to them: use --reset.")
     lives = {each.incarnation: each.state for each in held}
@@ -111,7 +130,7 @@ def _check_one_life(paths: Paths, held: Sequence[Held]) -> None:
         raise _refuse(paths, f"its states belong to different ledgers ({of})", "One state serves one topology.")
 
 
-def _check_open(paths: Paths, held: Sequence[Held], txid: int) -> None:
+def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
     for each in held:
         behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
         if behind:
@@ -133,3 +152,137 @@ def _check_open(paths: Paths, held: Sequence[Held], txid: int) -> None:
 
 def _refuse(paths: Paths, problem: str, remedy: str) -> RepairRefused:
     return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
+
+
+# --- the step ----------------------------------------------------------------------------------------------------
+
+
+def ledger_lost(
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: RebuildPlan, audit: Audit
+) -> Decision[Repaired]:
+    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
+
+    :param request: what the DAG says of its topology, for a ledger that is lost altogether.
+    :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
+    """
+    found = read.find(TopologyRecord, paths.record)
+    current = read.find(Counter, paths.current)
+    first = plan.current
+    if found is not None and found.incarnation != plan.incarnation:
+        first = 1
+        # One that begin made after the loss is replaced, unless it has results of its own.
+        if found.states or (current is not None and current.txid > 1):
+            raise _refuse(
+                paths,
+                f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
+                "committed transactions of its own",
+                "One state serves one topology: use other tables. To begin anew: --reset.",
+            )
+        found = replace(found, incarnation=plan.incarnation, generation=0)
+    if current is not None and current.txid > plan.current:
+        behind = ", ".join(sorted(plan.last)) or "its states"
+        raise _refuse(
+            paths,
+            f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
+            f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
+        )
+    generation = max(plan.generation, 0 if found is None else found.generation + 1)
+    after = replace(
+        found or request.made(stamp.op, plan.incarnation),
+        generation=generation,
+        states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
+        births={**(found.births if found else {}), **plan.births},
+        rebuilt=plan.current - 1,
+        # What was noted of open transactions goes with them.
+        skips=[],
+        blocked=None,
+        bid=None,
+        op=stamp.op,
+    )
+    after = garbage.left(after, paths, *_left(read, paths))
+    writes = [*missing_folders(read, paths), *_emptied(read, stamp, paths, plan, first), *_restarted(read, paths, plan)]
+    writes.append(put_or_create(read, paths.record, encode(after)))
+    writes.append(put_or_create(read, paths.current, encode(Counter(plan.current))))
+    writes.append(put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))))
+    return audit.repair(
+        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=plan.summary
+    )
+
+
+def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
+    """What the ledger holds of open transactions, and of all from `first` on: they stand for other batches now."""
+    writes = _bindings(read, stamp, paths, plan, first)
+    for name in read.names_if_any(paths.histories):
+        if int(name) >= first:
+            writes.append(Delete(f"{paths.histories}/{name}"))
+    return writes
+
+
+def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
+    """The state of the last final transaction, and no other."""
+    state, last = RotatingTransactionalState(read, paths), plan.current - 1
+    kept = None if plan.meta is None else last
+    gone = [int(name) for name in read.names_if_any(paths.metas) if int(name) != kept]
+    writes = [write for txid in gone for write in state.remove_state(txid)]
+    return writes if plan.meta is None else [*writes, state.override_state(last, plan.meta)]
+
+
+def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
+    """Runs whose transaction the states do not know begin anew; the one whose transaction they prove is bound to it."""
+    writes, bound = list[Write](), dict[str, int]()
+    opened = {
+        int(name): read.get(TransactionRecord, paths.transaction(int(name)))
+        for name in read.names_if_any(paths.transactions)
+    }
+    gone = {txid for txid, record in opened.items() if txid >= first or _began_later(record, plan)}
+    if any(opened[txid].pinned for txid in gone):
+        for name in read.names_if_any(paths.all_skipped):
+            skipped = read.get(Skipped, paths.skipped(int(name)))
+            if skipped.readmitted_as in gone:
+                writes += _taken_back(read, stamp, paths, int(name), skipped)
+                bound[paths.run(skipped.key)] = int(name)
+    if plan.transaction:
+        writes += _final(read, stamp, paths, plan)
+        bound[paths.run(plan.transaction["key"])] = plan.current - 1
+    # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
+    for txid in sorted(gone):
+        path = paths.run(opened[txid].key)
+        binding = read.find(Binding, path)
+        if binding is not None and binding.txid == txid and path not in bound:
+            writes.append(Delete(path))
+    writes += [put_or_create(read, path, encode(Binding(txid))) for path, txid in bound.items()]
+    return [*writes, *(Delete(paths.transaction(txid)) for txid in opened)]
+
+
+def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
+    """Whether a transaction began after all that the states know, in a ledger that had gone back. One that began before
+    was committed in the time that is lost, if its txid is one of theirs."""
+    return record.birth not in plan.births.values() and plan.granted is not None and record.created > plan.granted
+
+
+def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:
+    """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
+    assert skipped.readmitted_as is not None
+    rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
+    writes: list[Write] = [
+        Put(paths.skipped(txid), encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)))
+    ]
+    history = read.find(History, paths.history(txid))
+    if history is not None:
+        undone = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
+        writes.append(Put(paths.history(txid), encode(undone)))
+    return writes
+
+
+def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[Write]:
+    """What the end of the transaction that the states prove has left, if the ledger does not know of it."""
+    path, last = paths.skipped(plan.current - 1), plan.transaction
+    if last["skip"] is None or read.exists(path):
+        return []
+    return [Create(path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)))]
+
+
+def _left(read: Reader, paths: Paths) -> list[str]:
+    """What is as large as the batches were: nothing that is begun after this finds it under its name."""
+    acks = [f"{paths.all_acks}/{name}" for name in read.names_if_any(paths.all_acks)]
+    return [*acks, *([paths.sources] if read.names_if_any(paths.sources) else [])]

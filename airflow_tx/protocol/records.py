@@ -16,9 +16,9 @@ from airflow_tx.errors import UnreadableRecord
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FORMAT = 1
+RECORD_FORMAT = 1
 
-R = TypeVar("R", bound="DataclassInstance")
+_R = TypeVar("_R", bound="DataclassInstance")
 
 
 class Phase(str, Enum):
@@ -267,10 +267,10 @@ class RepairRecord:
 
 def encode(record: Any) -> bytes:
     """A record as compact, sorted JSON with its format version."""
-    return dumps({"format": FORMAT, **asdict(record)}).encode()
+    return dumps({"format": RECORD_FORMAT, **asdict(record)}).encode()
 
 
-def decode(cls: type[R], path: str, data: bytes) -> R:
+def decode(cls: type[_R], path: str, data: bytes) -> _R:
     """The record of class `cls` in `data`.
 
     :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
@@ -280,11 +280,8 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         found = value.pop("format")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
-    if found != FORMAT:
-        raise UnreadableRecord(
-            path=path,
-            reason=f"it has format {found!r}, this version reads format {FORMAT}",
-        )
+    if found != RECORD_FORMAT:
+        raise UnreadableRecord(path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}")
     try:
         return cls(**{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()})
     except (TypeError, ValueError) as error:

@@ -7,29 +7,21 @@ takes several: it keeps the topology unusable until its last one, and can be rep
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_tx.errors import RenameRefused, RepairRefused
-from airflow_tx.protocol import garbage
+from airflow_tx.errors import RenameRefused, RepairRefused, StateError, TxError
+from airflow_tx.protocol import garbage, rebuild
 from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
+from airflow_tx.protocol.api import Put, Store, Write
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import LEDGER_LOST, Rebuilt
-from airflow_tx.protocol.records import (
-    Binding,
-    Counter,
-    History,
-    Outcome,
-    Skipped,
-    TopologyRecord,
-    TransactionRecord,
-    dumps,
-    encode,
-)
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp
-from airflow_tx.protocol.topology import TopologyRequest
+from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, plan_rebuild
+from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, decode, dumps, encode
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
+from airflow_tx.protocol.topology import TopologyRequest, missing_folders
+from airflow_tx.protocol.view import topologies
 
 STATE_LOST = "state-lost"
 RENAMED = "state-renamed"
@@ -54,8 +46,17 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
     after = replace(topology, generation=topology.generation + 1, states=left, births=births, op=stamp.op)
-    told = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
-    return _decide(read, stamp, paths, [Put(paths.record, encode(after))], STATE_LOST, audit, after, current.txid, told)
+    summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [Put(paths.record, encode(after))],
+        what=STATE_LOST,
+        after=after,
+        current=current.txid,
+        summary=summary,
+    )
 
 
 def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, audit: Audit) -> Decision[Repaired]:
@@ -85,159 +86,19 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
         outputs = {renamed(name): output for name, output in opened.outputs.items()}
         again = replace(opened, fenced=sorted(map(renamed, begun)), outputs=outputs, op=stamp.op)
         writes.append(Put(path, encode(again)))
-    told = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
-    return _decide(read, stamp, paths, writes, RENAMED, audit, after, current.txid, told)
-
-
-# --- --ledger-lost -----------------------------------------------------------------------------------------------
-
-
-def ledger_lost(
-    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: Rebuilt, audit: Audit
-) -> Decision[Repaired]:
-    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
-
-    :param request: what the DAG says of its topology, for a ledger that is lost altogether.
-    :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
-    """
-    found = read.find(TopologyRecord, paths.record)
-    current = read.find(Counter, paths.current)
-    anew = plan.current
-    if found is not None and found.incarnation != plan.incarnation:
-        anew = 1
-        # One that begin made after the loss is replaced, unless it has results of its own.
-        if found.states or (current is not None and current.txid > 1):
-            raise _refuse(
-                paths,
-                LEDGER_LOST,
-                f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
-                "committed transactions of its own",
-                "One state serves one topology: use other tables. To begin anew: --reset.",
-            )
-        found = replace(found, incarnation=plan.incarnation, generation=0)
-    if current is not None and current.txid > plan.current:
-        behind = ", ".join(sorted(plan.last)) or "its states"
-        raise _refuse(
-            paths,
-            LEDGER_LOST,
-            f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
-            f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
-        )
-    generation = max(plan.generation, 0 if found is None else found.generation + 1)
-    after = replace(
-        found or request.made(stamp.op, plan.incarnation),
-        generation=generation,
-        states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
-        births={**(found.births if found else {}), **plan.births},
-        rebuilt=plan.current - 1,
-        # What was noted of open transactions goes with them.
-        skips=[],
-        blocked=None,
-        bid=None,
-        op=stamp.op,
-    )
-    after = garbage.left(after, paths, *_left(read, paths))
-    writes = [*_folders(read, paths), *_emptied(read, stamp, paths, plan, anew), *_restarted(read, paths, plan)]
-    writes.append(_put(read, paths.record, encode(after)))
-    writes.append(_put(read, paths.current, encode(Counter(plan.current))))
-    writes.append(_put(read, paths.allocated, encode(Counter(plan.current - 1))))
-    return _decide(read, stamp, paths, writes, LEDGER_LOST, audit, after, plan.current, plan.summary)
-
-
-def _folders(read: Reader, paths: Paths) -> list[Write]:
-    return [Create(path, b"") for path in paths.folders if not read.exists(path)]
-
-
-def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
-    """What the ledger holds of open transactions, and of all from `anew` on: they stand for other batches now."""
-    writes = _bindings(read, stamp, paths, plan, anew)
-    writes += [
-        Delete(path) for name in _names(read, paths.transactions) if read.exists(path := paths.transaction(int(name)))
-    ]
-    for name in _names(read, paths.histories):
-        if int(name) >= anew:
-            writes.append(Delete(f"{paths.histories}/{name}"))
-    return writes
-
-
-def _restarted(read: Reader, paths: Paths, plan: Rebuilt) -> list[Write]:
-    """The state of the last final transaction, and no other."""
-    state, last = RotatingTransactionalState(read, paths), plan.current - 1
-    kept = None if plan.meta is None else last
-    gone = [int(name) for name in _names(read, paths.metas) if int(name) != kept]
-    writes = [write for txid in gone for write in state.remove_state(txid)]
-    return writes if plan.meta is None else [*writes, state.override_state(last, plan.meta)]
-
-
-def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt, anew: int) -> list[Write]:
-    """Runs whose transaction the states do not know begin anew; the one whose transaction they prove is bound to it."""
-    writes, bound = list[Write](), dict[str, int]()
-    opened = {
-        int(name): read.get(TransactionRecord, paths.transaction(int(name)))
-        for name in _names(read, paths.transactions)
-    }
-    gone = {txid for txid, record in opened.items() if txid >= anew or _began_later(record, plan)}
-    if any(opened[txid].pinned for txid in gone):
-        for name in _names(read, paths.all_skipped):
-            skipped = read.get(Skipped, paths.skipped(int(name)))
-            if skipped.readmitted_as in gone:
-                writes += _taken_back(read, stamp, paths, int(name), skipped)
-                bound[paths.run(skipped.key)] = int(name)
-    if plan.told:
-        writes += _final(read, stamp, paths, plan)
-        bound[paths.run(plan.told["key"])] = plan.current - 1
-    # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
-    for txid in sorted(gone):
-        path = paths.run(opened[txid].key)
-        binding = read.find(Binding, path)
-        if binding is not None and binding.txid == txid and path not in bound:
-            writes.append(Delete(path))
-    return [*writes, *(_put(read, path, encode(Binding(txid))) for path, txid in bound.items())]
-
-
-def _began_later(record: TransactionRecord, plan: Rebuilt) -> bool:
-    """Whether a transaction began after all that the states know, in a ledger that had gone back. One that began before
-    was committed in the time that is lost, if its txid is one of theirs."""
-    return record.birth not in plan.births.values() and plan.granted is not None and record.created > plan.granted
-
-
-def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:
-    """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
-    assert skipped.readmitted_as is not None
-    rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
-    writes: list[Write] = [
-        Put(paths.skipped(txid), encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)))
-    ]
-    history = read.find(History, paths.history(txid))
-    if history is not None:
-        told = replace(history, outcome=Outcome.SKIPPED, readmitted_as=None)
-        writes.append(Put(paths.history(txid), encode(told)))
-    return writes
-
-
-def _final(read: Reader, stamp: Stamp, paths: Paths, plan: Rebuilt) -> list[Write]:
-    """What the end of the transaction that the states prove has left, if the ledger does not know of it."""
-    path, told = paths.skipped(plan.current - 1), plan.told
-    if told["skip"] is None or read.exists(path):
-        return []
-    return [Create(path, encode(Skipped(told["key"], told["run_id"], told["rows"], told["skip"], stamp.op)))]
-
-
-def _left(read: Reader, paths: Paths) -> list[str]:
-    """What is as large as the batches were: nothing that is begun after this finds it under its name."""
-    acks = [f"{paths.all_acks}/{name}" for name in _names(read, paths.all_acks)]
-    return [*acks, *([paths.sources] if _names(read, paths.sources) else [])]
+    summary = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
+    return audit.repair(read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary)
 
 
 # --- --reset -----------------------------------------------------------------------------------------------------
 
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
-    """First half: nobody can use the topology until `reset` is done, and whoever tries is told so."""
-    told = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
-    mark = dumps({"format": told, "op": stamp.op}).encode()
-    writes = (*_folders(read, paths), _put(read, paths.record, mark))
-    return Decision(Repaired(0, 0, told), writes, paths.record)
+    """First half: nobody can use the topology until `reset` is done, and whoever tries is summary so."""
+    summary = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
+    mark = dumps({"format": summary, "op": stamp.op}).encode()
+    writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
+    return Decision(Repaired(0, 0, summary), writes, paths.record)
 
 
 def is_being_reset(data: bytes) -> bool:
@@ -248,7 +109,7 @@ def is_being_reset(data: bytes) -> bool:
         return False
 
 
-def empty(store: Store, paths: Paths) -> None:
+def remove_records(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
     for path in (*paths.folders, paths.sources):
         if path not in (paths.base, paths.coordinator):
@@ -259,39 +120,91 @@ def reset(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, au
     """Second half, once everything below the folders is deleted and the states are empty: a new ledger."""
     after = request.made(stamp.op)
     writes = [
-        _put(read, paths.record, encode(after)),
-        _put(read, paths.current, encode(Counter(1))),
-        _put(read, paths.allocated, encode(Counter(0))),
+        put_or_create(read, paths.record, encode(after)),
+        put_or_create(read, paths.current, encode(Counter(1))),
+        put_or_create(read, paths.allocated, encode(Counter(0))),
     ]
-    told = "the ledger and its states were emptied; transaction 1 is next"
-    return _decide(read, stamp, paths, writes, RESET, audit, after, 1, told)
+    summary = "the ledger and its states were emptied; transaction 1 is next"
+    return audit.repair(read, stamp, paths, writes, what=RESET, after=after, current=1, summary=summary)
 
 
-# --- shared ------------------------------------------------------------------------------------------------------
+# --- on a ledger -------------------------------------------------------------------------------------------------
 
 
-def _decide(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    writes: list[Write],
-    what: str,
-    audit: Audit,
-    after: TopologyRecord,
-    current: int,
-    told: str,
-) -> Decision[Repaired]:
-    """The writes, and the note of who made them."""
-    noted = audit.repair(read, stamp, paths, what=what, generation=after.generation, told=told)
-    return Decision(Repaired(after.generation, current, told), (*writes, *noted), noted[-1].path)
+class ResetIncomplete(TxError):
+    """A reset that has begun and could not end."""
+
+    template = (
+        "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
+        "part. Correct that, then repeat: airflow tx repair {topology} --reset"
+    )
 
 
-def _names(read: Reader, path: str) -> tuple[str, ...]:
-    return read.names(path) if read.exists(path) else ()
+class Repairs:
+    """What a person may do to a ledger that, or whose states, went back in time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def ledger_lost(self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit) -> Repaired:
+        """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
+
+        :param held: what the fence of every state says that has one.
+        :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
+        :raises UnreadableRecord: another topology's record, so that nobody knows whose the states are.
+        """
+        paths = self._ledger.paths
+        plan = plan_rebuild(paths, held)
+        self._check_owner(plan.incarnation)
+        self._ledger.store.ensure(paths.root)
+        done = self._ledger.run(rebuild.ledger_lost, request, plan, audit)
+        self._ledger.sweep()
+        return done
+
+    def _check_owner(self, incarnation: str) -> None:
+        """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger.
+
+        :raises UnreadableRecord: of another topology, which may be the owner.
+        """
+        store, own = self._ledger.store, self._ledger.paths
+        for name in topologies(store, own.root):
+            node = store.get(path := Paths(own.root, name).record)
+            if name == own.topology or node is None or is_being_reset(node.data):
+                continue  # one that is being reset gives its states up
+            if decode(TopologyRecord, path, node.data).incarnation == incarnation:
+                raise RepairRefused(
+                    what=LEDGER_LOST,
+                    topology=own.topology,
+                    problem=f"its states belong to topology {name!r}",
+                    remedy=f"If its DAG was renamed: airflow tx rename {name} {own.topology} --why TEXT. Else use "
+                    "another table: one state serves one topology.",
+                )
+
+    def reset(self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]) -> Repaired:
+        """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
+
+        Not covered: a committer that still lives. End the topology's runs first.
+
+        :param clear: empties the states, their fences included; called while nobody can use the topology. Whether it
+            can is to be found out before: what the ledger held is lost by then.
+        :raises ResetIncomplete: the topology stays closed until this is repeated.
+        """
+        ledger, paths = self._ledger, self._ledger.paths
+        ledger.store.ensure(paths.root)
+        ledger.run(close_for_reset)
+        try:
+            remove_records(ledger.store, paths)
+            clear()
+            return ledger.run(reset, request, audit)
+        except Exception as error:
+            where = f"state {error.state!r}: " if isinstance(error, StateError) else ""
+            raise ResetIncomplete(topology=paths.topology, reason=where + reason_of(error)) from error
 
 
-def _put(read: Reader, path: str, data: bytes) -> Write:
-    return Put(path, data) if read.exists(path) else Create(path, data)
+def reason_of(error: Exception) -> str:
+    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    fields = error.fields if isinstance(error, TxError) else {}
+    return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 
 
 def _refuse(paths: Paths, what: str, problem: str, remedy: str) -> RepairRefused:

@@ -1,100 +1,81 @@
-"""`begin` for a run that has an open transaction: its next attempt, or the same one again. Source: protocol.md §3."""
+"""`begin` for a run that has an open transaction: its next attempt, or the same one again.
+
+A person may let the rows of the next attempt be decided again. Source: docs/protocol.md §§3, 5.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_tx.errors import RunHeld, StaleBegin
+from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin
 from airflow_tx.protocol import garbage
-from airflow_tx.protocol.answers import Begun, NeedBatch, NeedCurrent, NeedRows, NeedRunState
+from airflow_tx.protocol.answers import AlreadySkipped, Begun, Done, NeedBatch, NeedCurrent, NeedRows, NeedRunState
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest
-from airflow_tx.protocol.correction import decided_anew, to_decide_anew
-from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
-from airflow_tx.protocol.step import Decision, Stamp, put
+from airflow_tx.protocol.skip import open_record
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 
-def replay(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    topology: TopologyRecord,
-    request: BeginRequest,
-    batches: Batches,
+@dataclass(frozen=True)
+class BeginPass:
+    """One pass of the step `begin`, whose topology is up to date with its DAG."""
+
+    read: Reader
+    stamp: Stamp
+    paths: Paths
+    topology: TopologyRecord
+    request: BeginRequest
+    batches: Batches
+
+
+def begin_again(
+    begins: BeginPass,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
     txid: int,
     record: TransactionRecord,
 ) -> Decision[ReplayAnswer]:
-    """The next attempt of an open transaction; the same one if it is only begun again.
+    """Give an open transaction its next attempt; the same one if it is only begun again.
 
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
+    request = begins.request
     if record.request not in ("", request.task_try) and record.request not in current:
         return Decision(NeedCurrent(record.request))
     if not current.get(record.request, True):
-        raise StaleBegin(
-            run_id=request.run_id,
-            txid=txid,
-            found=record.request,
-            task_try=request.task_try,
-        )
+        raise StaleBegin(run_id=request.run_id, txid=txid, found=record.request, task_try=request.task_try)
     if record.run_id != request.run_id:
         if record.run_id not in run_states:
             return Decision(NeedRunState(record.run_id))
         if run_states[record.run_id] in LIVE_RUN_STATES:
-            raise RunHeld(
-                run_id=request.run_id,
-                txid=txid,
-                holder=record.run_id,
-                state=run_states[record.run_id],
-            )
-    started = read.names(paths.acks(txid, record.acks))
+            raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=run_states[record.run_id])
+    started = begins.read.names(begins.paths.acks(txid, record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed.
     again = request.retry or record.request == ""
     if same or (again and not started and record.phase is Phase.PROCESSING):
-        return _continue(read, stamp, paths, request, txid, record)
-    return _next_attempt(read, stamp, paths, topology, request, batches, txid, record, started)
+        return _continue(begins, txid, record)
+    return _next_attempt(begins, txid, record, started)
 
 
-def _continue(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: BeginRequest,
-    txid: int,
-    record: TransactionRecord,
-) -> Decision[ReplayAnswer]:
-    meta = RotatingTransactionalState(read, paths).get_state(txid)
-    result = Begun(
-        TransactionAttempt(txid, record.attempt, record.birth),
-        meta.rows,
-        meta.position,
-        record.rows_digest,
-        replay=record.attempt > 1,
-        run_id=request.run_id,
-        skip=record.skip,
-    )
+def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
+    stamp, paths, request = begins.stamp, begins.paths, begins.request
+    meta = RotatingTransactionalState(begins.read, paths).get_state(txid)
+    result = Begun.of(txid, replace(record, run_id=request.run_id), meta.rows, meta.position)
     if record.request == request.task_try:
         return Decision(result)
-    again = replace(
-        record,
-        request=request.task_try,
-        run_id=request.run_id,
-        tasks=dict(request.tasks),
-        op=stamp.op,
-    )
+    again = replace(record, request=request.task_try, run_id=request.run_id, tasks=dict(request.tasks), op=stamp.op)
     if record.request == "":
         # Its time-out counts from now on; what was noted of it until now asked for this very begin.
         again = replace(again, began=stamp.now, replay=None)
@@ -102,21 +83,14 @@ def _continue(
 
 
 def _next_attempt(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    topology: TopologyRecord,
-    request: BeginRequest,
-    batches: Batches,
-    txid: int,
-    record: TransactionRecord,
-    started: tuple[str, ...],
+    begins: BeginPass, txid: int, record: TransactionRecord, started: tuple[str, ...]
 ) -> Decision[ReplayAnswer]:
+    read, stamp, paths, request, batches = begins.read, begins.stamp, begins.paths, begins.request, begins.batches
     state = RotatingTransactionalState(read, paths)
     meta = state.get_state(txid)
     partitioned = request.topology.partitioned
     rows, ended, base, size = meta.rows, meta.position, record.base, record.size
-    lost, begins = record.lost, meta.begin
+    lost, taken_up = record.lost, meta.begin
     stays = record.pinned or request.topology.source_kind == "transactional"
     if stays and to_decide_anew(record, rows):
         rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, batches)
@@ -129,20 +103,22 @@ def _next_attempt(
         if record.pinned:
             after = unmoved(position, rows, partitioned=partitioned)
         else:
-            # A partition that this transaction took up has no place before it; where it begins is not chosen anew.
-            begins = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
-            place = going_on_at(read, paths, topology, {**begins, **(position or {})} if begins else position)
-            need = NeedBatch(TransactionAttempt(txid, record.attempt + 1), place.position)
+            # A partition that this transaction took up has no position before it; it begins where it began.
+            taken_up = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
+            start = start_after(
+                read, paths, begins.topology, {**taken_up, **(position or {})} if taken_up else position
+            )
+            need = NeedBatch(TransactionAttempt(txid, record.attempt + 1), start.position)
             if need.key not in batches:
                 return Decision(need)
             decided = batches[need.key]
             batch = decided or Batch(None, None if partitioned else position)
             rows, after, size = batch.metadata, batch.position, batch.size
             # An empty one stays before the loss.
-            lost = place.passed(after) if decided is not None else []
+            lost = start.passed(after) if decided is not None else []
             starts: Any = batch.start if partitioned else None
-            begins = {**(starts or {}), **begins}
-            after = {**begins, **(after or {})} if begins else after
+            taken_up = {**(starts or {}), **taken_up}
+            after = {**taken_up, **(after or {})} if taken_up else after
         ended = position_after(position, after, partitioned=partitioned)
     again = replace(
         record,
@@ -166,19 +142,66 @@ def _next_attempt(
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        state.override_state(txid, Metadata(again.attempt, rows, ended, begin=begins)),
+        state.override_state(txid, Metadata(again.attempt, rows, ended, begin=taken_up)),
         Create(paths.acks(txid, again.acks), b""),
         *garbage.removed(read, stamp, paths, paths.acks(txid, record.acks), started),
     )
-    result = Begun(
-        TransactionAttempt(txid, again.attempt, again.birth),
-        rows,
-        ended,
-        again.rows_digest,
-        replay=True,
-        run_id=request.run_id,
-        skip=record.skip,
-        size=size,
-        lost=tuple(lost),
+    return Decision(Begun.of(txid, again, rows, ended), writes, paths.transaction(txid))
+
+
+# --- the corrected file ------------------------------------------------------------------------------------------
+# The source decides the same rows again, as they are now; where the transaction ends does not change, so what follows
+# it stays as it is.
+
+
+def note_changed(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool], audit: Audit
+) -> Decision[Done | AlreadySkipped]:
+    """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
+
+    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
+    :raises ChangeRefused: a state that cannot undo it may hold something of it.
+    :raises AlreadyFinal, UnknownTransaction: see `skipping.opened`.
+    """
+    record = open_record(read, paths, txid)
+    if record is None:
+        return Decision(AlreadySkipped(txid))
+    if record.to_change is not None:
+        return Decision(Done())
+    held = sorted(name for name in record.fenced if not states.get(name, False))
+    if held:
+        raise ChangeRefused(
+            txid=txid,
+            topology=paths.topology,
+            problem=f"it may be in state {', '.join(held)} already, which cannot undo it",
+            remedy="Give the source its rows back as they were, and replay it without --changed-rows until it is "
+            "committed",
+        )
+    noted = {**audit.noted(stamp), "attempt": record.attempt}
+    after = replace(
+        record,
+        phase=Phase.FAILED,
+        epoch=record.epoch + 1,
+        changed=[*record.changed, noted],
+        error=f"its rows are to be decided anew ({audit.who}: {audit.why})",
+        op=stamp.op,
     )
-    return Decision(result, writes, paths.transaction(txid))
+    return put(paths.transaction(txid), after, Done())
+
+
+def decided_anew(attempt: TransactionAttempt, metadata: Any, batches: Batches) -> Any | NeedRows:
+    """Return the metadata of the same rows as they are now, if the source has said so already, else the question.
+
+    :param metadata: as it was decided before.
+    """
+    need = NeedRows(attempt, metadata)
+    if need.key not in batches:
+        return need
+    batch = batches[need.key]
+    assert batch is not None
+    return batch.metadata
+
+
+def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
+    """Whether a replay has to ask the source for the same place again; one that is to be skipped needs no rows."""
+    return record.to_change is not None and record.skip is None and rows is not None

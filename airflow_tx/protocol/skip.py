@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tx.errors import (
-    AlreadyFinal,
-    NotSkipped,
-    SkipRefused,
-    StaleBatch,
-    StateMissing,
-    UnknownTransaction,
-)
-from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet, SkipGranted
+from airflow_tx.errors import AlreadyFinal, NotSkipped, SkipRefused, UnknownTransaction
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.end import check_names, check_token, ended, history_of
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.end import check_grant, check_states, check_token, ended, make_grant
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -26,7 +19,6 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    digest,
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
@@ -38,7 +30,7 @@ def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit)
 
     :raises AlreadyFinal, UnknownTransaction: see `opened`.
     """
-    record = opened(read, paths, txid)
+    record = open_record(read, paths, txid)
     if record is None:
         return Decision(AlreadySkipped(txid))
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
@@ -51,7 +43,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 
     :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
     """
-    record = opened(read, paths, txid)
+    record = open_record(read, paths, txid)
     if record is None:
         raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
     if record.skip is None:
@@ -71,7 +63,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 
 def grant_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool]
-) -> Decision[SkipGranted | NotYet | AlreadySkipped]:
+) -> Decision[Granted | NotYet | AlreadySkipped]:
     """Take the turn to skip a transaction, outranking whoever held it.
 
     :param states: the states whose fence is about to be raised, and whether each can undo what was written to it.
@@ -79,7 +71,7 @@ def grant_skip(
     :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
     :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
     """
-    record = opened(read, paths, txid)
+    record = open_record(read, paths, txid)
     if record is None:
         return Decision(AlreadySkipped(txid))
     if record.skip is None:
@@ -87,19 +79,14 @@ def grant_skip(
     current = read.get(Counter, paths.current)
     if current.txid != txid:
         return Decision(NotYet(current.txid))
-    check_states(paths, txid, record, states, noted=True)
-    topology = read.get(TopologyRecord, paths.record)
-    check_names(topology, paths, txid, states)
-    state = RotatingTransactionalState(read, paths)
-    before = state.position_before(txid)
-    if digest(before) != record.base:
-        raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
-    meta = state.get_state(txid)
+    check_undoable(paths, txid, record, states, noted=True)
+    topology, before = check_grant(read, paths, txid, record, states)
+    meta = RotatingTransactionalState(read, paths).get_state(txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op)
-    grant = Granted.of(topology, taken, stamp, before)
-    result = SkipGranted(grant, TransactionAttempt(txid, record.attempt), meta.rows, meta.position)
-    return put(paths.transaction(txid), taken, result)
+    batch = {"rows": meta.rows, "position": meta.position, "prev": before}
+    grant = make_grant(topology, taken, stamp, paths, txid, batch)
+    return put(paths.transaction(txid), taken, Granted(grant))
 
 
 def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]) -> Decision[Committed]:
@@ -117,10 +104,8 @@ def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: 
     assert record.skip is not None, "withdrawing a skip raises the epoch"
     rows = RotatingTransactionalState(read, paths).get_state(txid).rows
     kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
-    told = history_of(record, stamp, txid, Outcome.SKIPPED)
-    end = ended(read, stamp, paths=paths, topology=topology, record=record, history=told, states=states)
-    writes = (*end, Create(paths.skipped(txid), encode(kept)))
-    return Decision(Committed.first(topology, txid), writes, paths.history(txid))
+    end = ended(read, stamp, paths, txid, topology, record, Outcome.SKIPPED, states)
+    return replace(end, writes=(*end.writes, Create(paths.skipped(txid), encode(kept))))
 
 
 def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done]:
@@ -137,7 +122,7 @@ def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit:
     return put(paths.skipped(txid), wanted, Done())
 
 
-def opened(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
+def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
     """The record of an open transaction; None if it is skipped.
 
     :raises AlreadyFinal: it is committed.
@@ -161,7 +146,7 @@ def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool
     return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
 
 
-def check_states(
+def check_undoable(
     paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool], *, noted: bool
 ) -> None:
     """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
@@ -171,9 +156,7 @@ def check_states(
     :raises StateMissing: a state that it may have been written to is not among them.
     :raises SkipRefused: a state that cannot undo it may hold something of it.
     """
-    lost = set(record.fenced) - set(states)
-    if lost:
-        raise StateMissing(topology=paths.topology, txid=txid, states=", ".join(sorted(lost)))
+    check_states(paths, txid, record, states)
     if record.granted:
         refuse_stuck(txid, [name for name in record.fenced if not states[name]], noted=noted)
 

@@ -206,3 +206,12 @@ def is_back(skipped: Skipped) -> bool:
 
 def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[Instance]:
     return must_ack(record, acks, {task for task, index in acks if index >= 0})
+
+
+def size_in_words(size: Mapping[str, Any]) -> str:
+    """Say how large a batch is, and why.
+
+    :param size: as a record keeps it: how many rows, or files, and why so many.
+    """
+    counted = ", ".join(f"{count} {unit}" for unit, count in size.items() if unit != "why")
+    return f"{counted} ({size['why']})" if size.get("why") else counted

@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import (
-    Counter,
-    History,
-    RepairRecord,
-    Skipped,
-    TopologyRecord,
-    encode,
-)
+from airflow_tx.protocol.records import Counter, History, RepairRecord, Skipped, TopologyRecord, encode
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -72,23 +66,35 @@ class Audit:
         read: Reader,
         stamp: Stamp,
         paths: Paths,
+        writes: Sequence[Write],
         *,
         what: str,
-        generation: int,
-        told: str,
+        after: TopologyRecord,
+        current: int,
+        summary: str,
         losses: Sequence[dict[str, Any]] = (),
-    ) -> tuple[Write, ...]:
-        """Return the writes of a `RepairRecord`; the last of them is the record itself, which proves that it happened.
+    ) -> Decision[Repaired]:
+        """Decide on writes, and on a `RepairRecord` that says who makes them and why.
 
-        :param generation: of the ledger after it.
-        :param told: what was found and what was made of it, in words.
+        :param after: the topology record once they are made.
+        :param summary: what was found and what was made of it.
         :param losses: the rows that were accepted as lost.
         """
-        exists = read.exists(paths.repairs)
-        number = max(map(int, read.names(paths.repairs) if exists else ()), default=0) + 1
-        record = RepairRecord(number, what, self.who, stamp.now, self.why, told, generation, stamp.op, [*losses])
-        folder = () if exists else (Create(paths.repairs, b""),)
-        return (*folder, Create(paths.repair(number), encode(record)))
+        number, generation = next_repair(read, paths), after.generation
+        told = (self.who, stamp.now, self.why, summary, generation, stamp.op, [*losses])
+        folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
+        record = Create(paths.repair(number), encode(RepairRecord(number, what, *told)))
+        return Decision(Repaired(generation, current, summary), (*writes, *folder, record), record.path)
+
+
+def next_repair(read: Reader, paths: Paths) -> int:
+    """Number the next repair."""
+    return max(map(int, read.names_if_any(paths.repairs)), default=0) + 1
+
+
+def put_or_create(read: Reader, path: str, data: bytes) -> Write:
+    """Give the write that lets a record be `data`, whether or not it exists."""
+    return Put(path, data) if read.exists(path) else Create(path, data)
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:

@@ -31,12 +31,7 @@ class TopologyRequest:
         return TopologyRecord(incarnation or op, *own, op=op, partitioned=self.partitioned)
 
 
-def open_topology(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: TopologyRequest,
-) -> Decision[Done]:
+def open_topology(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest) -> Decision[Done]:
     """Make the ledger of a topology, or bring what its record says of the DAG up to date.
 
     :raises TopologyClaimed: another DAG uses the name.
@@ -46,10 +41,7 @@ def open_topology(
     topology = read.find(TopologyRecord, paths.record)
     if topology is None:
         folders = [Create(path, b"") for path in paths.folders]
-        counters = [
-            Create(paths.current, encode(Counter(1))),
-            Create(paths.allocated, encode(Counter(0))),
-        ]
+        counters = [Create(paths.current, encode(Counter(1))), Create(paths.allocated, encode(Counter(0)))]
         record = Create(paths.record, encode(request.made(stamp.op)))
         return Decision(Done(), (*folders, *counters, record), paths.record)
     check_claim(topology, paths, request)
@@ -69,7 +61,12 @@ def open_topology(
     return Decision(Done(), (*writes, Put(paths.record, encode(changed))), paths.record)
 
 
-def is_current(topology: TopologyRecord, request: TopologyRequest) -> bool:
+def missing_folders(read: Reader, paths: Paths) -> list[Write]:
+    """Give the writes of the folders that do not exist."""
+    return [Create(path, b"") for path in paths.folders if not read.exists(path)]
+
+
+def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
     """Whether the record says of the DAG what the DAG says of itself."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned)
     return found == (request.source_kind, request.max_pending, request.partitioned)

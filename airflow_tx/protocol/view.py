@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths, ack_element
-from airflow_tx.protocol.paths import decode as decode_name
+from airflow_tx.protocol.paths import Paths, ack_element, decode_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     Ack,
@@ -21,7 +20,6 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    decode,
     digest,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
@@ -30,7 +28,7 @@ from airflow_tx.protocol.status import Line, TransactionView, forgotten, is_back
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    R = TypeVar("R", bound="DataclassInstance")
+    _R = TypeVar("_R", bound="DataclassInstance")
 
 RECENT = 50
 
@@ -100,9 +98,10 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     allocated = _need(store, Counter, paths.allocated, "allocated txid").txid
     line = Line(record, current, _opened(store, paths, _txids(store, paths.transactions)))
     views = _open_views(store, paths, line, tuple(line.opened))
-    skipped = {each: found for each in _txids(store, paths.all_skipped) if (found := _skipped(store, paths, each))}
+    found = {txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid)) for txid in _txids(store, paths.all_skipped)}
+    skipped = {txid: each for txid, each in found.items() if each is not None}
     final = [txid for txid in _txids(store, paths.histories) if txid not in line.opened]
-    wanted = {*final[max(len(final) - recent, 0) :], *(txid for txid, found in skipped.items() if not is_back(found))}
+    wanted = {*final[max(len(final) - recent, 0) :], *(txid for txid, each in skipped.items() if not is_back(each))}
     for txid in sorted(wanted - set(line.opened)):
         history = _history(store, paths, txid, skipped.get(txid))
         if history is not None:  # else it was rotated away meanwhile
@@ -125,7 +124,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
         (view,) = _open_views(store, paths, line, (txid,))
         acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
         return TransactionDetails(view, batch, acks, topology.partitioned)
-    skipped = _skipped(store, paths, txid)
+    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
         batch = Metadata(0, skipped.rows, None)
     history = _history(store, paths, txid, skipped)
@@ -136,7 +135,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
     """What people did to the ledger of a topology, oldest first."""
-    found = (_get(store, RepairRecord, paths.repair(number)) for number in _txids(store, paths.repairs))
+    found = (Reader(store).peek_if_any(RepairRecord, paths.repair(number)) for number in _txids(store, paths.repairs))
     return tuple(record for record in found if record is not None)
 
 
@@ -167,16 +166,12 @@ def _stale(store: Store, paths: Paths, line: Line) -> frozenset[int]:
 
 
 def _opened(store: Store, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-    found = {txid: _get(store, TransactionRecord, paths.transaction(txid)) for txid in txids}
+    found = {txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
     return {txid: record for txid, record in found.items() if record is not None}
 
 
-def _skipped(store: Store, paths: Paths, txid: int) -> Skipped | None:
-    return _get(store, Skipped, paths.skipped(txid))
-
-
 def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> History | None:
-    found = _get(store, History, paths.history(txid))
+    found = Reader(store).peek_if_any(History, paths.history(txid))
     return forgotten(txid, skipped) if found is None and skipped is not None else found
 
 
@@ -196,7 +191,7 @@ def _acks(store: Store, paths: Paths, txid: int, record: TransactionRecord) -> d
     folder = paths.acks(txid, record.acks)
     children = store.children(folder)
     names = children.names if children else ()
-    found = {ack_element(name): _get(store, Ack, f"{folder}/{name}") for name in names}
+    found = {ack_element(name): Reader(store).peek_if_any(Ack, f"{folder}/{name}") for name in names}
     return {key: entry for key, entry in found.items() if entry is not None}
 
 
@@ -208,28 +203,19 @@ def _owner(store: Store, paths: Paths, line: Line) -> Mapping[str, Any] | None:
     first = line.opened.get(line.current)
     node = store.get(paths.owner(first.nonce)) if first is not None and first.nonce else None
     try:
-        told = None if node is None else json.loads(node.data)
+        owner = None if node is None else json.loads(node.data)
     except ValueError:
         return None  # for display only, so nothing stops for it
-    return told if isinstance(told, dict) else None
+    return owner if isinstance(owner, dict) else None
 
 
 def _txids(store: Store, path: str) -> list[int]:
     children = store.children(path)
-    return sorted(_numbers(children.names if children else ()))
+    return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
 
 
-def _numbers(names: tuple[str, ...]) -> Iterator[int]:
-    return (int(name) for name in names if name.isdigit())
-
-
-def _get(store: Store, cls: type[R], path: str) -> R | None:
-    node = store.get(path)
-    return None if node is None else decode(cls, path, node.data)
-
-
-def _need(store: Store, cls: type[R], path: str, what: str) -> R:
-    record = _get(store, cls, path)
+def _need(store: Store, cls: type[_R], path: str, what: str) -> _R:
+    record = Reader(store).peek_if_any(cls, path)
     if record is None:
         raise UnknownTransaction(what=what, path=path)
     return record

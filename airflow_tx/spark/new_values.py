@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StagingError, StateError
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.staging import OutputRef, StagingArea, TaskTry, TryDir, read_manifest
+from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.staging import OutputRef, StagingArea, TryDir, read_manifest
 from airflow_tx.staging.area import encode
 from airflow_tx.staging.output import Output, StagedFile, check_name
 from airflow_tx.state.arrow import schema_of, to_arrow

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
+from airflow_tx.protocol.attempt import Grant
 from airflow_tx.spark.chunks import KEY, veiled
 from airflow_tx.staging.output import Output, StagedFile
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.api import FencedState
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -1,7 +1,7 @@
 """Where task output lies between processing and commit."""
 
 from airflow_tx.staging.area import StagingArea, TryDir, read_descriptor, write_descriptor
-from airflow_tx.staging.descriptor import Descriptor, TaskTry
+from airflow_tx.staging.descriptor import Descriptor
 from airflow_tx.staging.manifest import (
     Manifest,
     read_batches,
@@ -18,7 +18,6 @@ __all__ = [
     "Manifest",
     "OutputRef",
     "StagingArea",
-    "TaskTry",
     "TryDir",
     "read_batches",
     "read_descriptor",

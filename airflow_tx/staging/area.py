@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.staging.descriptor import Descriptor, TaskTry
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.staging.descriptor import Descriptor
 from airflow_tx.staging.files import Files, open_files
 
 DESCRIPTOR = "_descriptor.json"

@@ -8,26 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class TaskTry:
-    """One try of one task instance.
-
-    :param task_id: the task.
-    :param map_index: -1 if the task is not mapped.
-    :param task_try: the task instance's id: new at every retry and clear, kept over a deferral.
-    """
-
-    task_id: str
-    map_index: int
-    task_try: str
-
-    def __str__(self) -> str:
-        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
 @dataclass(frozen=True)

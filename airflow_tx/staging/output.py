@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_tx.errors import StagingError
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.staging.area import TryDir, encode
-from airflow_tx.staging.descriptor import TaskTry
 
 
 @dataclass(frozen=True)

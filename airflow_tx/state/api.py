@@ -12,11 +12,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.attempt import Grant as Grant
+from airflow_tx.protocol.attempt import Token
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.answers import Granted
     from airflow_tx.state.columns import Columns
 
 
@@ -36,43 +35,6 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
     if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
         raise ConfigError(option=f"kind of state {state!r}", value=str(kind), remedy='Use "opaque" or "transactional".')
     return StateKind(kind)
-
-
-@dataclass(frozen=True)
-class Grant:
-    """The right to write one transaction's updates, as the ledger gave it.
-
-    :param topology: name of the topology, for messages.
-    :param incarnation: uuid of this life of the ledger.
-    :param token: outranks every earlier grant.
-    :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
-    :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
-    :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
-        the fence so that a lost ledger can be rebuilt from the state.
-    """
-
-    topology: str
-    incarnation: str
-    token: Token
-    last_txids: Mapping[str, int]
-    batch: str = "null"
-    births: Mapping[str, str] = field(hash=False, default_factory=dict)
-
-    @classmethod
-    def of(cls, topology: str, attempt: TransactionAttempt, granted: Granted, *, metadata: Any, position: Any) -> Grant:
-        """What a committer shows to the states.
-
-        :param metadata: of the batch; `position` is where the source stands after it.
-        """
-        own = (granted.epoch, granted.nonce, granted.birth)
-        token = Token(granted.generation, attempt.txid, attempt.attempt, *own)
-        batch = dumps({**granted.told, "rows": metadata, "position": position, "prev": granted.position_before})
-        return cls(topology, granted.incarnation, token, granted.last, batch, granted.births)
-
-    @property
-    def txid(self) -> int:
-        """The transaction that may be written."""
-        return self.token.txid
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
-from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
-    FORMAT,
+    RECORD_FORMAT,
     History,
     Metadata,
     TopologyRecord,
@@ -102,7 +102,7 @@ class Topology(Pipeline):
         self.mark(self.acquire(begun, self.process(begun)))
 
     def accept(self, position: Any) -> str:
-        return self.ledger.accept_loss(self.log.losses(position), AUDIT).told
+        return self.ledger.accept_loss(self.log.losses(position), AUDIT).summary
 
     def record(self, txid: int) -> TransactionRecord:
         node = self.store.get(self.paths.transaction(txid))
@@ -393,15 +393,15 @@ def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
 def test_no_loss_moves_nothing() -> None:
     read, paths = Reader(MemoryStore()), Paths("/", "t")
     none = TopologyRecord("i", "dag", "opaque", 1)
-    assert going_on_at(read, paths, none, 10).position == 10
-    assert going_on_at(read, paths, none, 10).passed(20) == []
+    assert start_after(read, paths, none, 10).position == 10
+    assert start_after(read, paths, none, 10).passed(20) == []
     lost = {"": [{"place": None, "goes_on": 5, "what": "rows"}]}
     record = TopologyRecord("i", "dag", "opaque", 1, accepted=lost)
-    assert going_on_at(read, paths, record, None).position is None
+    assert start_after(read, paths, record, None).position is None
 
 
 def test_a_record_of_losses_is_read_as_it_was_written() -> None:
     record = TopologyRecord("i", "dag", "opaque", 1, accepted={"a": [{"place": {"x": [1]}, "goes_on": 5, "what": "r"}]})
     assert decode(TopologyRecord, "", encode(record)) == record
     with pytest.raises(UnreadableRecord):
-        decode(History, "", encode(Metadata(FORMAT, None, None)))
+        decode(History, "", encode(Metadata(RECORD_FORMAT, None, None)))

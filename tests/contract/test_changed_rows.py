@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
-from airflow_tx.protocol import commit, correction, skip
-from airflow_tx.protocol.answers import Begun, Granted, NotYet, SkipGranted
+from airflow_tx.protocol import commit, replay, skip
+from airflow_tx.protocol.answers import Begun, Granted, NotYet
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
@@ -64,10 +64,8 @@ class Files(Pipeline):
 
     def skip(self, txid: int) -> None:
         answer = self.ledger.run(skip.grant_skip, txid, {})
-        assert isinstance(answer, SkipGranted)
-        given = answer.grant
-        token = Token(given.generation, txid, answer.attempt.attempt, given.epoch, given.nonce)
-        self.ledger.run(skip.commit_skip, token, states=[])
+        assert isinstance(answer, Granted)
+        self.ledger.run(skip.commit_skip, answer.grant.token, states=[])
 
     def record(self, txid: int) -> TransactionRecord:
         node = self.store.get(self.paths.transaction(txid))
@@ -89,7 +87,7 @@ def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
     bad, after = files.begin("r1"), files.begin("r2")
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == bad.metadata  # without a word of a person the rows stay
-    files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
     assert files.record(1).phase is Phase.FAILED
 
     mended = files.begin("r1")
@@ -110,7 +108,7 @@ def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, 
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
-    files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
     with pytest.raises(FailedTransaction, match="its rows are to be decided anew"):
         files.ledger.run(commit.acquire, request)
     # A task that lives on, or is cleared alone, brings the attempt back.
@@ -125,7 +123,7 @@ def test_what_a_state_holds_that_can_undo_it_is_no_hindrance_and_its_committer_c
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     grant = files.acquire(begun, files.process(begun))
-    files.ledger.run(correction.note_changed, 1, {STATE: True}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {STATE: True}, AUDIT)
     with pytest.raises(Outranked):
         files.mark(grant)
     files.finish(files.begin("r1"))
@@ -138,7 +136,7 @@ def test_what_may_lie_in_a_state_that_cannot_undo_it_keeps_its_rows(
     files = Files(each_store, zookeeper_root)
     files.grant(files.begin("r1"), STATE)
     with pytest.raises(ChangeRefused, match=f"it may be in state {STATE} already"):
-        files.ledger.run(correction.note_changed, 1, states, AUDIT)
+        files.ledger.run(replay.note_changed, 1, states, AUDIT)
     assert files.record(1).changed == []
 
 
@@ -155,7 +153,7 @@ def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: St
     assert (back.attempt.txid, back.metadata, back.position) == (3, [1, "mended"], 2)
     files.contents[1] = "changed again"
     assert files.begin("r1").metadata == [1, "mended"]
-    files.ledger.run(correction.note_changed, 3, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 3, {}, AUDIT)
     assert (files.begin("r1").metadata, files.begin("r3").metadata) == ([1, "changed again"], [3, "good"])
 
 
@@ -164,7 +162,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
 ) -> None:
     files = Files(each_store, zookeeper_root)
     files.begin("r1")
-    files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
     files.ledger.run(skip.note_skip, 1, AUDIT)
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == [1, "good"]
@@ -173,7 +171,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
 def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root, "opaque")
     files.begin("r1")
-    files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == [1, "mended"]
     assert [each["attempt"] for each in files.record(1).changed] == [1]
@@ -183,9 +181,9 @@ def test_it_is_noted_once_and_never_of_a_final_one(each_store: Store, zookeeper_
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     for _ in range(2):
-        files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+        files.ledger.run(replay.note_changed, 1, {}, AUDIT)
     assert len(files.record(1).changed) == 1
     assert begun.attempt == TransactionAttempt(1, 1)
     files.finish(files.begin("r1"))
     with pytest.raises(AlreadyFinal):
-        files.ledger.run(correction.note_changed, 1, {}, AUDIT)
+        files.ledger.run(replay.note_changed, 1, {}, AUDIT)

@@ -6,11 +6,10 @@ import pytest
 
 from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol import commit, processing, recovery, run_slots
-from airflow_tx.protocol.answers import Begun, SkipGranted
+from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip
@@ -73,22 +72,22 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
     begun = pipeline.begin("r1")
     first = pipeline.acquire(begun, pipeline.process(begun))
     for reason in ("task write: the database is away", "task mark: task write has failed"):
-        pipeline.ledger.run(commit.commit_failed, begun.attempt, first.token.epoch, reason)
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, first.token.epoch, reason)
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, "task write: the database is away")
     assert shown.waiting_for == "its committer, which has failed: airflow tx replay flights 1, or clear its failed task"
 
     again = pipeline.acquire(begun, pipeline.complete(begun))
     pipeline.ledger.run(
-        commit.commit_failed, begun.attempt, first.token.epoch, "the first one lived on, and has failed now"
+        commit.note_commit_failed, begun.attempt, first.token.epoch, "the first one lived on, and has failed now"
     )
-    pipeline.ledger.run(commit.commit_failed, begun.attempt, None, "one that never had the turn has failed now")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, "one that never had the turn has failed now")
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, None)
     assert pipeline.ledger.holds(again.token)
     pipeline.mark(again)
     assert (of(pipeline, 1).status, of(pipeline, 1).failures) == ("COMMITTED", 1)
-    pipeline.ledger.run(commit.commit_failed, begun.attempt, again.token.epoch, "it is committed by now")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, again.token.epoch, "it is committed by now")
     assert of(pipeline, 1).failures == 1
 
 
@@ -96,19 +95,19 @@ def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(
     pipeline.begin("r1")
     begun = pipeline.begin("r2")
     processed = pipeline.process(begun)
-    pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
-    pipeline.ledger.run(commit.commit_failed, begun.attempt, None, "its trigger has failed")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, "its trigger has failed")
     assert (of(pipeline, 2).status, of(pipeline, 2).failures) == ("PROCESSED", 2)
     assert of(pipeline, 2).error == "its trigger has failed"
     for _ in range(2):
         pipeline.work(begun, "task0")
         assert of(pipeline, 2).error is None
-        pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
         assert of(pipeline, 2).error is None
         pipeline.complete(begun)
     pipeline.begin("r2")
     with pytest.raises(StaleAttempt):
-        pipeline.ledger.run(commit.commit_failed, begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
 
 
 def test_only_the_last_ended_ones_are_read(pipeline: Pipeline) -> None:
@@ -172,10 +171,8 @@ def skip(pipeline: Pipeline, txid: int) -> None:
     """Skip the transaction whose turn it is; the topology has no states."""
     pipeline.ledger.run(note_skip, txid, AUDIT)
     answer = pipeline.ledger.run(grant_skip, txid, {})
-    assert isinstance(answer, SkipGranted)
-    grant = answer.grant
-    token = Token(grant.generation, txid, answer.attempt.attempt, grant.epoch, grant.nonce)
-    pipeline.ledger.run(commit_skip, token, states=[])
+    assert isinstance(answer, Granted)
+    pipeline.ledger.run(commit_skip, answer.grant.token, states=[])
 
 
 def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline) -> None:
@@ -267,7 +264,7 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)
     pipeline.ledger.run(run_slots.bid, waiter)
-    pipeline.ledger.run(run_slots.give_way, waiter)
+    pipeline.ledger.run(run_slots.note_yield, waiter)
     assert of(pipeline, 2).yielded == 1
     told = "the run of transaction 1, to which it gave its run slot; then it is started again"
     assert of(pipeline, 2).waiting_for == told

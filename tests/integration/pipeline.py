@@ -13,15 +13,14 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol import processing, skip
 from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.api import FencedState
 
 
 class Clock:
@@ -113,10 +112,11 @@ class Pipeline:
     def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
-        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names)
+        batch = {"metadata": begun.metadata, "position": begun.position}
+        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names, **batch)
         granted = (ledger or self.ledger).run(acquire, request)
         assert isinstance(granted, Granted), granted
-        return grant_of(self.paths.topology, begun.attempt, granted, begun.metadata, begun.position)
+        return granted.grant
 
     def write(self, grant: Grant, rows: Any) -> None:
         """Add the row to every state, as a committer does."""
@@ -150,8 +150,3 @@ class Pipeline:
     def totals(self) -> list[Any]:
         """Per state, the sum of the rows it holds."""
         return [sum(row["n"] for row in state.read()) for state in self.states]
-
-
-def grant_of(topology: str, attempt: TransactionAttempt, granted: Granted, rows: Any, position: Any) -> Grant:
-    """What the committer shows to the states."""
-    return Grant.of(topology, attempt, granted, metadata=rows, position=position)

@@ -14,8 +14,9 @@ from airflow_tx.commit.update import Update
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import _KEY, Processing
 from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.sources.api import Source
-from airflow_tx.staging import TaskTry, scan_output, write_manifest, write_rows
+from airflow_tx.staging import scan_output, write_manifest, write_rows
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
 from tests.unit.bench import FakeTi, MemorySpec, run_of

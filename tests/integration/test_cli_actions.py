@@ -18,9 +18,9 @@ import pytest
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
 from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun, Granted
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovery import ReplayRequest
@@ -476,7 +476,7 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
     pipeline.ledger.run(skip.note_skip, 4, AUDIT)
     for waiter in (Waiter("r3", 3, "000300", 1), Waiter("room", None, "000400", 1)):
         pipeline.ledger.run(run_slots.bid, waiter)
-        pipeline.ledger.run(run_slots.give_way, waiter)
+        pipeline.ledger.run(run_slots.note_yield, waiter)
     runs.make(r1="failed", r2="running", r3="failed", r4="failed", room="failed")
     listed = airflow.json("tx", "list", "flights", root=root)
     assert (listed[0]["status"], listed[0]["run_id"], listed[0]["txid"]) == ("YIELDED", "room", None)
@@ -530,7 +530,7 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     pipeline.process(pipeline.begin("r2"))
     for waiter in (Waiter("r2", 2, "000300", 1), Waiter("room", None, "000400", 1)):
         pipeline.ledger.run(run_slots.bid, waiter)
-        pipeline.ledger.run(run_slots.give_way, waiter)
+        pipeline.ledger.run(run_slots.note_yield, waiter)
     pipeline.ledger.run(skip.note_skip, 2, AUDIT)
     runs.make(r1="queued", r2="failed", room="failed")
     told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)

@@ -14,16 +14,16 @@ from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetada
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Store, Write
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.rebuild import Held
+from airflow_tx.protocol.rebuild import HeldState
 from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
-from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state import Sum
-from airflow_tx.state.api import FencedState, Grant
+from airflow_tx.state.api import FencedState
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -234,7 +234,7 @@ def test_a_lost_ledger_of_5000_partitions_is_rebuilt_whoever_wrote_it(
         store.multi([], [*folder, *folders, *(Create(pipeline.paths.place(name, 1), place) for name in of)])
     fence = state.fence()
     assert fence is not None
-    held = [Held.of(state.name, undoable=True, fence=fence)]
+    held = [HeldState.of(state.name, undoable=True, fence=fence)]
     Repairs(pipeline.ledger).ledger_lost(held, pipeline.request, Audit("ann", "restored"))
     assert store.children(pipeline.paths.sources) is None
     assert pipeline.run("r2") == 2

@@ -34,10 +34,9 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol import processing, skip
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.processing import TaskTry
-from airflow_tx.protocol.rebuild import Held
-from airflow_tx.protocol.repairs import Repairs, ResetIncomplete
+from airflow_tx.protocol.attempt import TaskTry, Token
+from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.repair import Repairs, ResetIncomplete, rename_state, state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
@@ -116,15 +115,15 @@ def repair_named_by(error: TxError, pipeline: Pipeline) -> None:
     assert command[1] == pipeline.paths.topology
     fixes = Repairs(pipeline.ledger)
     if command[2] == "state-lost":
-        fixes.state_lost(command[3], AUDIT)
+        pipeline.ledger.run(state_lost, command[3], AUDIT)
     else:
         fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
 
 
-def held_by(pipeline: Pipeline) -> list[Held]:
+def held_by(pipeline: Pipeline) -> list[HeldState]:
     fences = [(state, state.fence()) for state in pipeline.states]
     return [
-        Held.of(
+        HeldState.of(
             state.name,
             undoable=state.kind is StateKind.OPAQUE,
             fence=fence,
@@ -217,16 +216,16 @@ def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
     with pytest.raises(StateMissing):  # it may hold something of transaction 2, under its old name
         pipeline.run("r2")
     moved.take_over("a.totals")
-    Repairs(pipeline.ledger).rename_state("a.totals", "a.sums", AUDIT)
+    pipeline.ledger.run(rename_state, "a.totals", "a.sums", AUDIT)
     with pytest.raises(Outranked):
         pipeline.mark(late)
     pipeline.run("r2")
     pipeline.run("r3")
     assert pipeline.totals() == [1 + 2 + 3, 1 + 2 + 3]
     with pytest.raises(RenameRefused, match="does not know 'a.totals'.*It knows: a.sums, b.totals"):
-        Repairs(pipeline.ledger).rename_state("a.totals", "a.more", AUDIT)
+        pipeline.ledger.run(rename_state, "a.totals", "a.more", AUDIT)
     with pytest.raises(RenameRefused, match="knows 'b.totals' already"):
-        Repairs(pipeline.ledger).rename_state("a.sums", "b.totals", AUDIT)
+        pipeline.ledger.run(rename_state, "a.sums", "b.totals", AUDIT)
 
 
 def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
@@ -243,7 +242,7 @@ def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
     with pytest.raises(StateRenamed):
         take_skip(pipeline.ledger, 2, {state.name: state for state in pipeline.states}, log=None)
     pipeline.ledger.run(skip.withdraw_skip, 2)
-    Repairs(pipeline.ledger).state_lost("a.totals", AUDIT)  # forgotten
+    pipeline.ledger.run(state_lost, "a.totals", AUDIT)  # forgotten
     pipeline.run("r2")
     assert pipeline.totals() == [2]
 
@@ -269,7 +268,7 @@ def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
     begun = pipeline.begin("r2")
     old = pipeline.acquire(begun, pipeline.process(begun))
     pipeline.states[0].clear()
-    Repairs(pipeline.ledger).state_lost(pipeline.states[0].name, AUDIT)
+    pipeline.ledger.run(state_lost, pipeline.states[0].name, AUDIT)
     with pytest.raises(StateBehind):
         pipeline.write(old, begun.metadata)
     with pytest.raises(Outranked):
@@ -284,7 +283,7 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     pipeline.run("r1")
     with pytest.raises(RepairRefused, match=r"nothing to 'nosuch'\. .*It knows: a\.totals"):
-        Repairs(pipeline.ledger).state_lost("nosuch", AUDIT)
+        pipeline.ledger.run(state_lost, "nosuch", AUDIT)
 
 
 # --- ZooKeeper went back -----------------------------------------------------------------------------------------
@@ -663,7 +662,7 @@ def test_states_that_do_not_fit_together_are_refused(
         fixes.ledger_lost(held_by(pipeline)[:1], pipeline.request, AUDIT)
     with pytest.raises(RepairRefused, match="no state of the DAG has a fence"):
         fixes.ledger_lost([], pipeline.request, AUDIT)
-    foreign = Held("c.totals", True, True, "other", Token(1, 3, 1, 1, "n"), True, {})
+    foreign = HeldState("c.totals", True, True, "other", Token(1, 3, 1, 1, "n"), True, {})
     with pytest.raises(RepairRefused, match="different ledgers"):
         fixes.ledger_lost([*held_by(pipeline), foreign], pipeline.request, AUDIT)
 
@@ -672,7 +671,7 @@ def test_states_that_do_not_fit_together_are_refused(
 def test_a_fence_without_a_batch_is_never_taken_for_the_beginning(batch: str) -> None:
     fence = Fence("i", Token(1, 3, 1, 1, "n"), True, batch)
     with pytest.raises(UnreadableRecord, match=r"the fence of state 'a\.totals'"):
-        Held.of("a.totals", undoable=True, fence=fence)
+        HeldState.of("a.totals", undoable=True, fence=fence)
 
 
 # --- everything anew ---------------------------------------------------------------------------------------------
@@ -751,7 +750,7 @@ def test_every_repair_is_noted_with_who_when_and_why(
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
     pipeline.run("r1")
     fixes = Repairs(pipeline.ledger)
-    fixes.state_lost("a.totals", Audit("ada", "the disk died"))
+    pipeline.ledger.run(state_lost, "a.totals", Audit("ada", "the disk died"))
     fixes.ledger_lost(held_by(pipeline), pipeline.request, Audit("bob", ""))
     fixes.reset(pipeline.request, Audit("eve", "start over"), clear=pipeline.states[0].clear)
     noted = repairs(store, pipeline.paths)
@@ -766,6 +765,6 @@ def test_every_repair_is_noted_with_who_when_and_why(
 def test_a_topology_that_does_not_exist_cannot_be_repaired(store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Pipeline(store, zookeeper_root)
     with pytest.raises(UnreadableRecord, match="missing"):
-        Repairs(pipeline.ledger).state_lost("a", AUDIT)
+        pipeline.ledger.run(state_lost, "a", AUDIT)
     with pytest.raises(UnknownTransaction, match="topology 'flights'"):
         topology_view(store, pipeline.paths)

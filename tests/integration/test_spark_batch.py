@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.sources.api import Batch as Rows
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.app import load_app
 from airflow_tx.spark.failure import Failure, read_failure
-from airflow_tx.staging import Descriptor, StagingArea, TaskTry, TryDir, read_manifest, read_output, write_descriptor
+from airflow_tx.staging import Descriptor, StagingArea, TryDir, read_manifest, read_output, write_descriptor
 from airflow_tx.staging.area import dir_of
 
 if TYPE_CHECKING:

@@ -289,7 +289,8 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
 ) -> None:
     import pickle
 
-    from airflow_tx.staging import TaskTry, write_manifest, write_rows
+    from airflow_tx.protocol.attempt import TaskTry
+    from airflow_tx.staging import write_manifest, write_rows
     from airflow_tx.testing.suites.state_tools import Grants
 
     url = postgres.url(postgres.new_database())
@@ -397,8 +398,8 @@ print(peak)
 def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     path: str, postgres: LocalPostgres, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
-    from airflow_tx.protocol.attempt import TransactionAttempt
-    from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
+    from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+    from airflow_tx.staging import StagingArea, write_manifest, write_rows
 
     million = 1_000_000
     area = StagingArea(str(tmp_path / "staging"))

@@ -11,20 +11,19 @@ from typing import Any
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, SkipGranted
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
+from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Decide, Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
-from airflow_tx.state.api import FencedState, Grant, StateKind
+from airflow_tx.state.api import FencedState, StateKind
 
 Deltas = Mapping[str, int]
 Rows = int | Mapping[str, int]
@@ -292,10 +291,8 @@ class Skipper:
 
     def acquire(self) -> Skipper:
         granted = self.ask()
-        assert isinstance(granted, SkipGranted), granted
-        self.grant = Grant.of(
-            "trace", granted.attempt, granted.grant, metadata=granted.metadata, position=granted.position
-        )
+        assert isinstance(granted, Granted), granted
+        self.grant = granted.grant
         return self
 
     def raise_fences(self) -> Skipper:
@@ -362,7 +359,13 @@ class Committer:
         return self.ledger.run(
             commit.acquire,
             AcquireRequest(
-                self.begun.attempt, self.done.epoch, self.begun.rows_digest, outputs, tuple(s.name for s in self.states)
+                self.begun.attempt,
+                self.done.epoch,
+                self.begun.rows_digest,
+                outputs,
+                tuple(state.name for state in self.states),
+                metadata=self.begun.metadata,
+                position=self.begun.position,
             ),
         )
 
@@ -374,8 +377,7 @@ class Committer:
         if isinstance(granted, AlreadyCommitted):
             return None
         assert isinstance(granted, Granted), granted
-        own = self.begun
-        self.grant = Grant.of("trace", own.attempt, granted, metadata=own.metadata, position=own.position)
+        self.grant = granted.grant
         states = {state.name: state for state in self.states}
         take_other_output(self.ledger, states, self.grant, granted.changed, dict.fromkeys(states, digest(self.output)))
         return self.grant

@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "no attempt check, nor the one of tries behind it",
         (
-            (processing.newest, "record.attempt != attempt.attempt", "False"),
+            (processing.newest_record, "record.attempt != attempt.attempt", "False"),
             (processing.start, "not current.get(found.task_try, True)", "False"),
         ),
         ONE_OPAQUE_KEYS,
@@ -126,7 +126,7 @@ MUTANTS = (
         ((commit.acquire, "current.txid != attempt.txid", "False"),),
         _trace(test_answers, "test_the_turn_is_not_given_before_it_has_come"),
     ),
-    Mutant("base not compared", ((commit.acquire, "digest(before) != record.base", "False"),), TWO_OPAQUE),
+    Mutant("base not compared", ((end.check_grant, "digest(before) != record.base", "False"),), TWO_OPAQUE),
     Mutant(
         "phase not looked at",
         ((commit.acquire, "record.phase is Phase.PROCESSING or record.epoch != request.epoch", "False"),),
@@ -172,7 +172,9 @@ MUTANTS = (
     Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
-        "an old begin may ask", ((replay.replay, "not current.get(record.request, True)", "False"),), ONE_OPAQUE_KEYS
+        "an old begin may ask",
+        ((replay.begin_again, "not current.get(record.request, True)", "False"),),
+        ONE_OPAQUE_KEYS,
     ),
     Mutant(
         "a commit forgets its own rows and position",
@@ -197,7 +199,7 @@ MUTANTS = (
     ),
     Mutant(
         "a task fails what is being committed",
-        ((processing.fail, "Phase.PROCESSED,\n", "Phase.PROCESSED,\n        Phase.COMMITTING,\n"),),
+        ((processing.fail, "Phase.PROCESSED)", "Phase.PROCESSED, Phase.COMMITTING)"),),
         LATE,
     ),
     Mutant("an answer is believed without a sync", ((Ledger.run, "self.store.sync()", "pass"),), LAGS),
@@ -233,12 +235,12 @@ MUTANTS = (
     ),
     Mutant(
         "a skip does not compare the base",
-        ((skip.grant_skip, "digest(before) != record.base", "False"),),
+        ((end.check_grant, "digest(before) != record.base", "False"),),
         _trace(test_skips.TestTrace5And6, "test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped"),
     ),
     Mutant(
         "a skip of what a state cannot undo",
-        ((skip.check_states, "if record.granted:", "if False:"),),
+        ((skip.check_undoable, "if record.granted:", "if False:"),),
         _trace(
             test_skips.TestTrace2,
             "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
@@ -289,7 +291,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
-        ((skip.opened, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
+        ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
         _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
     ),
     Mutant(
@@ -308,7 +310,7 @@ MUTANTS = (
     ),
     Mutant(
         "a run of an allocated transaction makes another attempt",
-        ((replay.replay, ' or record.request == ""', ""),),
+        ((replay.begin_again, ' or record.request == ""', ""),),
         _trace(test_recovery.TestAllocationAhead, "test_the_run_goes_on_with_its_first_attempt_and_the_same_rows"),
     ),
     Mutant(
@@ -328,12 +330,12 @@ MUTANTS = (
     ),
     Mutant(
         "whoever wants may yield",
-        ((run_slots.give_way, 'topology.bid["run_id"] != waiter.run_id', "False"),),
+        ((run_slots.note_yield, 'topology.bid["run_id"] != waiter.run_id', "False"),),
         _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
-        ((run_slots.give_way, "        bid=None,\n", ""),),
+        ((run_slots.note_yield, "bid=None, ", ""),),
         _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
     ),
     Mutant(
@@ -343,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         "an old entry lets one yield out of turn",
-        ((run_slots.give_way, '{}).get("blocking") == waiter.blocking', "{})"),),
+        ((run_slots.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
         _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
     ),
 )

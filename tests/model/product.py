@@ -266,7 +266,7 @@ def installed() -> Iterator[None]:
             restart_dead=_restart_dead,
             runs_of=_runs_of,
             is_paused=lambda dag_id: False,
-            is_current=lambda task_try: bool(_Current.env.ask("current")),
+            is_current_try=lambda task_try: bool(_Current.env.ask("current")),
             sends_metrics=lambda: False,
         ),
         patch.object(time, "sleep", lambda seconds: None),

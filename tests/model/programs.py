@@ -24,12 +24,12 @@ from airflow_tx.processing import begin as beginning
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
 from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.step import Audit
-from airflow_tx.staging import TaskTry
 from tests.model.machine import Env
 from tests.model.product import LOG, ModelSpec, ModelTi, run_info, spec_of, states_of, updates_of
 from tests.model.shapes import TASK, Shape

@@ -79,7 +79,7 @@ def withdraw_skip(topology: Topology) -> Any:
 
 def grant_skip(topology: Topology) -> Any:
     note_skip(topology)()
-    return lambda: topology.skipper(1).ask().attempt
+    return lambda: topology.skipper(1).ask().grant.attempt
 
 
 def commit_skip(topology: Topology) -> Any:
@@ -127,7 +127,7 @@ def give_way(topology: Topology) -> Any:
     Run(topology, "r2").begin(1)
     waiter = Waiter("r2", 2, "02", 1)
     topology.ledger().run(run_slots.bid, waiter)
-    return lambda: topology.ledger().run(run_slots.give_way, waiter)
+    return lambda: topology.ledger().run(run_slots.note_yield, waiter)
 
 
 def came_back(topology: Topology) -> Any:

@@ -24,16 +24,15 @@ from hypothesis.stateful import (
 
 from airflow_tx.errors import TxError
 from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
-from airflow_tx.protocol.answers import Begun, Granted, Processed, SkipGranted
+from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, Token
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.repair import state_lost
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.topology import TopologyRequest
@@ -223,7 +222,7 @@ class StoresAgree(RuleBasedStateMachine):
             request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, {"s": output})
             answer = self.both(f"{run}commit", lambda ledger: ledger.run(commit.acquire, request))
             if isinstance(answer, Granted):
-                self.tokens.setdefault(run, []).append(_token(begun.attempt, answer))
+                self.tokens.setdefault(run, []).append(answer.grant.token)
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, age=AGE, process=st.sampled_from(["commit", "fresh"]))
@@ -269,8 +268,8 @@ class StoresAgree(RuleBasedStateMachine):
     def grant_skip(self, pick: int, undoable: bool) -> None:
         txid = self.begun[self.run(pick)][-1].attempt.txid
         answer = self.both("person", lambda ledger: ledger.run(skip.grant_skip, txid, {"s": undoable}))
-        if isinstance(answer, SkipGranted):
-            self.skips.setdefault(txid, []).append(_token(answer.attempt, answer.grant))
+        if isinstance(answer, Granted):
+            self.skips.setdefault(txid, []).append(answer.grant.token)
 
     @precondition(lambda self: self.skips)
     @rule(pick=PICK, age=AGE, process=st.sampled_from(["person", "fresh"]))
@@ -310,7 +309,7 @@ class StoresAgree(RuleBasedStateMachine):
         if what == "bid":
             self.both(run, lambda ledger: ledger.run(run_slots.bid, waiter, overdue="3000" if lapsed else ""))
         elif what == "give way":
-            self.both(run, lambda ledger: ledger.run(run_slots.give_way, waiter))
+            self.both(run, lambda ledger: ledger.run(run_slots.note_yield, waiter))
         else:
             self.both("coordinator", lambda ledger: ledger.run(run_slots.came_back, run))
 
@@ -330,7 +329,7 @@ class StoresAgree(RuleBasedStateMachine):
     @precondition(lambda self: self.committed)
     @rule()
     def lose_the_state(self) -> None:
-        self.both("admin", lambda ledger: Repairs(ledger).state_lost("s", Audit("me", "test")))
+        self.both("admin", lambda ledger: ledger.run(state_lost, "s", Audit("me", "test")))
 
     @invariant()
     def the_records_are_the_same(self) -> None:
@@ -347,10 +346,6 @@ def _outcome(step: Callable[[Ledger], Any], ledger: Ledger) -> Any:
         return step(ledger)
     except TxError as error:
         return type(error), str(error)
-
-
-def _token(attempt: TransactionAttempt, granted: Granted) -> Token:
-    return Token(granted.generation, attempt.txid, attempt.attempt, granted.epoch, granted.nonce)
 
 
 def test_the_ledger_does_the_same_on_both_stores(zookeeper: LocalZooKeeper) -> None:

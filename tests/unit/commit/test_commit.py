@@ -32,12 +32,10 @@ from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.spec import COMMIT_KEY
-from airflow_tx.staging import TaskTry
 from airflow_tx.state import Count, MemoryState
-from airflow_tx.state.api import Grant
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PER_TRANSACTION = 20

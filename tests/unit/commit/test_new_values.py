@@ -22,13 +22,13 @@ from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.operators.turn import push_new_values
 from airflow_tx.processing.batch import inputs_of, rows_of_output
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.rebuild import Held
-from airflow_tx.protocol.repairs import Repairs
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
 from airflow_tx.spec import PhaseSpec
-from airflow_tx.staging import TaskTry
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
 from tests.unit.bench import FakeTi
 from tests.unit.commit.test_commit import Run, make  # noqa: F401 - a fixture
@@ -139,7 +139,7 @@ def test_what_another_life_of_the_ledger_has_left_is_not_what_counts(
     if lost == "reset":
         repairs.reset(run.spec.request, audit, clear=state.clear)
     else:
-        held = Held.of(state.name, undoable=True, fence=state.fence())
+        held = HeldState.of(state.name, undoable=True, fence=state.fence())
         repairs.ledger_lost([held], run.spec.request, audit)
     again = make("r1", [update])
     refs = committed(again, [word("man", 2)])

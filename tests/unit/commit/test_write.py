@@ -13,9 +13,9 @@ from airflow_tx.commit.rows import StagedRows, rows_to_write
 from airflow_tx.commit.update import persistent_aggregate
 from airflow_tx.commit.write import fits_one_write, output_digest, spark_of
 from airflow_tx.errors import ConfigError, FenceOutranked, StateError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spark.writers import rebuilt_error, total
-from airflow_tx.staging import StagingArea, TaskTry, write_manifest, write_rows
+from airflow_tx.staging import StagingArea, write_manifest, write_rows
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants

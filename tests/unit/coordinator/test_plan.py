@@ -34,9 +34,8 @@ from airflow_tx.coordinator.worker import PAUSED, Coordination, Pace
 from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.processing import TaskTry
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
 from airflow_tx.sources.api import Batch
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.protocol.pace import KEPT, pace_after
+from airflow_tx.protocol.end import PACES_KEPT, pace_after
 from airflow_tx.protocol.records import History, Outcome
 
 
@@ -52,7 +52,7 @@ def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]])
     pace: list[list[float]] = []
     for rows, seconds in measured:
         pace = pace_after(pace, of(rows, seconds))
-    assert len(pace) == min(len(measured), KEPT)
+    assert len(pace) == min(len(measured), PACES_KEPT)
     last = [[rows, float(seconds)] for rows, seconds in measured]
     assert pace[1:] == last[len(last) - len(pace) + 1 :]
     if measured:
@@ -60,5 +60,5 @@ def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]])
 
 
 def test_of_the_largest_ones_that_are_alike_the_newest_is_believed() -> None:
-    pace = [[100, 900.0], *([[100, 10.0]] * (KEPT - 1))]
-    assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * KEPT
+    pace = [[100, 900.0], *([[100, 10.0]] * (PACES_KEPT - 1))]
+    assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * PACES_KEPT

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.loss import going_on_at
+from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
@@ -102,11 +102,11 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
         for end in (5, 6, 7, 7):
             seen = Look({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
             monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
-            for loss in losses(seen, going_on_at(read, paths, topology, position).position):
+            for loss in losses(seen, start_after(read, paths, topology, position).position):
                 topology.accepted.setdefault(loss.partition, []).append(
                     {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
                 )
-            decided = source.decide(TransactionAttempt(1, 1), going_on_at(read, paths, topology, position).position)
+            decided = source.decide(TransactionAttempt(1, 1), start_after(read, paths, topology, position).position)
             if decided is not None:
                 batches.append((decided.metadata["t-0"]["from"], decided.metadata["t-0"]["to"]))  # type: ignore[index,call-overload]
                 position = decided.position

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.pace import pace_after
+from airflow_tx.protocol.end import pace_after
 from airflow_tx.protocol.records import History, Outcome
 from airflow_tx.sources.sizing import FIRST_ROWS, GROWTH, LEAST_ROWS, ROWS_SHARE, BatchSize, Limit
 

@@ -18,18 +18,10 @@ import pytest
 
 from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.operators.spark_submit import SparkBatchOperator
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
-from airflow_tx.staging import (
-    OutputRef,
-    StagingArea,
-    TaskTry,
-    read_manifest,
-    read_output,
-    write_manifest,
-    write_rows,
-)
+from airflow_tx.staging import OutputRef, StagingArea, read_manifest, read_output, write_manifest, write_rows
 
 SUBMIT = f"""#!{sys.executable}
 import json, sys

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError, FailedBatch, StagingError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spark.failure import Failure, write_failure
 from airflow_tx.spark.submit import (
     ApplicationFailed,
@@ -22,7 +22,7 @@ from airflow_tx.spark.submit import (
     find_application,
     request_digest,
 )
-from airflow_tx.staging import Descriptor, StagingArea, TaskTry, TryDir, read_manifest
+from airflow_tx.staging import Descriptor, StagingArea, TryDir, read_manifest
 from airflow_tx.staging.descriptor import Input
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.errors import ConfigError, StagingError
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import (
     Descriptor,
     OutputRef,
     StagingArea,
-    TaskTry,
     TryDir,
     read_batches,
     read_descriptor,
