@@ -58,7 +58,7 @@ def _topology(store: Store, paths: Paths) -> TopologyView | render.TableRow:
 
 
 def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mapping[str, Lag | LagUnknown]:
-    """The lags, if they are wanted; why one cannot be told goes beside the output, which may be piped."""
+    """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
     found = {} if args.no_lag else lags_of(args, store, views)
     for lag in found.values():
         if isinstance(lag, LagUnknown):

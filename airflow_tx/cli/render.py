@@ -136,24 +136,24 @@ def waiters(view: TopologyView) -> list[TableRow]:
 
 def _note(view: TransactionView) -> str | None:
     """Describe in a few words what else there is to know of a transaction."""
-    told = []
+    notes = []
     if view.pinned:
-        told.append("re-admitted: its rows stay")
-    told += [f"before it, lost: {what}" for what in view.lost]
-    told += [f"rows of attempt {each['attempt']} decided anew: {_person(each)}" for each in view.changed]
+        notes.append("re-admitted: its rows stay")
+    notes += [f"before it, lost: {what}" for what in view.lost]
+    notes += [f"rows of attempt {each['attempt']} decided anew: {_person(each)}" for each in view.changed]
     if view.open and view.skip is not None:
-        told.append(f"to be skipped: {_person(view.skip)}")
+        notes.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
-        told.append(f"skipped: {_person(view.skip)}")
+        notes.append(f"skipped: {_person(view.skip)}")
     if view.readmitted_as is not None:
-        told.append(f"now transaction {view.readmitted_as}")
+        notes.append(f"now transaction {view.readmitted_as}")
     if view.readmit is not None:
-        told.append(f"wanted back: {_person(view.readmit)}")
+        notes.append(f"wanted back: {_person(view.readmit)}")
     # One of an older attempt was followed by a replay of a person.
     if view.replay is not None and view.replay["count"] and view.replay["attempt"] >= view.attempt - 1:
         times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
-        told.append(f"replayed {times} by itself: {view.replay['reason']}")
-    return "; ".join(told) or None
+        notes.append(f"replayed {times} by itself: {view.replay['reason']}")
+    return "; ".join(notes) or None
 
 
 def _size(view: TransactionView) -> str | None:
@@ -216,8 +216,8 @@ def _position(found: TransactionDetails) -> str | None:
 def _replay(view: TransactionView) -> str | None:
     if view.replay is None:
         return None
-    told = view.replay
-    return f"of attempt {told['attempt']}, {told['count']} in a row: {told['reason']} ({told['when']})"
+    noted = view.replay
+    return f"of attempt {noted['attempt']}, {noted['count']} in a row: {noted['reason']} ({noted['when']})"
 
 
 def _partitions(found: TransactionDetails) -> str | None:
@@ -240,10 +240,10 @@ def _seconds(start: str | None, end: str | None) -> str | None:
 
 def fences(found: Mapping[str, Any]) -> str:
     """Describe the fences of states in one line, for the question before a repair."""
-    told = (
+    notes = (
         f"{name}: no fence"
         if fence is None
         else f"{name}: {'' if fence.applied else 'in '}transaction {fence.token.txid}"
         for name, fence in sorted(found.items())
     )
-    return "; ".join(told)
+    return "; ".join(notes)

@@ -33,13 +33,13 @@ def rename(args: Namespace) -> None:
         if new != old and not mover.is_at(new, record):
             mover.check_free(Reader(store), new)
             _check_runs(store, new, dag_id)
-        told = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
+        what = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
         opened = _opened(store, old)
         after = f"{_txids(opened)} then: airflow tx replay {new.topology} --failed." if opened else ""
-        if _is_dry(args, f"{told}{lost}. {after}"):
+        if _is_dry(args, f"{what}{lost}. {after}"):
             return
-        confirm(args, f"{told}{lost}.")
+        confirm(args, f"{what}{lost}.")
         done = mover.claim(dag_id, audit_of(args)) if new == old else mover.rename(new, dag_id, audit_of(args))
         if new != old:
             _forget_output(args, old)
@@ -56,15 +56,15 @@ def delete(args: Namespace) -> None:
         record = mover.record()
         _check_runs(store, paths, record.dag_id)
         states = _releasable(args, record) if args.release_states else {}
-        told = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
+        what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
         if states:
-            told += f", and release {', '.join(sorted(states))}: the values stay, and another topology may have them"
+            what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may have them"
         elif record.states:
             held = "; ".join(f"{name}: transaction {txid}" for name, txid in sorted(record.states.items()))
-            told += f". Its states stay, fenced, so that no other topology can have them ({held})"
-        if _is_dry(args, f"{told}."):
+            what += f". Its states stay, fenced, so that no other topology can have them ({held})"
+        if _is_dry(args, f"{what}."):
             return
-        confirm(args, f"{told}.")
+        confirm(args, f"{what}.")
         mover.close_for_deletion()
         for state in states.values():
             state.release()
@@ -83,9 +83,9 @@ def _forget_output(args: Namespace, paths: Paths) -> None:
         print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
 
 
-def _is_dry(args: Namespace, told: str) -> bool:
+def _is_dry(args: Namespace, what: str) -> bool:
     if args.dry_run:
-        print(f"It would: {told} Nothing was changed.")
+        print(f"It would: {what} Nothing was changed.")
     return bool(args.dry_run)
 
 
@@ -138,10 +138,10 @@ def _left(store: Store, paths: Paths) -> str:
         if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None and found.readmitted_as is None
     ]
     current = read.peek_if_any(Counter, paths.current)
-    told = "" if current is None else f", whose last final transaction is {current.txid - 1}"
+    what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
     opened = _opened(store, paths)
-    told += f". {_txids(opened)} its rows are counted nowhere" if opened else ""
-    return told + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
+    what += f". {_txids(opened)} its rows are counted nowhere" if opened else ""
+    return what + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
 
 
 def _txids(opened: dict[int, TransactionRecord]) -> str:

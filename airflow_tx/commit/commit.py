@@ -143,7 +143,7 @@ class Commit:
     def _ask(self) -> Processed | AlreadyCommitted | None:
         """Ask for what the instances acked that count for Airflow, too; None if one of them works again.
 
-        :raises IncompleteBatch: one has not acked in this attempt: it failed, or somebody marked it success.
+        :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
         """
         own, states = self.begun.attempt, self._states()
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
@@ -281,7 +281,7 @@ class Commit:
             yield
 
     def _log_already(self) -> None:
-        # Whoever committed it may have been killed before it told of its new values.
+        # The task that committed it may have been killed before it left its new values.
         area, own = self.spec.staging().kept, self.begun.attempt
         self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)

@@ -46,7 +46,7 @@ class NewValues:
         name = update.new_values
         if name is None:
             return None
-        # Made anew, since an update may be written again under the same grant.
+        # A new one, since an update may be written again under the same grant.
         place = OutputFolder.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
         self._outputs[name] = NewValuesOutput(place)
         return self._outputs[name]

@@ -1,7 +1,7 @@
 """A commit by several tasks: the first takes the turn, others write, the last one marks.
 
 The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has
-succeeded under that one does not run again when only another task is cleared, so its update is written anew at once.
+succeeded under that one does not run again when only another task is cleared, so its update is written again at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ INSIDE_KEY = "airflow_tx_inside"
 """XCom in which a task of the phase says of which attempt its result is, and what it is."""
 
 
-def grant_of(told: Any, topology: str) -> Grant | None:
+def grant_of(shared: Any, topology: str) -> Grant | None:
     """Return the grant that the phase's first task shared; None: the transaction was final already."""
-    if told.get("final"):
+    if shared.get("final"):
         return None
-    return Grant(topology, told["incarnation"], Token.from_json(told["token"]), told["last"])
+    return Grant(topology, shared["incarnation"], Token.from_json(shared["token"]), shared["last"])
 
 
 class PhasePart(Commit):
@@ -43,17 +43,17 @@ class PhasePart(Commit):
         assert self.spec.phase is not None
         return self.spec.phase
 
-    def told(self) -> Any:
-        """What the first task of the phase said.
+    def read_shared(self) -> Any:
+        """Read what the first task of the phase shared.
 
         :raises PhaseIncomplete: nothing.
         """
-        told = compat.pull(self.ti, self.phase.acquire)
-        if not isinstance(told, dict):
+        shared = compat.pull(self.ti, self.phase.acquire)
+        if not isinstance(shared, dict):
             raise self.incomplete(f"{self.phase.acquire} has not taken the turn", self.phase.acquire)
-        if not told.get("final"):
-            self.epoch = told["token"]["epoch"]
-        return told
+        if not shared.get("final"):
+            self.epoch = shared["token"]["epoch"]
+        return shared
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
         """Make the error that names the task to clear."""
@@ -153,7 +153,7 @@ class PhaseTurn(PhasePart):
         """Write again what committers that are not to run again had written under an earlier grant."""
         inside = {task: self._inputs_inside(task) for task in self.phase.committers}
         states = compat.task_states(self.ti, {*inside, *(each for found in inside.values() for each in found)})
-        # One whose input is made anew has to run again, too: the last task names it.
+        # One whose input is made again has to run again, too: the last task names it.
         done = tuple(
             task for task, found in inside.items() if all(states.get(each) == "success" for each in (task, *found))
         )
@@ -176,11 +176,11 @@ class PhaseWrite(PhasePart):
     """One committer of the phase, with its own updates."""
 
     def run(self) -> dict[str, Any] | None:
-        """Write under the grant that the first task told of; what the last task looks at.
+        """Write under the grant that the first task shared; returns what the last task checks.
 
         :raises Refused, StateError: nothing was written.
         """
-        grant = grant_of(self.told(), self.spec.topology)
+        grant = grant_of(self.read_shared(), self.spec.topology)
         if grant is None:
             self._log_already()
             return None
@@ -214,12 +214,12 @@ class PhaseEnd(PhasePart):
 
     def run(self) -> None:
         """Mark the commit, unless the transaction was final when the phase began. Raises as `mark`."""
-        told = self.told()
-        grant = grant_of(told, self.spec.topology)
+        shared = self.read_shared()
+        grant = grant_of(shared, self.spec.topology)
         if grant is not None:
-            self.mark(told, grant)
+            self.mark(shared, grant)
 
-    def mark(self, told: Any, grant: Grant) -> None:
+    def mark(self, shared: Any, grant: Grant) -> None:
         """Make the transaction final.
 
         :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
@@ -232,7 +232,7 @@ class PhaseEnd(PhasePart):
         self._check_states()
         for task in self.phase.committers:
             wrote = compat.pull(self.ti, task)
-            if task not in told["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != told["token"]):
+            if task not in shared["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != shared["token"]):
                 raise self.incomplete(f"{task} has not written under the grant of this phase", task)
         assert self._processed is not None
         self._mark(grant, self._processed)

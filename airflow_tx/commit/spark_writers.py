@@ -54,13 +54,13 @@ def write_by_spark(
     job = WriteJob(name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state))
     sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
     url = _connect_url(spark)
-    told = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
-    keys, taken = total(told)
+    answers = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
+    keys, taken = total(answers)
     if taken != len(rows):
         problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
     if output is not None:
-        output.staged(staged_parts(told))
+        output.staged(staged_parts(answers))
     state.write(grant, (), complete=True)
     return keys
 
@@ -113,8 +113,8 @@ def _by_driver(
                 raise
             except Exception as error:
                 reason = str(error).strip().splitlines()
-                told = reason[0] if reason else type(error).__name__
-                raise writers.WritersFailed(state=state.name, txid=grant.txid, reason=told) from error
+                first = reason[0] if reason else type(error).__name__
+                raise writers.WritersFailed(state=state.name, txid=grant.txid, reason=first) from error
             finally:
                 with suppress(Exception):
                     hook.on_kill()

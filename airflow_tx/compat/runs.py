@@ -175,10 +175,10 @@ def _status(error: AirflowRuntimeError) -> int | None:
 
 def _reason(error: AirflowRuntimeError) -> str:
     """The innermost of the messages that Airflow's server and its client have wrapped in each other."""
-    told: dict[str, Any] = error.error.detail or {}
-    while isinstance(told.get("detail"), dict):
-        told = told["detail"]
-    return one_line(told.get("message") or told.get("detail") or error)
+    detail: dict[str, Any] = error.error.detail or {}
+    while isinstance(detail.get("detail"), dict):
+        detail = detail["detail"]
+    return one_line(detail.get("message") or detail.get("detail") or error)
 
 
 def one_line(value: object) -> str:

@@ -152,9 +152,9 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
     """
     from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
-    told = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
-    if isinstance(told, dict):
-        return ti.task_id in (*told.get(XCOM_SKIPMIXIN_SKIPPED, ()), *(pull(ti, task_id, _SKIPS_ITSELF) or ()))
+    skipped = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
+    if isinstance(skipped, dict):
+        return ti.task_id in (*skipped.get(XCOM_SKIPMIXIN_SKIPPED, ()), *(pull(ti, task_id, _SKIPS_ITSELF) or ()))
     return task_states(ti, [task_id]).get(task_id) == "skipped"
 
 

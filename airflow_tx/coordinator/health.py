@@ -120,8 +120,8 @@ class CoordinatorMemory:
         return replace(self, seen={**self.seen, txid: one})
 
     def to_json(self) -> dict[str, Any]:
-        told = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.seen.items()}
-        return {"seen": told, "source_wait": self.source_wait, "source_failures": self.source_failures}
+        seen = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.seen.items()}
+        return {"seen": seen, "source_wait": self.source_wait, "source_failures": self.source_failures}
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
@@ -252,7 +252,7 @@ def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
 
 
 def _is_decided(case: OpenTransaction, txid: int) -> bool:
-    """Whether another transaction ends where its record says, as far as can be told."""
+    """Whether another transaction ends where its record says, as far as is known."""
     record = case.look.opened.get(txid)
     if record is None:
         return True

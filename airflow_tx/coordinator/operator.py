@@ -69,8 +69,8 @@ class CoordinateOperator(BaseOperator):
         from airflow_tx.coordinator.health import CoordinatorMemory
         from airflow_tx.coordinator.worker import Coordination
 
-        told = event or {}
-        memory = CoordinatorMemory.from_json(told.get("memory"))
+        event = event or {}
+        memory = CoordinatorMemory.from_json(event.get("memory"))
         pace, hold = self._pace(), 0.0
         try:
             with self.transaction.store() as store:
@@ -80,7 +80,7 @@ class CoordinateOperator(BaseOperator):
         except StoreError as error:
             # Its trigger waits until the ledger can be read again.
             self.log.warning("%s The coordinator goes on as soon as it can be read.", error)
-        if told.get("refresh") and self._is_old(context):
+        if event.get("refresh") and self._is_old(context):
             self.log.info("The coordinator goes on in a new run, which has the newest version of its DAG")
             return
         self._defer(pace, memory, max(hold, pace.hold))

@@ -100,7 +100,7 @@ class _Watch:
         self._question: asyncio.Future[SourceAnswer] | None = None
         self._planned_at = time.monotonic()
         self._asked_at = float("-inf")
-        self._told: dict[str, str] = {}
+        self._said: dict[str, str] = {}
 
     async def step(self) -> list[str]:
         """What is due now, in words."""
@@ -174,7 +174,7 @@ class _Watch:
             self.memory = self.memory.failed(poll)
             self._say("source", f"{asked.error} It is asked again, later and later.")
             return False
-        self._told.pop("source", None)
+        self._said.pop("source", None)
         self.memory = self.memory.asked(min(max(poll, asked.cost / _SHARE), max(poll, _LONGEST_PAUSE)))
         return asked.ready
 
@@ -189,10 +189,10 @@ class _Watch:
         if self._question is not None:
             self._question.cancel()
 
-    def _say(self, about: str, told: str, level: int = logging.WARNING) -> None:
-        if self._told.get(about) != told:
-            self._told[about] = told
-            self._trigger.log.log(level, "%s", told)
+    def _say(self, about: str, line: str, level: int = logging.WARNING) -> None:
+        if self._said.get(about) != line:
+            self._said[about] = line
+            self._trigger.log.log(level, "%s", line)
 
 
 def _is_heard(record: logging.LogRecord) -> bool:

@@ -99,7 +99,7 @@ class Coordination:
         self._done = 0
         self._states: Mapping[str, str | None] = {}
         self._asked_at = float("-inf")
-        self._told: dict[str, str] = {}
+        self._said: dict[str, str] = {}
 
     def run(self) -> float:
         """Plan and do, again and again.
@@ -210,7 +210,7 @@ class Coordination:
             self.memory = self.memory.asked(self.pace.poll)
             return
         self.memory = self.memory.asked(0.0)
-        self._told.pop("source", None)
+        self._said.pop("source", None)
         attempt = answer.attempt
         failpoint("coordinator.after_allocate", topology=self.spec.topology, txid=attempt.txid)
         self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata)
@@ -278,8 +278,8 @@ class Coordination:
         self._done += 1
         self._asked_at = float("-inf")
 
-    def _say(self, about: str, told: str) -> None:
+    def _say(self, about: str, line: str) -> None:
         """A warning, once."""
-        if self._told.get(about) != told:
-            self._told[about] = told
-            self._log.warning("%s", told)
+        if self._said.get(about) != line:
+            self._said[about] = line
+            self._log.warning("%s", line)

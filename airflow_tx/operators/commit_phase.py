@@ -128,7 +128,7 @@ def before_inside(context: Context) -> None:
     check_arguments(context["task"], Processing.of(context))
     with part(PhaseWrite, context, (), None) as own:
         try:
-            grant = grant_of(own.told(), own.spec.topology)
+            grant = grant_of(own.read_shared(), own.spec.topology)
             held = grant is None or own.ledger.holds(grant.token)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
@@ -152,7 +152,7 @@ def after_inside(context: Context, result: Any = None) -> None:
 def hook_up_inside(task: Any) -> None:
     """Bind a task of any operator to the phase that it stands in.
 
-    That it ends well is not told to the ledger: the last task of the phase looks at the states of the others.
+    The ledger does not learn that it ends well: the last task of the phase checks the states of the others.
     """
     compat.add_hooks(task, before=before_inside, after=after_inside, failed=note_commit_failure, final=(FailedBatch,))
 

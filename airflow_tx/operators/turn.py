@@ -61,7 +61,7 @@ def note_commit_failure(context: Context) -> None:
 
 
 class InTurnOperator(BaseOperator):
-    """A task that defers by `wait_for_turn` until the turn is near, and is then executed anew."""
+    """A task that defers by `wait_for_turn` until the turn is near, and is then executed again."""
 
     ui_color = "#cfe2ff"
 

@@ -39,7 +39,7 @@ def ask(
     """Ask for the transaction of a run, and send how far the source is ahead.
 
     :param ti: the task instance of `begin`.
-    :param retry: whether Airflow retried it, rather than somebody cleared it.
+    :param retry: whether Airflow retried it; otherwise it is a first try, or was cleared.
     :raises Refused: see `Ledger.begin`.
     :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
     """

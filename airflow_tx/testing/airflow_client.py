@@ -20,10 +20,10 @@ class AirflowClient(AirflowTasks):
         """Wait until the scheduler knows the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
 
-        def told() -> str:
+        def explained() -> str:
             return f"import errors: {self.import_errors()}"
 
-        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=told)
+        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=explained)
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
@@ -76,8 +76,8 @@ class AirflowClient(AirflowTasks):
 
         run: JsonObject = self.wait_for(ended, timeout, "the run has ended", dag_id, run_id)
         if state is not None and run["state"] != state:
-            told = self.describe_run(dag_id, run_id)
-            raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{told}")
+            explained = self.describe_run(dag_id, run_id)
+            raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{explained}")
         return run
 
     def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE) -> None:
@@ -89,11 +89,11 @@ class AirflowClient(AirflowTasks):
         def others() -> list[str]:
             return [run_id for run_id, state in states.items() if self.run(dag_id, run_id)["state"] != state]
 
-        def told() -> str:
+        def explained() -> str:
             return "\n".join(self.describe_run(dag_id, run_id) for run_id in others())
 
         what = f"{dag_id}: the runs are {dict(states)}"
-        eventually(lambda: not others(), timeout, what, interval=0.3, explain=told)
+        eventually(lambda: not others(), timeout, what, interval=0.3, explain=explained)
 
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> JsonObject:
         """Mark a run success or failed, or queue it."""
