@@ -97,9 +97,10 @@ class Run:
         tests = {item.nodeid: item for item in passing}
         gone = [item.nodeid for item in session.items if item.nodeid not in tests]
         print(f"{len(passing)} pass in {sum(calls.seconds.values()):.0f} s; without: {gone}", flush=True)
-        gc.freeze()
+        functions = _functions(calls.files)
+        gc.freeze()  # so that no fork copies what it only looks at
         for number, mutant in enumerate(self.wanted, 1):
-            outcome = self.known.get(mutant.key) or self._try(mutant, calls, tests)
+            outcome = self.known.get(mutant.key) or self._try(mutant, calls, tests, functions)
             if not outcome.startswith("killed"):
                 self.survivors.append(mutant)
                 print(f"\n[{number}/{len(self.wanted)}] {shown(mutant, outcome)}", flush=True)
@@ -107,13 +108,12 @@ class Run:
                 print(f"[{number}/{len(self.wanted)}] {len(self.survivors)} survive", flush=True)
         return True
 
-    def _try(self, mutant: Mutant, calls: Calls, tests: dict[str, pytest.Item]) -> str:
+    def _try(
+        self, mutant: Mutant, calls: Calls, tests: dict[str, pytest.Item], functions: dict[str, list[FunctionType]]
+    ) -> str:
         path = str(ROOT / mutant.path)
         chosen = [tests[name] for name in calls.tests_of((path, mutant.first_line)) if name in tests]
-        functions = [
-            each for each in gc.get_objects() if isinstance(each, FunctionType) and each.__code__.co_filename == path
-        ]
-        outcome = self._forked(mutant, chosen, functions) if chosen and functions else "survives: no test calls it"
+        outcome = self._forked(mutant, chosen, functions[path]) if chosen else "survives: no test calls it"
         with RESULTS.open("a") as file:
             file.write(json.dumps({"key": mutant.key, "outcome": outcome}) + "\n")
         return outcome
@@ -157,6 +157,15 @@ def _tried(mutant: Mutant, chosen: list[pytest.Item], functions: list[FunctionTy
         outcome = f"killed: {type(error).__name__}"
     os.write(writing, outcome.encode())
     os._exit(0)
+
+
+def _functions(files: frozenset[str]) -> dict[str, list[FunctionType]]:
+    """Per file the functions that were made of its code, wherever they are now."""
+    found: dict[str, list[FunctionType]] = {path: [] for path in files}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename in files:
+            found[each.__code__.co_filename].append(each)
+    return found
 
 
 def _is_slow(item: pytest.Item) -> bool:
