@@ -160,7 +160,7 @@ class SourceShapeChanged(Refused):
 
 
 class AlreadyFinal(Refused):
-    """Something was asked of a transaction that is over."""
+    """A request that changes a transaction which is final."""
 
     template = "Transaction {txid} is {outcome}. {remedy}"
 
@@ -172,7 +172,7 @@ class SkipRefused(Refused):
 
 
 class ChangeRefused(Refused):
-    """A transaction whose rows cannot be decided anew."""
+    """A transaction whose rows cannot be decided again."""
 
     template = (
         "Transaction {txid} of {topology} keeps its rows: {problem}. Nothing was changed. {remedy}: "

@@ -6,11 +6,11 @@ from airflow_tx.errors.root import TxError
 
 
 class StoreError(TxError):
-    """The ledger's store did not do what was asked."""
+    """A request that the ledger's store did not carry out."""
 
 
 class RequirementFailed(StoreError):
-    """A multi did NOT happen: something it had read has changed. The ledger reads again and plans anew."""
+    """A multi did NOT happen: something it had read has changed. The ledger reads and plans again."""
 
     template = "Requirement failed at {path}: expected {expected}, found {found}. Nothing was written."
 

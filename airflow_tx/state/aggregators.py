@@ -17,7 +17,7 @@ from airflow_tx.state.reducers import StoredReducer
 
 # The default context would round to 28 digits without a word.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
-# A quotient has no last digit: as many as anyone will look at.
+# A quotient has no last digit: as many as anyone needs.
 _QUOTIENT = Context(prec=38)
 
 # What a store can do in itself. An aggregator with another name is read, combined here and written back, in bulk.

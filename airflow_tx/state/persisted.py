@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Updated:
-    """What an updater was given, and what it emitted.
+    """The outcome of an updater: how many rows it took, and what it emitted.
 
-    :param rows: how many it was given.
+    :param rows: how many it took.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class PersistedState(FencedState):
                 )
         self.state = state
         self.updater = updater
-        # A class of the user's own need not be one of ours. What it says of itself is asked for here, and only here.
+        # A class of the user's own need not be one of ours. What it says of itself is read here, and only here.
         self.name = str(getattr(state, "name", type(state).__name__))
         self.kind = StateKind(kind or getattr(state, "kind", StateKind.NON_TRANSACTIONAL))
         # Without a fence there is nothing to undo by, unless its user says otherwise.

@@ -1,4 +1,4 @@
-"""How states are asked about rows, in bulk; and states of one's own: how they are made, asked and updated.
+"""Look-ups of rows in a state, in bulk; and states of one's own: made, queried and updated.
 
 Source: trident-state seed (stateQuery, LocationDB).
 """
@@ -92,8 +92,8 @@ def state_query(
     :param state: any state of this package, a map, or one of your own; one that nobody updates (`StaticState`, or a
         table that was filled by hand) is a static state.
     :param query: None: `MapGet()`.
-    :param batch_size: how many rows are asked about at once.
-    :raises StateError: the state cannot be asked about a row, or the function does not give one result a row.
+    :param batch_size: how many rows are looked up at once.
+    :raises StateError: the state refuses a row, or the function does not give one result a row.
     """
     if batch_size < 1:
         raise ConfigError(option="state_query(batch_size=)", value=batch_size, remedy="Use a number of rows from 1.")
@@ -115,9 +115,9 @@ def new_values_stream(
     For a task in `commit_phase` after the committer: there, the values are those that the committer has left. A replay
     gives them again.
 
-    :param rows: what the committer was given: rows with the key columns.
+    :param rows: those of the committer, with the key columns.
     :param state: that it was committed to.
-    :param batch_size: how many keys are asked about at once.
+    :param batch_size: how many keys are looked up at once.
     """
     names = state.columns.keys
     seen = set[Key]()

@@ -35,9 +35,9 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
     A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of
     one key there may be several; they come in the order in which they lie in the output. The value that is kept is
-    what `reduce` gave for the last row, in the type of the column; None is kept as NULL, and starts anew from `init()`.
+    what `reduce` gave for the last row, in the type of the column; None is kept as NULL and starts from `init()`.
 
-    `reduce` may be called again for rows that it has seen, when a commit is tried again: from the value before them.
+    `reduce` may be called again for the same rows, when a commit is tried again: from the value before them.
     """
 
     @property
@@ -53,7 +53,7 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 class Reduced:
     """A reducer as stores see it: an aggregator that they cannot express, whose delta is the rows of a key.
 
-    A delta is gone through once for each look at the stored values, so it has to be a list or the like.
+    A delta is gone through once for each reading of the stored values, so it has to be a list or the like.
     """
 
     reducer: StoredReducer[Any]

@@ -60,7 +60,7 @@ class HllSketch:
         return self._image(union.get_result(library.tgt_hll_type.HLL_8))
 
     def estimate(self, image: bytes | None) -> int | None:
-        """How many distinct values the sketch has seen, about."""
+        """How many distinct values are in the sketch, about."""
         return None if image is None else round(self._read(image).get_estimate())
 
     def _empty(self) -> Any:

@@ -182,7 +182,7 @@ def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_r
         return create(*args).withColumn("tx_key", udf(slowly, "string")("tx_key"))
 
     session.createDataFrame = create_slowly
-    held = table.look()
+    held = table.read()
     assert held.row is not None
     row, columns = held.row, late._rows(held)
     landed: list[bool] = []

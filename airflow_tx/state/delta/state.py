@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.state.delta.table import DeltaTable, TableReading
 
-# How often a change begins anew because another one came between its look and its commit.
+# How often a change begins again because another one came between its reading and its commit.
 _RACES = 30
 
 
@@ -36,7 +36,7 @@ class DeltaState(QueryableState):
     What is guaranteed: a writer that a later grant has outranked changes nothing; a replay takes back what
     the attempt before it wrote, also keys and rows that only that one had; raise, roll-back and all rows of one write
     are one commit of the table, whole or not at all; a write that Delta skips because its version is taken is noticed,
-    decided anew, and never counted as done; numbers are exact (they are computed in Python).
+    decided again, and never counted as done; numbers are exact (they are computed in Python).
 
     How: the fence is a row of the table, and every commit rewrites it and carries `txnAppId` "airflow_tx" and the next
     number as `txnVersion`. Delta lets it land only if nobody else had that number: neither before (it skips the
@@ -134,16 +134,16 @@ class DeltaState(QueryableState):
         return self._change(grant, rows, raising=True, chunk=0, complete=True)
 
     def fence(self) -> Fence | None:
-        return self._table.look().row
+        return self._table.read().row
 
     def holds(self, txid: int) -> bool:
-        held = self._table.look()
+        held = self._table.read()
         if held.definition is None:
             return False
         return bool(self._table.rows(self._rows(held).types, f"tx_txid = {int(txid)}", limit=1))
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        held = self._table.look()
+        held = self._table.read()
         if held.definition is None:
             return []
         rows = self._rows(held)
@@ -153,7 +153,7 @@ class DeltaState(QueryableState):
         if self.mode == "append":
             remedy = "Read the table, or let another state keep values per key."
             raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
-        held, result = self._table.look(), list[dict[str, Any] | None]([None] * len(keys))
+        held, result = self._table.read(), list[dict[str, Any] | None]([None] * len(keys))
         rows = self._rows(held)
         assert isinstance(rows, KeyedRows)
         whole = wanted_keys(self.columns, keys, None if held.definition is None else rows.key_types)
@@ -166,7 +166,7 @@ class DeltaState(QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        held = self._table.look()
+        held = self._table.read()
         if held.definition is None:
             return None
         rows = self._rows(held)
@@ -193,17 +193,17 @@ class DeltaState(QueryableState):
     ) -> int:
         given = None if rows is None else list(rows)
         for _ in range(_RACES):
-            held = self._table.look()
+            held = self._table.read()
             try:
                 done = self._tried(held, grant, given, raising=raising, chunk=chunk, complete=complete)
             except StateError:
                 # What was read under another fence than the one looked at says nothing.
-                if self._table.look().number == held.number:
+                if self._table.read().number == held.number:
                     raise
                 continue
             if done is not None:
                 return done
-        problem = f"the table changed {_RACES} times in a row between a look at its fence and the commit"
+        problem = f"the table changed {_RACES} times in a row between the reading of its fence and the commit"
         raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
 
     def _tried(
@@ -273,7 +273,7 @@ class DeltaState(QueryableState):
 
 
 def _may_have(found: Fence, grant: Grant) -> bool:
-    """Rows of this transaction may be there: it held the fence, or a repair has begun to count anew."""
+    """Rows of this transaction may be there: it held the fence, or a repair has begun a new count."""
     return found.token.txid == grant.txid or found.token.generation != grant.token.generation
 
 

@@ -4,7 +4,7 @@ Source: protocol.md §7.
 
 Delta has no lock and no statement that reads one row to decide about others. What it has is a version per application
 id (`txnAppId`, `txnVersion`): a write whose version is not larger than the stored one does nothing, and of two writes
-at once that carry the same application id one fails. So the versions are numbered without gaps: whoever has seen number
+at once that carry the same application id one fails. So the versions are numbered without gaps: who has read number
 n writes n + 1, and that write lands exactly if nothing has changed since. It is a compare-and-set on the table's log.
 """
 
@@ -69,7 +69,7 @@ SESSION: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class TableReading:
-    """What the table's fence row held at a look.
+    """What the table's fence row held when it was read.
 
     :param exists: there is a table.
     :param row: None: no grant has ever raised it.
@@ -99,7 +99,7 @@ class DeltaTable:
         for name, value in SESSION.items():
             session.conf.set(name, value)
 
-    def look(self) -> TableReading:
+    def read(self) -> TableReading:
         """What the fence holds now.
 
         :raises StateUnavailable: the table cannot be read.
@@ -164,7 +164,7 @@ class DeltaTable:
         if found:
             return True  # the fence row always counts
         # A version that is taken makes Delta skip the write, without a word.
-        if self.look().number == held.number:
+        if self.read().number == held.number:
             raise StateError(
                 state=self._state,
                 problem=f"its fence has number {held.number}, and Delta has seen a later one: the table was taken back",
@@ -188,7 +188,7 @@ class DeltaTable:
 
         :raises StateError: something else changed the table at the same time; nothing is deleted.
         """
-        held = self.look()
+        held = self.read()
         if not held.number:
             return
         # The number goes on, or the writes of a new life would be skipped.
@@ -228,7 +228,7 @@ class DeltaTable:
     def _find_out(self, held: TableReading, operation: str, error: Exception) -> bool:
         """Whether a commit that ended in an error is there all the same."""
         try:
-            now = self.look()
+            now = self.read()
         except StateUnavailable:
             reason = _first_line(error)
             raise StateOutcomeUnknown(state=self._state, where=self._path, reason=reason) from None

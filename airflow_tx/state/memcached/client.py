@@ -75,7 +75,7 @@ class MemcachedClient:
         return found
 
     def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
-        """Do all of them; the keys whose value somebody else has replaced, and which therefore were not written."""
+        """Do all of them; the keys whose value another writer has replaced, and which therefore were not written."""
         overtaken, by_key = list[str](), {write.key: write for write in writes}
         for server, mine in self._by_server(by_key).items():
             for start in range(0, len(mine), _AT_ONCE):

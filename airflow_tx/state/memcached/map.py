@@ -77,7 +77,7 @@ class MemcachedMap:
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
 
-        :raises StateError: somebody has replaced a value since it was read; others may be stored.
+        :raises StateError: another writer has replaced a value since it was read; others may be stored.
         :raises StateUnavailable: a server does not answer; some values may be stored.
         """
         names, writes = list(map(self._key, keys)), list[MemcachedWrite]()

@@ -1,4 +1,4 @@
-"""A Redis server, as a state uses it: its failures are told in this package's words."""
+"""A Redis server, as a state uses it: its failures are reported in this package's words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, Stat
 
 
 class RedisServer:
-    """A server whose failures are told in this package's words.
+    """A server whose failures are reported in this package's words.
 
     :param parameters: of `redis.Redis`.
     :param state: for messages.

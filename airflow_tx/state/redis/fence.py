@@ -15,14 +15,14 @@ from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
 
 _FORMAT = 1
-# How often a raise begins anew because another one came between its look and its leap.
+# How often a raise begins again because another one came between its reading and its write.
 RACES = 100
 Call = tuple[str, list[str], list[Any]]
 
 
 @dataclass(frozen=True)
 class FenceReading:
-    """What the fence held at a look.
+    """What the fence held when it was read.
 
     :param row: None: no grant has ever raised it.
     :param identity: its grant as the scripts compare it.
@@ -55,7 +55,7 @@ class RedisFence:
         self.key = dict(zip(KEYS, self.keys, strict=True))
         self.server, self._state, self._kind = server, state, kind
 
-    def look(self) -> FenceReading:
+    def read(self) -> FenceReading:
         """What it holds now, and the schema at the same moment.
 
         :raises StateError: it is of a newer format.
@@ -98,7 +98,7 @@ class RedisFence:
         return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
 
     def has_raised(self, reply: list[Any], grant: Grant) -> bool:
-        """What the reply to `raise_calls` says; the rest of a long roll-back is done here. False: look again.
+        """What the reply to `raise_calls` says; the rest of a long roll-back is done here. False: read again.
 
         :raises StateBehind: keys have vanished.
         """
@@ -117,7 +117,7 @@ class RedisFence:
     def outranked(self, grant: Grant) -> FenceOutranked:
         """Why a write was refused."""
         try:
-            fence.check_write(self.look().row, grant, state=self._state)
+            fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
             return error
         return FenceOutranked(state=self._state, token=str(grant.token), found="another one a moment ago")
@@ -155,7 +155,7 @@ class FencedInRedis(Addressed[RedisFence], FencedState):
     can_clear = True
 
     def fence(self) -> Fence | None:
-        return self._fence.look().row
+        return self._fence.read().row
 
     def take_over(self, old: str) -> None:
         place = old.removeprefix(f"{self.conn_id}.")

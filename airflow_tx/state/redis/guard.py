@@ -73,7 +73,7 @@ class RedisGuard(FencedInRedis):
             )
         given = list(map(dict, rows))
         calls = self._calls(grant, given)
-        fence.check_write(self._fence.look().row, grant, state=self.name)
+        fence.check_write(self._fence.read().row, grant, state=self.name)
         self._run(calls, grant)
         return len(given)
 
@@ -86,7 +86,7 @@ class RedisGuard(FencedInRedis):
         return len(given)
 
     def pass_over(self, grant: Grant) -> None:
-        fence.check_write(self._fence.look().row, grant, state=self.name)
+        fence.check_write(self._fence.read().row, grant, state=self.name)
         self._run([(COMMANDS, self._fence.keys, [grant_text(grant), grant.txid, "", 0, 1])], grant)
 
     def holds(self, txid: int) -> bool:
@@ -102,7 +102,7 @@ class RedisGuard(FencedInRedis):
 
     def _raise(self, grant: Grant, calls: list[Call], *, last: bool = False) -> list[Any]:
         for _ in range(RACES):
-            held = self._fence.look()
+            held = self._fence.read()
             row = self._fence.raised(held, grant)
             replies: list[Any]
             raised, *replies = self._server.run(

@@ -27,7 +27,7 @@ KEYS_AT_ONCE = 5_000
 KEYS_READ_AT_ONCE = 10_000
 # Scripts that are sent before the reply to the first one is read.
 PORTIONS_AT_ONCE = 4
-_OVERTAKEN = f"the fence changed {RACES} times in a row between a look at it and its raise"
+_OVERTAKEN = f"the fence changed {RACES} times in a row between its reading and its raise"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class RedisState(FencedInRedis, QueryableState):
         # Check, raise and the undoing of some 7,000 keys are one script. More keys are undone by further ones; until
         # the last is undone the state takes no write, and if that breaks off, the next raise goes on with it.
         for _ in range(RACES):
-            held = self._fence.look()
+            held = self._fence.read()
             row = self._fence.raised(held, grant)
             self._stored_rows(held)
             (reply,) = self._server.run(self._fence.raise_calls(held, row, grant))
@@ -111,7 +111,7 @@ class RedisState(FencedInRedis, QueryableState):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        held = self._fence.look()
+        held = self._fence.read()
         fence.check_write(held.row, grant, state=self.name)
         update = self._update(held, grant, rows, chunk)
         if update is None:
@@ -123,7 +123,7 @@ class RedisState(FencedInRedis, QueryableState):
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         rows = rows if isinstance(rows, Sequence) else list(rows)
         for _ in range(RACES):
-            held = self._fence.look()
+            held = self._fence.read()
             row = self._fence.raised(held, grant)
             update = self._update(held, grant, rows, 0)
             if update is None:
@@ -142,13 +142,13 @@ class RedisState(FencedInRedis, QueryableState):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def holds(self, txid: int) -> bool:
-        if not self._fence.look().is_of(txid):
+        if not self._fence.read().is_of(txid):
             return False
         with self._server.client() as client:
             return bool(client.exists(self._fence.key["touched"], self._fence.key["undo"]))
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        rows = self._stored_rows(self._fence.look())
+        rows = self._stored_rows(self._fence.read())
         if rows is None:
             return []
         size, found = KEYS_AT_ONCE if limit is None else min(limit, KEYS_AT_ONCE), dict[bytes, bytes]()
@@ -161,7 +161,7 @@ class RedisState(FencedInRedis, QueryableState):
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))
-        rows = self._stored_rows(self._fence.look())
+        rows = self._stored_rows(self._fence.read())
         whole = wanted_keys(self.columns, keys, None if rows is None else rows.key_types)
         if rows is None:
             return result
@@ -174,7 +174,7 @@ class RedisState(FencedInRedis, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        rows = self._stored_rows(self._fence.look())
+        rows = self._stored_rows(self._fence.read())
         return None if rows is None else dict(rows.key_types)
 
     def for_executors(self) -> RedisState:
@@ -187,7 +187,7 @@ class RedisState(FencedInRedis, QueryableState):
     ) -> _Update | None:
         """Everything that will be written, from the values as they are, or as the raise of the fence will make them.
 
-        That is the same whenever one looks: what the transaction has touched starts from the values before it.
+        That is the same at any time: what the transaction has touched starts from the values before it.
 
         :return: None: the fence holds something else by now.
         """

@@ -119,7 +119,7 @@ class _Map(Generic[_V, _T]):
         """Update the value of each key, with one get and one put; the new values.
 
         :raises TxidBehind: a later transaction has been here, and nothing was put.
-        :raises StateError: an earlier update of the batch failed: it has to be begun anew.
+        :raises StateError: an earlier update of the batch failed: it has to be begun again.
         """
         if len(keys) != len(updaters):
             raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
