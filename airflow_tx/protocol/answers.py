@@ -38,16 +38,15 @@ class Begun:
     @classmethod
     def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
         attempt = TransactionAttempt(txid, record.attempt, record.birth)
-        told = (record.run_id, record.skip, record.size, tuple(record.lost))
-        return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *told)
+        own = (record.run_id, record.skip, record.size, tuple(record.lost))
+        return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *own)
 
     @property
     def txid(self) -> int:
-        """The number of the transaction."""
         return self.attempt.txid
 
     def to_json(self) -> dict[str, Any]:
-        """What the tasks of the run need of it, as plain JSON.
+        """Give what the tasks of the run need of it, as plain JSON.
 
         The names are those of every release: another one than that of `begin` may execute a task of its run.
         """
@@ -93,7 +92,7 @@ class NeedBatch(Question):
 
     @property
     def key(self) -> str:
-        """What the batch is known by when the step is run again."""
+        """Name the question, so that the batch is recognised when the step is run again."""
         return f"{self.attempt.txid} from {digest(self.position)}"
 
 
@@ -106,7 +105,7 @@ class NeedRows(Question):
 
     @property
     def key(self) -> str:
-        """What the metadata is known by when the step is run again."""
+        """Name the question, so that the metadata is recognised when the step is run again."""
         return f"{self.attempt.txid} instead of {digest(self.metadata)}"
 
 
@@ -212,15 +211,15 @@ class Committed:
 
     @classmethod
     def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Made final by this call, with what it leaves to be done."""
+        """Tell that this call has made it final, and what is left to be done."""
         return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
 @dataclass(frozen=True)
 class ReplayNoted:
-    """A replay was asked for.
+    """A replay is noted.
 
-    :param first: by this call; otherwise somebody else is at it.
+    :param first: by this call; otherwise another one is at it.
     :param count: how many automatic ones there were in a row.
     """
 
@@ -230,7 +229,7 @@ class ReplayNoted:
 
 @dataclass(frozen=True)
 class Blocked:
-    """It was replayed as often as may be: a person has to look at it."""
+    """It was replayed as often as may be: a person has to see to it."""
 
     txid: int
     reason: str

@@ -37,13 +37,13 @@ class Store(Protocol):
     """A tree of small records with versions and atomic multis: ZooKeeper, or the in-memory one."""
 
     def get(self, path: str) -> Node | None:
-        """The record at `path`; None if there is none.
+        """Read the record at `path`; None if there is none.
 
         :raises StoreUnavailable: the store cannot be reached.
         """
 
     def children(self, path: str) -> Children | None:
-        """The names below `path`; None if `path` does not exist."""
+        """Read the names below `path`; None if `path` does not exist."""
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
         """Apply all `writes` in order, if all `requirements` hold; else nothing.
@@ -55,7 +55,7 @@ class Store(Protocol):
         """
 
     def sync(self) -> None:
-        """After this, reads see every write that was answered to anybody before the call."""
+        """Catch up: reads after it see every write that was answered to anybody before it."""
 
     def ensure(self, path: str) -> None:
         """Create `path` and its parents as empty records where missing."""
@@ -68,7 +68,7 @@ class Clock(Protocol):
     """Where time comes from."""
 
     def now(self) -> datetime:
-        """The time, with UTC as its zone."""
+        """Read the time, with UTC as its zone."""
 
 
 class Ids(Protocol):

@@ -65,19 +65,17 @@ class Token:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The part that is compared."""
+        """Give the part that is compared."""
         return (self.generation, self.txid, self.attempt, self.epoch)
 
     def __str__(self) -> str:
         return f"{self.generation}/{self.txid}.{self.attempt}#{self.epoch}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of all fields."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Token:
-        """The token that `to_json` wrote."""
         return cls(**value)
 
 
@@ -103,7 +101,6 @@ class Grant:
 
     @property
     def txid(self) -> int:
-        """The transaction that may be written."""
         return self.token.txid
 
     @property

@@ -1,4 +1,4 @@
-"""The step `begin`: a run's identity becomes an attempt of a transaction. Source: protocol.md §3, §5 (re-admission)."""
+"""The step `begin`: a run's identity becomes an attempt of a transaction. Source: docs/protocol.md §§3, 5."""
 
 from __future__ import annotations
 

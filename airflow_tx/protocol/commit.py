@@ -1,4 +1,4 @@
-"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: protocol.md §§2, 4."""
+"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: docs/protocol.md §§2, 4."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AcquireRequest:
 def acquire(
     read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
 ) -> Decision[Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted]:
-    """Take the turn to commit, outranking whoever held it for this transaction.
+    """Take the turn to commit, outranking its holder.
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
         as it is.
@@ -92,8 +92,8 @@ def acquire(
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     txid, attempt = request.attempt.txid, request.attempt.attempt
     if record.to_change is not None:  # and a task that was started again has brought it back from FAILED
-        told = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
-        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=told)
+        found = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
+        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=found)
     if record.rows_digest != request.rows_digest:
         raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=record.rows_digest)
 

@@ -1,4 +1,4 @@
-"""Writes the end of a transaction, committed or skipped: history, rotation, the turn. Source: protocol.md §§2, 4."""
+"""Grants, and the end of a transaction: history, rotation, the turn. Source: docs/protocol.md §§2, 4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACES_KEPT = 8
 
 
 def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
-    """Whether `token` is still the grant that the ledger knows."""
+    """Ask whether `token` is still the grant that the ledger knows."""
     if record is None or record.phase is not Phase.COMMITTING:
         return False
     found = (topology.generation, record.attempt, record.epoch, record.nonce)
@@ -42,7 +42,7 @@ def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Tok
 
 
 def check_token(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> TransactionRecord:
-    """The record of the transaction that `token` was granted for.
+    """Give the record of the transaction that `token` was granted for.
 
     :raises Outranked: the token is not the one the ledger holds.
     """
@@ -168,12 +168,12 @@ def ended(
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
-    """Each end removes the one entry that the end before it had kept, so no other is to be found."""
+    """Remove the one entry that the end before it had kept: there is no older one."""
     return [Delete(paths.history(txid))] if txid > 0 and read.exists(paths.history(txid), old=True) else []
 
 
 def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
-    """The measurements once a transaction is over; only committed ones of a known size count.
+    """Add the measurement of a transaction that is over; only committed ones of a known size count.
 
     The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
     one is as large, that one says so.

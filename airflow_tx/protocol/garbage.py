@@ -1,7 +1,7 @@
 """Records that no step reads any more: removed with the multi that leaves them, or in portions if they are too many.
 
 A multi that grows with the batch would once be larger than ZooKeeper takes. So what is beyond a portion is only noted
-in the topology record; whoever makes the next step removes it. Source: protocol.md §4.
+in the topology record; the next step removes it. Source: docs/protocol.md §4.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ DELETIONS_A_MULTI = 500
 
 
 def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
-    """A name for the acks of an attempt: it is used once, whatever a repair lets begin again."""
+    """Name the acks of an attempt; a name is used once, whatever a repair lets begin again."""
     return f"{txid}.{attempt}-{stamp.op[-8:]}"
 
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
-    """The deletion of a folder and of all that is in it; None if that is more than a portion."""
+    """Delete a folder and all that is in it; None if that is more than a portion."""
     if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))
 
 
 def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecord:
-    """The topology record with a note of folders that are to be removed."""
+    """Note in the topology record that folders are to be removed."""
     noted = [folder.removeprefix(f"{paths.base}/") for folder in folders]
     return replace(topology, garbage=list(dict.fromkeys([*topology.garbage, *noted])))
 
 
 def removed(read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]) -> tuple[Write, ...]:
-    """The deletion of a folder, or the note that it is to be removed."""
+    """Delete a folder, or note that it is to be removed."""
     gone = deletes(folder, names)
     if gone is not None:
         return gone

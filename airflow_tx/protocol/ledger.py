@@ -216,7 +216,7 @@ class Ledger:
 
         :raises UnreadableRecord: naming the record.
         """
-        return self._seen(loss.standing)
+        return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
         """Read every position from which rows will still be decided, as everybody has written it until now."""
@@ -248,7 +248,7 @@ class Ledger:
         return Stamp(now, self.ids.nonce(), self.ids.message_id(), self.history)
 
     def _confirmed(self, read: Reader) -> bool:
-        """Whether all that was read held at one moment: an answer must not come from records of different times."""
+        """Ask whether all that was read held at one moment: an answer must not mix records of different times."""
         requirements = read.requirements(frozenset())
         try:
             if requirements:
@@ -282,7 +282,7 @@ class Ledger:
 
 
 def _after(before: KnownRecords, read: Reader, decision: Decision[object]) -> KnownRecords:
-    """What the process knows once its multi is done: what it read, with its own writes applied."""
+    """Apply the writes of a multi that is done to what the process has read."""
     seen = {path: node for path, node in read.seen.nodes.items() if node is not None}
     known = KnownRecords({**before.nodes, **seen}, {**before.children, **read.seen.children})
     for write in decision.writes:

@@ -1,4 +1,4 @@
-"""Rows that a source has lost, and that a person accepts as lost: it goes on behind them, on the record."""
+"""Rows that a source has lost, and that a person accepts as lost: the batches after it begin behind them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LOSSES_A_RECORD = 500
 SHOWN = 20
 
 
-def shortened(told: list[str]) -> list[str]:
-    """Words for people: a record that names thousands of partitions would be too large."""
-    return told if len(told) <= SHOWN else [*told[:SHOWN], f"and {len(told) - SHOWN} more"]
+def shortened(words: list[str]) -> list[str]:
+    """Cut words for people: a record that names thousands of partitions would be too large."""
+    return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
 @dataclass(frozen=True)
 class StartPosition:
-    """Where a source is told to go on.
+    """The position from which the next batch of a source is decided.
 
     :param position: behind the accepted losses; of a partitioned source by partition.
     :param lost: by partition, the rows between there and where the transaction before ended, in words.
@@ -39,7 +39,7 @@ class StartPosition:
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
     def passed(self, after: Any) -> list[str]:
-        """The lost rows that a batch leaves behind.
+        """Name the lost rows that a batch leaves behind.
 
         :param after: where the source stands after it; of a partitioned source by partition, of those that take part.
         """
@@ -49,7 +49,7 @@ class StartPosition:
 
 
 def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> StartPosition:
-    """Where a source goes on once the transaction before has ended at `position`."""
+    """Find the position from which a source is asked once the transaction before has ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
         return StartPosition(position)
@@ -65,7 +65,7 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
 
 
 def _written(loss: Loss) -> dict[str, Any]:
-    """A loss as records of all releases name its fields."""
+    """Name the fields of a loss as the records of all releases do."""
     return {"partition": loss.partition, "place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
 
 
@@ -83,7 +83,7 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted
 
 
 def _behind(accepted: _Accepted, partition: str, place: Any) -> list[dict[str, Any]]:
-    """The losses between a place and the one from which rows can be had."""
+    """Find the losses between a position and the one from which rows can be had."""
     behind: list[dict[str, Any]] = []
     left = list(accepted.get(partition, []))
     # What is behind one loss may be the place of another one. Each counts once: they might lead in a circle.
@@ -95,7 +95,7 @@ def _behind(accepted: _Accepted, partition: str, place: Any) -> list[dict[str, A
 
 
 def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: int) -> TopologyRecord:
-    """The topology record without the losses that the source has passed, now that `txid` is final.
+    """Drop the losses that the source has passed, now that `txid` is final, from the topology record.
 
     Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
     """
@@ -125,8 +125,8 @@ def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: i
     )
 
 
-def standing(read: Reader, paths: Paths) -> Any:
-    """Where the source stands after the last committed or skipped transaction; None before the first one."""
+def position_now(read: Reader, paths: Paths) -> Any:
+    """Read where the source stands after the last final transaction; None before the first one."""
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
@@ -135,7 +135,7 @@ def standing(read: Reader, paths: Paths) -> Any:
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
-    """Every place from which the rows of a transaction will still be decided, by a new one or by a replay.
+    """Read every position from which the rows of a transaction will still be decided, by a new one or by a replay.
 
     :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
     """

@@ -1,7 +1,7 @@
-"""A topology gets another name, another DAG, or an end. Source: protocol.md §1.
+"""A topology gets another name, another DAG, or an end. Source: docs/protocol.md §1.
 
 A ledger may hold more records than one multi takes, so the first multi closes it: the topology record becomes a mark
-that names the command, and whoever comes is told so. Whatever dies in between, the command can be repeated.
+that names the command, which every other step then names. Whatever dies in between, the command can be repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES = 200_000
 
 
 def mark_of(data: bytes) -> Mapping[str, Any] | None:
-    """What `close` left in place of a topology record; None: it is none of its marks."""
+    """Read the mark of a topology that is closed; None: the record is no mark."""
     try:
         found = json.loads(data)
         return found if "moving" in found else None
@@ -46,7 +46,7 @@ class Mover:
         self._paths = ledger.paths
 
     def record(self) -> TopologyRecord:
-        """The topology record, also while it is being renamed or deleted.
+        """Read the topology record, also while it is being renamed or deleted.
 
         :raises UnknownTransaction: there is no such topology.
         :raises UnreadableRecord: it is damaged, or being reset.
@@ -94,14 +94,14 @@ class Mover:
         return Repaired(record.generation, current, f"topology {old.topology} is called {new.topology} now")
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
-        """Whether an earlier call has got so far that only the old records are left."""
+        """Ask whether an earlier call has got so far that only the old records are left."""
         node = self._store.get(new.record)
         if node is None or mark_of(node.data) is not None:
             return False
         return decode(TopologyRecord, new.record, node.data).incarnation == record.incarnation
 
     def _close(self, title: str, new: Paths | None, command: str) -> str:
-        """Put the marks; the nonce that they hold stands for this very call: whoever comes later outranks it."""
+        """Put the marks; the nonce that they hold stands for this very call, which a later one outranks."""
         old = self._paths
         op = self._ledger.ids.nonce()
 
@@ -155,7 +155,7 @@ class Mover:
                 yield Create(new.base + path.removeprefix(old.base), data)
 
     def _finish(self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit) -> None:
-        """The new record, which is the moment from which the topology has its new name."""
+        """Put the new record: from this moment on the topology has its new name."""
         new = self._paths
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
@@ -171,7 +171,7 @@ class Mover:
     # --- an end -----------------------------------------------------------------------------------------------------
 
     def close_for_deletion(self) -> None:
-        """Nobody can use the topology from now on, and whoever tries is told so.
+        """Let nobody use the topology from now on; every step that tries names the command.
 
         :raises UnknownTransaction: there is no such topology.
         """
@@ -197,7 +197,7 @@ class Mover:
     # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
-        """Deletions of all that lies below, children first, the record aside."""
+        """Delete all that lies below, children first, the record aside."""
         below = [path for path, _ in self._below(self._paths.base)]
         return (Delete(path) for path in reversed(below) if path not in (self._paths.base, self._paths.record))
 

@@ -9,12 +9,12 @@ from urllib.parse import quote, unquote
 
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
-    """A name as one path element; never empty, never `.` or `..`."""
+    """Write a name as one path element; never empty, never `.` or `..`."""
     return quote(name, safe="").replace(".", "%2E") or "%"
 
 
 def decode_name(element: str) -> str:
-    """The name that `encode` was given."""
+    """Read the name that `encode_name` wrote."""
     return "" if element == "%" else unquote(element)
 
 
@@ -35,7 +35,6 @@ class Paths:
 
     @property
     def record(self) -> str:
-        """The topology record."""
         return f"{self.base}/topology"
 
     @property
@@ -87,7 +86,7 @@ class Paths:
         return f"{self.base}/history"
 
     def history(self, txid: int) -> str:
-        """What became of a final transaction."""
+        """Outcome of a final transaction."""
         return f"{self.histories}/{txid}"
 
     @property
@@ -144,11 +143,11 @@ class Paths:
 
 
 def ack_name(task: str, map_index: int) -> str:
-    """What one task has contributed, as a name below `Paths.acks`."""
+    """Name what one task has contributed, below `Paths.acks`."""
     return f"{encode_name(task)}@{map_index}"
 
 
 def ack_element(name: str) -> tuple[str, int]:
-    """The task id and the map index that `ack_name` was given."""
+    """Read the task id and the map index that `ack_name` wrote."""
     task, _, index = name.rpartition("@")
     return decode_name(task), int(index)

@@ -1,4 +1,4 @@
-"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: protocol.md §§2, 4."""
+"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: docs/protocol.md §§2, 4."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Instance = tuple[str, int]
 def newest_record(
     read: Reader, paths: Paths, attempt: TransactionAttempt, step: str
 ) -> TransactionRecord | AlreadyCommitted:
-    """The record of a transaction whose newest attempt is `attempt`.
+    """Read the record of a transaction whose newest attempt is `attempt`.
 
     :raises StaleAttempt: a newer attempt exists, or the transaction is another one.
     :raises SkippedTransaction: it was skipped.
@@ -56,7 +56,7 @@ def newest_record(
 def start(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, current: Mapping[str, bool]
 ) -> Decision[Done | AlreadyCommitted | NeedCurrent]:
-    """A processing task begins to work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
+    """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
     :param current: per try found in the ledger, whether `task` was still its task's current try after that.
     :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
@@ -90,7 +90,7 @@ def ack(
     rows: int | None = None,
     outputs: Collection[Any] = (),
 ) -> Decision[Done]:
-    """A processing task is done, and this is its output.
+    """Note that a processing task is done, and its output.
 
     :param rows: rows it consumed, if counted.
     :param outputs: plain-JSON references to what it wrote.
@@ -112,7 +112,7 @@ def ack(
 def fail(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, reason: str
 ) -> Decision[Done]:
-    """A processing task has failed for good: the attempt cannot commit until somebody runs it again.
+    """Note that a processing task has failed for good: the attempt cannot commit until it is run again.
 
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
@@ -135,10 +135,10 @@ def processed(
     rows_digest: str,
     expected: Collection[Instance] | None = None,
 ) -> Decision[Processed | AlreadyCommitted]:
-    """Everything that must ack has acked: the batch is complete.
+    """Note that everything that must ack has acked: the batch is complete.
 
     :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
-        whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and whoever started.
+        whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all that started.
     :raises IncompleteBatch, RowsChanged, FailedTransaction, StaleAttempt: it is not.
     """
     record = newest_record(read, paths, attempt, "commit")
@@ -165,7 +165,7 @@ def processed(
 
 
 def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()) -> set[Instance]:
-    """Who has to ack, as far as the ledger alone knows: the tasks that `begin` named, and whoever has started.
+    """List who has to ack, as far as the ledger alone knows: the tasks that `begin` named, and all that have started.
 
     :param mapped: tasks that ack by their instances only.
     """
@@ -183,7 +183,7 @@ def ack_val(record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Col
 
 
 def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
-    """Names of the instances that should have acked and have not."""
+    """Name the instances that should have acked and have not."""
     missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
     return [task if index < 0 else f"{task}[{index}]" for task, index in sorted(missing)]
 

@@ -20,7 +20,7 @@ PRESENT = Node(b"", ANY_VERSION)
 
 @dataclass
 class KnownRecords:
-    """Records and names of children, as last seen; None stands for a record that was not there."""
+    """Records and names of children, as last read; None stands for a record that was not there."""
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
     children: dict[str, Children] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class Reader:
     """The reads of one pass of a step.
 
     :param store: where records come from.
-    :param known: what this process last saw, taken without asking. It may be out of date: then the multi is refused and
-        the step passes again without it; a step that writes nothing is never answered from it.
+    :param known: what this process has read or written, not read again. It may be out of date: then the multi is
+        refused and the step passes again without it; a step that writes nothing is never answered from it.
     :param hasty: whether this pass may assume what is most likely.
     """
 
@@ -49,7 +49,7 @@ class Reader:
         self.guessed = False
 
     def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
-        """The record at `path` or None, and a requirement that it stays so.
+        """Read the record at `path`, or None, and require that it stays so.
 
         :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
         """
@@ -60,14 +60,14 @@ class Reader:
         return None if node is None else decode(cls, path, node.data)
 
     def get(self, cls: type[_R], path: str) -> _R:
-        """The record at `path`, which must exist.
+        """Read the record at `path`, which must exist.
 
         :raises UnreadableRecord: it does not.
         """
         return _present(self.find(cls, path), path)
 
     def peek(self, cls: type[_R], path: str) -> _R:
-        """The record at `path` without a requirement: for values that only grow, where an old one is safe."""
+        """Read the record at `path` without a requirement: for values that only grow, where an old one is safe."""
         return _present(self.peek_if_any(cls, path), path)
 
     def peek_if_any(self, cls: type[_R], path: str) -> _R | None:
@@ -76,7 +76,7 @@ class Reader:
         return None if node is None else decode(cls, path, node.data)
 
     def exists(self, path: str, *, old: bool = False) -> bool:
-        """Whether there is a record at `path`, whatever it holds, and a requirement that it stays as it is.
+        """Ask whether there is a record at `path`, whatever it holds, and require that it stays as it is.
 
         :param old: most likely it is there, which a hasty pass assumes: the multi is refused if it is not.
         """
@@ -87,18 +87,18 @@ class Reader:
         return node is not None
 
     def raw(self, path: str) -> bytes | None:
-        """What there is at `path`, whatever it is, and a requirement that it stays so."""
+        """Read the bytes at `path`, whatever they are, and require that they stay so."""
         node = self._node(path)
         self._versions[path] = None if node is None else node.version
         return None if node is None else node.data
 
     def covered(self, cls: type[_R], path: str) -> _R:
-        """The record at `path` as it is now, for one whose every change touches a record that is read with `names`."""
+        """Read the record at `path` as it is now, if its every change touches a record that is read with `names`."""
         node = self._store.get(path)
         return _present(None if node is None else decode(cls, path, node.data), path)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The names below `path`, and a requirement that its own version stays (who changes a name touches it)."""
+        """Read the names below `path`, and require that its own version stays (who changes a name touches it)."""
         children = self._known.children.get(path)
         self.guessed |= children is not None
         children = children or self._store.children(path)
@@ -113,7 +113,7 @@ class Reader:
         return self.names(path) if self.exists(path) else ()
 
     def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
-        """One requirement a record read. An absent one is checked by the multi that creates it; others need no check.
+        """Give one requirement a record read. The multi that creates an absent one checks it; others need no check.
 
         :param created: paths that the multi creates.
         """

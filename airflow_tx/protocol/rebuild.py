@@ -54,7 +54,7 @@ class HeldState:
     def of(
         cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] = lambda txid: True
     ) -> HeldState:
-        """From a fence row as the state gives it.
+        """Read a fence as the state gives it.
 
         :param holds: whether the state may have something of a transaction.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
@@ -73,7 +73,7 @@ class HeldState:
 
 @dataclass(frozen=True)
 class RebuildPlan:
-    """Where the ledger goes on, as the states say.
+    """Where the ledger continues, as the states say.
 
     :param last: per state, the last txid that is final in it.
     :param births: per state, the birth that its fence holds.
@@ -160,7 +160,7 @@ def _refuse(paths: Paths, problem: str, remedy: str) -> RepairRefused:
 def ledger_lost(
     read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: RebuildPlan, audit: Audit
 ) -> Decision[Repaired]:
-    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin anew.
+    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
 
     :param request: what the DAG says of its topology, for a ledger that is lost altogether.
     :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
@@ -210,7 +210,7 @@ def ledger_lost(
 
 
 def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
-    """What the ledger holds of open transactions, and of all from `first` on: they stand for other batches now."""
+    """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
     writes = _bindings(read, stamp, paths, plan, first)
     for name in read.names_if_any(paths.histories):
         if int(name) >= first:
@@ -219,7 +219,7 @@ def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first:
 
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """The state of the last final transaction, and no other."""
+    """Keep the state of the last final transaction, and no other."""
     state, last = RotatingTransactionalState(read, paths), plan.current - 1
     kept = None if plan.meta is None else last
     gone = [int(name) for name in read.names_if_any(paths.metas) if int(name) != kept]
@@ -228,7 +228,7 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 
 
 def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
-    """Runs whose transaction the states do not know begin anew; the one whose transaction they prove is bound to it."""
+    """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
     writes, bound = list[Write](), dict[str, int]()
     opened = {
         int(name): read.get(TransactionRecord, paths.transaction(int(name)))

@@ -1,4 +1,4 @@
-"""The records of the ledger, frozen, and their JSON with its format version. Source: protocol.md §1.
+"""The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
 
 A reader that meets another format, or a field it does not know, stops with the path: a record is never taken for empty.
 """
@@ -46,9 +46,9 @@ class TopologyRecord:
     :param generation: raised only by a repair.
     :param states: per state, the last txid whose grant raised its fence and which became final.
     :param births: per state, the birth that its fence holds besides that of an open transaction: of the last one that
-        became final, or of the one that a rebuilt ledger begins anew.
+        became final, or of the one that a rebuilt ledger begins again.
     :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
-    :param partitioned: whether the source has partitions, each with a place of its own.
+    :param partitioned: whether the source has partitions, each with a position of its own.
     :param blocked: the transaction that is replayed no more, and why; None if there is none.
     :param bid: which waiter is about to give up its run slot, while that is decided.
     :param yielded: per run_id, a waiter that has given up its run slot and is to be started again.
@@ -101,10 +101,9 @@ class Metadata:
     """Exactly which rows a transaction has, and where the source stands after them.
 
     :param rows: what a source calls the metadata of its batch; records of all releases have it under this name.
-    :param attempt: the attempt that wrote it.
     :param partitions: of a partitioned source, if an older release wrote it: per partition, the last transaction up to
         this one that it took part in, where its rows and position lie.
-    :param begin: of each partition that had no place before: where it begins, for replays of an opaque source.
+    :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
     """
 
     attempt: int
@@ -116,16 +115,15 @@ class Metadata:
 
 @dataclass(frozen=True)
 class TransactionRecord:
-    """One open transaction. Source: protocol.md §1.
+    """One open transaction. Source: docs/protocol.md §1.
 
     :param request: try of the last begin.
     :param epoch: grows with every grant and every restart; never falls within a txid.
-    :param nonce: of the last grant.
     :param op: nonce of the last step, by which an unanswered write is recognised.
     :param granted: true from the first grant of any attempt on.
     :param base: digest of the position after txid − 1 that the batch was computed from.
     :param ended: digest of the position after this transaction.
-    :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided anew.
+    :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
     :param skip: who wants it skipped at its turn, when and why.
     :param yielded: the txid whose run it gave up its run slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
@@ -136,7 +134,7 @@ class TransactionRecord:
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
+    :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     :param birth: random, made when the txid is allocated and kept by every attempt: a ledger that went back gives txids
         again, and never a birth. "" in a record of an older release.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
@@ -176,7 +174,7 @@ class TransactionRecord:
 
     @property
     def to_change(self) -> dict[str, Any] | None:
-        """Who wants the rows of this attempt decided anew; None: nobody, or a newer attempt has them."""
+        """Tell who wants the rows of this attempt decided again; None: nobody, or a newer attempt has them."""
         return next((each for each in self.changed if each["attempt"] == self.attempt), None)
 
 
@@ -186,7 +184,6 @@ class Ack:
 
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
     :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
-    :param done: whether the task has acked.
     :param rows: rows consumed, if the task counted them.
     :param outputs: references to its output, of exactly this try.
     """
@@ -245,13 +242,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class RepairRecord:
-    """`repairs/<number>`: what somebody did to the ledger.
+    """`repairs/<number>`: what a person did to the ledger.
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
-    :param told: what was found and what was made of it, in words.
+    :param told: what was found and what was made of it.
     :param generation: of the ledger after it.
-    :param losses: of `accept-loss`: each with its partition ("" for a source without), its place, the place from which
-        the source goes on, and what is lost.
+    :param losses: of `accept-loss`: each with its partition ("" for a source without), its position (`place`), the one
+        from which the source gives rows again (`goes_on`), and what is lost.
     """
 
     number: int
@@ -266,12 +263,12 @@ class RepairRecord:
 
 
 def encode(record: Any) -> bytes:
-    """A record as compact, sorted JSON with its format version."""
+    """Write a record as compact, sorted JSON with its format version."""
     return dumps({"format": RECORD_FORMAT, **asdict(record)}).encode()
 
 
 def decode(cls: type[_R], path: str, data: bytes) -> _R:
-    """The record of class `cls` in `data`.
+    """Read the record of class `cls` in `data`.
 
     :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
     """
@@ -293,10 +290,10 @@ _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON with sorted keys: equal values give equal text."""
+    """Write compact JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def digest(value: Any) -> str:
-    """Fingerprint of a plain-JSON value, 32 hex digits."""
+    """Give the fingerprint of a plain-JSON value, 32 hex digits."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]

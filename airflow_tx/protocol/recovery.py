@@ -1,4 +1,4 @@
-"""The steps of recovery: who asks for an automatic replay, and when a person has to look. Source: protocol.md §5.
+"""The steps of recovery: automatic replays, counted until a person has to see to it. Source: docs/protocol.md §5.
 
 Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, whatever its run ended as.
 """
@@ -69,7 +69,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
     found = topology.blocked or {}
-    # The first one stays: two that took turns would write at every look.
+    # The first one stays: two that took turns would write again and again.
     mine = (attempt.txid, attempt.attempt)
     if (found.get("txid"), found.get("attempt")) == mine or found.get("txid", attempt.txid) < attempt.txid:
         return Decision(result)

@@ -1,4 +1,4 @@
-"""Repairs by a person: a state went back, the ledger went back, or everything begins again. Source: protocol.md §§1, 7.
+"""Repairs by a person: a state went back, was renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
 
 Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset alone
 takes several: it keeps the topology unusable until its last one, and can be repeated.
@@ -94,7 +94,7 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
 
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
-    """First half: nobody can use the topology until `reset` is done, and whoever tries is summary so."""
+    """Close the topology until `reset` is done; every step that tries to use it names the command."""
     summary = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
     mark = dumps({"format": summary, "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
@@ -102,7 +102,7 @@ def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repair
 
 
 def is_being_reset(data: bytes) -> bool:
-    """Whether the topology record is the mark that `close_for_reset` left."""
+    """Ask whether the topology record is the mark that `close_for_reset` left."""
     try:
         return str(json.loads(data)["format"]).startswith(_RESETTING)
     except (ValueError, KeyError, TypeError):
@@ -117,7 +117,7 @@ def remove_records(store: Store, paths: Paths) -> None:
 
 
 def reset(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
-    """Second half, once everything below the folders is deleted and the states are empty: a new ledger."""
+    """Make a new ledger, once everything below the folders is deleted and the states are empty."""
     after = request.made(stamp.op)
     writes = [
         put_or_create(read, paths.record, encode(after)),
@@ -147,7 +147,7 @@ class Repairs:
         self._ledger = ledger
 
     def ledger_lost(self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit) -> Repaired:
-        """Take the place to go on from the states. Runs whose transaction was open begin anew when they are cleared.
+        """Rebuild the ledger from the states. Runs whose transaction was open begin again when they are cleared.
 
         :param held: what the fence of every state says that has one.
         :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
@@ -162,7 +162,7 @@ class Repairs:
         return done
 
     def _check_owner(self, incarnation: str) -> None:
-        """A state of a topology that is well is not taken from it: two topologies on one look like a lost ledger.
+        """Refuse a state of a topology that is well: two topologies on one state resemble a lost ledger.
 
         :raises UnreadableRecord: of another topology, which may be the owner.
         """
@@ -202,7 +202,7 @@ class Repairs:
 
 
 def reason_of(error: Exception) -> str:
-    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    """Say why something failed, without the advice that is meant for the tasks of a transaction."""
     fields = error.fields if isinstance(error, TxError) else {}
     return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 

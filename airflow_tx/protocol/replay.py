@@ -203,5 +203,5 @@ def decided_anew(attempt: TransactionAttempt, metadata: Any, batches: Batches) -
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
-    """Whether a replay has to ask the source for the same place again; one that is to be skipped needs no rows."""
+    """Ask whether a replay needs the same rows as they are now; one that is to be skipped needs none."""
     return record.to_change is not None and record.skip is None and rows is not None

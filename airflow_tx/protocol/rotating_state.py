@@ -78,12 +78,12 @@ class RotatingTransactionalState:
         return self.remove_state(txid - 1) if txid > 1 else ()
 
     def position_before(self, txid: int) -> Any:
-        """Where the source stands before the batch of `txid`; None before the first one."""
+        """Read where the source stands before the batch of `txid`; None before the first one."""
         before = self.get_previous_state(txid)
         return None if before is None else before.position
 
     def last_by_partition(self, txid: int) -> bool:
-        """Whether the state before `txid` is the last one that names records of partitions."""
+        """Ask whether the state before `txid` is the last one that names records of partitions."""
         before = self._read.find(Metadata, self._paths.meta(txid - 1)) if txid > 1 else None
         if before is None:
             return False
@@ -95,7 +95,7 @@ class RotatingTransactionalState:
 
     @cached_property
     def last_txid(self) -> int:
-        """The txid that was allocated last; 0 before the first one."""
+        """Read the txid that was allocated last; 0 before the first one."""
         return self._read.get(Counter, self._paths.allocated).txid
 
     def _whole(self, txid: int, meta: Metadata) -> Metadata:
@@ -111,17 +111,17 @@ class RotatingTransactionalState:
 
 
 def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:
-    """Where the source stands after a batch; of a partition that takes no part the newest position stays."""
+    """Give the position after a batch; of a partition that takes no part the newest one stays."""
     return {**(before or {}), **(after or {})} or None if partitioned else after
 
 
 def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
-    """The position of a batch that has rows, and leaves every partition where it was."""
+    """Give the position of a batch that has rows, and leaves every partition where it was."""
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
 def stale_successors(opened: Mapping[int, TransactionRecord], *, current: int, position: str) -> list[int]:
-    """The txids that start elsewhere than their predecessor ends, in order: they must be replayed.
+    """List the txids that start elsewhere than their predecessor ends: they must be replayed.
 
     Storm replays all later transactions when one fails; here only those whose base moved. What comes after them may
     follow once they end elsewhere.

@@ -1,4 +1,4 @@
-"""The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: protocol.md §6.
+"""The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: docs/protocol.md §6.
 
 Waiters bid in the ledger, for nobody knows them all: one without a txid goes first, the newest of them, then the one
 with the highest txid. Only one gives up at a time.
@@ -34,7 +34,7 @@ class Waiter:
 
     @property
     def rank(self) -> tuple[bool, int, str]:
-        """The greatest one yields."""
+        """Rank it: the greatest one yields."""
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
@@ -43,7 +43,7 @@ def bid(
 ) -> Decision[Bidding | NotNeeded]:
     """Offer to yield; the best offer leads until it does, or until the turn has moved on.
 
-    :param overdue: an offer that was made before this time (ISO 8601, UTC) counts no more: whoever made it would have
+    :param overdue: an offer that was made before this time (ISO 8601, UTC) counts no more: who made it would have
         yielded by now, and has died. "": all count.
     """
     topology = read.get(TopologyRecord, paths.record)

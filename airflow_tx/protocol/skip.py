@@ -1,4 +1,4 @@
-"""The steps `skip` and `readmit`: a person takes a batch out of the way, and brings it back. Source: protocol.md §5."""
+"""The steps `skip` and `readmit`: a batch is taken out of the way, and brought back. Source: docs/protocol.md §5."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 def grant_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool]
 ) -> Decision[Granted | NotYet | AlreadySkipped]:
-    """Take the turn to skip a transaction, outranking whoever held it.
+    """Take the turn to skip a transaction, outranking its holder.
 
     :param states: the states whose fence is about to be raised, and whether each can undo what was written to it.
     :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
@@ -123,7 +123,7 @@ def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit:
 
 
 def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
-    """The record of an open transaction; None if it is skipped.
+    """Read the record of an open transaction; None if it is skipped.
 
     :raises AlreadyFinal: it is committed.
     :raises UnknownTransaction: it was never allocated.
@@ -140,7 +140,7 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
 
 
 def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
-    """The topology record that lists the transaction, or no longer: who passes the turn on need not look for it."""
+    """List the transaction in the topology record, or no longer: who passes the turn on reads it there."""
     topology = read.get(TopologyRecord, paths.record)
     skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
     return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))

@@ -1,4 +1,4 @@
-"""How one transaction stands, as the read model tells it: an open one in its line, a final one by its history."""
+"""The status of one transaction: of an open one by its line, of a final one by its history."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TransactionView:
     :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
     :param rows: rows of the batch, if counted.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param waiting_for: what has to happen before it goes on, in words; None if nothing is to.
-    :param pinned: it stands for a batch that was skipped: its rows stay, unless a person lets them be decided anew.
+    :param waiting_for: what has to happen next, in words; None: nothing.
+    :param pinned: it stands for a batch that was skipped: its rows stay, unless a person lets them be decided again.
     :param stale: its predecessor ended elsewhere than its batch starts, so it has to be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
     :param yielded: the txid whose run it gave up its run slot for, until it is started again.
@@ -32,7 +32,7 @@ class TransactionView:
     :param readmitted_as: the txid that stands for its rows now.
     :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided anew, when and why, and instead of those of which attempt.
+    :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     """
 
     txid: int
@@ -64,7 +64,7 @@ class TransactionView:
 
 @dataclass(frozen=True)
 class Line:
-    """The open transactions as they stand in line.
+    """The open transactions in their line.
 
     :param stale: those that start elsewhere than their predecessor ends.
     """
@@ -76,7 +76,7 @@ class Line:
 
     @property
     def first(self) -> str:
-        """The one that all others wait for, in words; "" if it is not to be seen."""
+        """Name the one that all others wait for; "" if it is not known."""
         record = self.opened.get(self.current)
         if record is None:
             return ""
@@ -85,7 +85,7 @@ class Line:
 
 
 def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> TransactionView:
-    """An open transaction.
+    """Describe an open transaction.
 
     :param acks: what the instances of its tasks contributed.
     """
@@ -119,7 +119,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:
-    """A final transaction.
+    """Describe a final transaction.
 
     :param skipped: its rows, if it was skipped.
     """
@@ -148,7 +148,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
 
 
 def forgotten(txid: int, skipped: Skipped) -> History:
-    """The history of a transaction of which only that it was skipped is remembered."""
+    """Give the history of a transaction of which only that it was skipped is remembered."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
     unknown: dict[str, Any] = dict.fromkeys(("processed", "granted_at", "rows"))
     return History(
@@ -193,14 +193,14 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 
 
 def _blocked(txid: int, line: Line) -> str | None:
-    """Why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
+    """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
     mark, record = line.topology.blocked or {}, line.opened[txid]
     holds = (mark.get("txid"), mark.get("attempt")) == (txid, record.attempt) and record.skip is None
     return str(mark["reason"]) if holds else None
 
 
 def is_back(skipped: Skipped) -> bool:
-    """Whether another transaction stands for its rows now."""
+    """Ask whether another transaction has its rows now."""
     return skipped.readmitted_as is not None
 
 

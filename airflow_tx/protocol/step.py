@@ -98,14 +98,16 @@ def put_or_create(read: Reader, path: str, data: bytes) -> Write:
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
-    """Whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
+    """Ask whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
     current = read.peek(Counter, paths.current)
     return txid < current.txid and read.peek_if_any(Skipped, paths.skipped(txid)) is None
 
 
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
-    """Whether what became of a txid without an open record is not what became of the transaction of this birth: the
-    ledger gave the txid a second time, or it was rebuilt, and nobody knows."""
+    """Ask whether a txid without an open record was another transaction than that of this birth.
+
+    The ledger gave the txid a second time, or it was rebuilt, and nobody knows.
+    """
     if not birth:
         return False
     history = read.peek_if_any(History, paths.history(txid))

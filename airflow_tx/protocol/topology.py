@@ -1,4 +1,4 @@
-"""The step `open`: the ledger of a topology is made, or brought up to date with its DAG. Source: protocol.md §1."""
+"""The step `open`: the ledger of a topology is made, or updated to its DAG. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_topology(read: Reader, stamp: Stamp, paths: Paths, request: TopologyReq
 
     :raises TopologyClaimed: another DAG uses the name.
     :raises SourceKindChanged: while transactions are open.
-    :raises SourceShapeChanged: the places that it has are not those of such a source.
+    :raises SourceShapeChanged: its position is not one of such a source.
     """
     topology = read.find(TopologyRecord, paths.record)
     if topology is None:
@@ -67,13 +67,16 @@ def missing_folders(read: Reader, paths: Paths) -> list[Write]:
 
 
 def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
-    """Whether the record says of the DAG what the DAG says of itself."""
+    """Ask whether the record says of the DAG what the DAG says of itself."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned)
     return found == (request.source_kind, request.max_pending, request.partitioned)
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
-    """:raises TopologyClaimed: another DAG uses the name."""
+    """Refuse the name of another DAG.
+
+    :raises TopologyClaimed: naming it.
+    """
     if topology.dag_id != request.dag_id:
         raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
 

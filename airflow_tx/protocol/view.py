@@ -71,14 +71,14 @@ class TopologyView:
 
 
 def topologies(store: Store, root: str) -> tuple[str, ...]:
-    """Names of the topologies below `root`, sorted; none if the root does not exist."""
+    """Name the topologies below `root`, sorted; none if the root does not exist."""
     children = store.children(root.rstrip("/") or "/")
     names = (decode_name(element) for element in (children.names if children else ()))
     return tuple(sorted(name for name in names if store.get(Paths(root, name).record) is not None))
 
 
 def topology_record(store: Store, paths: Paths) -> TopologyRecord:
-    """What holds for all transactions of a topology.
+    """Read what holds for all transactions of a topology.
 
     :raises UnknownTransaction: there is no such topology.
     """
@@ -86,7 +86,7 @@ def topology_record(store: Store, paths: Paths) -> TopologyRecord:
 
 
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
-    """A topology with its open transactions and the `recent` last final ones.
+    """Read a topology with its open transactions and the `recent` last final ones.
 
     Records that become final while it reads appear as they were or as they are, never twice.
 
@@ -112,7 +112,7 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
 
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
-    """One transaction, open or final.
+    """Read one transaction, open or final.
 
     :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
     """
@@ -134,7 +134,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
-    """What people did to the ledger of a topology, oldest first."""
+    """Read what people did to the ledger of a topology, oldest first."""
     found = (Reader(store).peek_if_any(RepairRecord, paths.repair(number)) for number in _txids(store, paths.repairs))
     return tuple(record for record in found if record is not None)
 
@@ -176,7 +176,7 @@ def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> 
 
 
 def _batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
-    """Rows and position, put together; None once the ledger does not keep them any more."""
+    """Read rows and position; None once the ledger does not keep them any more."""
     if store.get(paths.meta(txid)) is None:
         return None
     try:
