@@ -34,10 +34,7 @@ NOUNS_AS_WELL = frozenset(
 FORBIDDEN = frozenset("around asked findings helpers misc seen standing told util utils".split())
 
 SHARED_NAMES = {
-    "accept_loss": "a command and its step",
-    "forget": "a command, which the audit log names after its function, and its step",
     "rename": "two commands, which the audit log names after their functions",
-    "replay": "a command and its step",
 }
 """Public names with two meanings, and why."""
 OPEN_NAMES: frozenset[str] = frozenset(
