@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,11 +84,37 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(1, 2, birth="b"), _grant(1, 2, last=1), LedgerBehind),
         (_row(1, 2, birth="b"), _grant(1, 3, last=2, birth="c", known="a"), StateBehind),
         (_row(2, 2, birth="b"), _grant(1, 2, last=1, birth="c"), FenceOutranked),
+        (
+            _row(1, 5),
+            _grant(2, 9, last=7),
+            StateBehind,
+        ),  # the repair has accepted another state's values, not this one's
     ],
 )
 def test_anything_else_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
     with pytest.raises(error, match="'s'"):
         raised(stored, grant, state="s")
+
+
+def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_a_repair_has_accepted_it() -> None:
+    stored = replace(_row(1, 2), wrote=True)
+    for last, grant in (("2", _grant(1, 3, last=2)), ("nothing", _grant(1, 2, 2))):
+        with pytest.raises(StateBehind, match="2, but what was written is missing") as refused:
+            raised(stored, grant, state="s")
+        assert str(refused.value.expected) == last
+        assert raised(stored, grant, state="s", there=True).wrote
+    assert not raised(stored, _grant(2, 3), state="s").wrote
+
+
+def test_the_same_grant_again_notes_whether_the_values_are_there() -> None:
+    assert raised(_row(1, 2), _grant(1, 2, last=1), state="s", there=True).wrote
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1, 1), (None, "nothing")])
+def test_a_txid_that_was_given_twice_is_told_with_what_the_ledger_knows(last: int | None, expected: object) -> None:
+    with pytest.raises(LedgerBehind, match="another one of that number") as refused:
+        raised(_row(1, 2, birth="b"), _grant(1, 2, last=last, birth="c"), state="s")
+    assert refused.value.expected == expected
 
 
 @pytest.mark.parametrize(
