@@ -79,6 +79,7 @@ class Run:
 
     def __init__(self, wanted: Sequence[Mutant], known: dict[str, str], limit: float) -> None:
         self.wanted, self.known, self.limit = wanted, known, limit
+        self.tried = 0
         self.survivors: list[Mutant] = []
 
     @pytest.hookimpl(trylast=True)
@@ -101,6 +102,7 @@ class Run:
         gc.freeze()  # so that no fork copies what it only looks at
         for number, mutant in enumerate(self.wanted, 1):
             outcome = self.known.get(mutant.key) or self._try(mutant, calls, tests, functions)
+            self.tried = number
             if not outcome.startswith("killed"):
                 self.survivors.append(mutant)
                 print(f"\n[{number}/{len(self.wanted)}] {shown(mutant, outcome)}", flush=True)
@@ -163,7 +165,8 @@ def _functions(files: frozenset[str]) -> dict[str, list[FunctionType]]:
     """Per file the functions that were made of its code, wherever they are now."""
     found: dict[str, list[FunctionType]] = {path: [] for path in files}
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename in files:
+        # Not isinstance: it wakes proxies, which import what is not there.
+        if type(each) is FunctionType and each.__code__.co_filename in files:
             found[each.__code__.co_filename].append(each)
     return found
 
@@ -224,9 +227,9 @@ def main() -> int:
     # Nothing of the warm process may go into the forks: no output of a test, no thread, no limit of time.
     options = ["-q", "-p", "no:cacheprovider", "-o", "timeout=0", *given.tests]
     pytest.main(options, plugins=[run])
-    killed = len(wanted) - len(run.survivors)
-    print(f"\n{len(wanted)} mutants, {killed} killed, {len(run.survivors)} survive; {time.monotonic() - began:.0f} s")
-    return 0
+    killed, seconds = run.tried - len(run.survivors), time.monotonic() - began
+    print(f"\n{run.tried} of {len(wanted)} mutants, {killed} killed, {len(run.survivors)} survive; {seconds:.0f} s")
+    return 0 if run.tried == len(wanted) else 1
 
 
 if __name__ == "__main__":
