@@ -15,7 +15,7 @@ from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks, such as callbacks.
 PREFIXES = ("sasl.", "ssl.")
-EXTRAS = (
+KAFKA_EXTRAS = (
     "bootstrap.servers",
     "security.protocol",
     "enable.ssl.certificate.verification",
@@ -189,7 +189,7 @@ def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _taken(name: str) -> bool:
-    return name in EXTRAS or name.startswith(PREFIXES)
+    return name in KAFKA_EXTRAS or name.startswith(PREFIXES)
 
 
 def _is_secret(name: str) -> bool:

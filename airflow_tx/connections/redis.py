@@ -13,7 +13,7 @@ from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
-EXTRAS = (
+REDIS_EXTRAS = (
     "db",
     "ssl",
     "ssl_cert_reqs",
@@ -40,7 +40,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     if connection.conn_type != "redis":
         raise wrong_type(connection, what, "redis")
     extra = connection.extra_dejson
-    found = {name: extra[name] for name in EXTRAS if extra.get(name) not in (None, "")}
+    found = {name: extra[name] for name in REDIS_EXTRAS if extra.get(name) not in (None, "")}
     if "db" not in found and connection.schema:
         found["db"] = connection.schema
     for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):
@@ -111,7 +111,7 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
     return Redis(**known)
 
 
-def told(error: Exception, parameters: Mapping[str, Any]) -> str:
+def failure_text(error: Exception, parameters: Mapping[str, Any]) -> str:
     """Word an error, in one line without the password."""
     text = " ".join(str(error).split()) or type(error).__name__
     secret = parameters.get("password")

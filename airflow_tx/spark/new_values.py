@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import StagingError, StateError
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.staging import OutputRef, StagingArea, TryDir, read_manifest
-from airflow_tx.staging.area import encode
+from airflow_tx.staging.area import quoted
 from airflow_tx.staging.output import Output, StagedFile, check_name
 from airflow_tx.state.arrow import schema_of, to_arrow
 from airflow_tx.state.column_types import converted
@@ -146,10 +146,10 @@ def newest_outputs(area: StagingArea, topology: str, txid: int, task_id: str, bi
     :param area: the one of what is kept.
     :param birth: of the transaction: another life of the ledger had one of the same number.
     """
-    below = f"{encode(topology)}/{txid}"
+    below = f"{quoted(topology)}/{txid}"
     attempts = sorted((int(name) for name in area.files.list(below) if name.isdecimal()), reverse=True)
     for attempt in attempts:
-        tries = area.files.list(f"{below}/{attempt}/{encode(task_id)}@-1")
+        tries = area.files.list(f"{below}/{attempt}/{quoted(task_id)}@-1")
         own = ((rank, name) for name in tries if (rank := _rank(name, birth)) is not None)
         for _, task_try in sorted(own, reverse=True):
             task = TaskTry(task_id, -1, task_try)

@@ -31,7 +31,7 @@ KEPT = "@kept"
 PROBE = "@probe"
 
 
-def encode(part: str) -> str:
+def quoted(part: str) -> str:
     """One part of a path: any text, never a separator, never `.` or `..`."""
     quoted = quote(part, safe="")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
@@ -59,7 +59,7 @@ class TryDir:
     @property
     def transaction(self) -> str:
         """The folder of the whole transaction, relative to the root."""
-        return f"{encode(self.topology)}/{self.attempt.txid}"
+        return f"{quoted(self.topology)}/{self.attempt.txid}"
 
     def child(self, name: str) -> str:
         """A file or folder in it, relative to the root of the area."""
@@ -79,7 +79,7 @@ class StagingArea:
             raise ConfigError(option="[tx] staging", value=root_uri, remedy="Name a folder or an object storage URI.")
         self._given = root_uri
         if ledger is not None:
-            root_uri = f"{root_uri}{'' if root_uri.endswith('/') else '/'}{encode(ledger)}"
+            root_uri = f"{root_uri}{'' if root_uri.endswith('/') else '/'}{quoted(ledger)}"
         with self._usable():
             self.files = open_files(root_uri)
 
@@ -127,8 +127,8 @@ class StagingArea:
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
         """The folder of one try; it is not made here."""
-        of_task = f"{encode(task.task_id)}@{task.map_index}"
-        name = f"{encode(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{encode(task.task_try)}"
+        of_task = f"{quoted(task.task_id)}@{task.map_index}"
+        name = f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
         return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
 
     def sweep(
@@ -141,7 +141,7 @@ class StagingArea:
         :param is_read: whether a task may still read the output of a txid.
         :return: the txids whose output is still read.
         """
-        below = encode(topology)
+        below = quoted(topology)
         old = sorted(int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < before)
         read = [txid for txid in old if is_read(txid)]
         for txid in old:

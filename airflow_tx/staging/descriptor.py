@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 
-FORMAT = 1
+DESCRIPTOR_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Descriptor:
         """The text of the file."""
         return json.dumps(
             {
-                "format": FORMAT,
+                "format": DESCRIPTOR_FORMAT,
                 "topology": self.topology,
                 "txid": self.attempt.txid,
                 "attempt": self.attempt.attempt,
@@ -80,8 +80,10 @@ class Descriptor:
             raise ConfigError(
                 option="the descriptor of the batch", value=text[:80], remedy="Give the URI the task printed."
             ) from None
-        if found != FORMAT:
-            remedy = f"This version of airflow-provider-tx reads format {FORMAT}: use one version on both sides."
+        if found != DESCRIPTOR_FORMAT:
+            remedy = (
+                f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}: use one version on both sides."
+            )
             raise ConfigError(option="format of the descriptor", value=found, remedy=remedy)
         return cls(
             topology=value["topology"],

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.staging.area import StagingArea, TryDir, encode
+from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name, identity, make_ref, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-FORMAT = 1
+MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 
 
@@ -72,7 +72,7 @@ def write_manifest(
     :param consumed_rows: how many rows of the batch the task read, if it knows.
     """
     document = {
-        "format": FORMAT,
+        "format": MANIFEST_FORMAT,
         **identity(where),
         "outputs": {name: asdict(output) for name, output in outputs.items()},
         "consumed_rows": consumed_rows,
@@ -116,8 +116,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         raise refuse(where, output, problem, f"Clear task {where.task}: its application did not finish.") from None
     except (ValueError, KeyError, TypeError):
         raise refuse(where, output, f"{where.files.uri(name)} is damaged", f"Clear task {where.task}.") from None
-    if found_format != FORMAT:
-        problem = f"its manifest has format {found_format}, this version reads {FORMAT}"
+    if found_format != MANIFEST_FORMAT:
+        problem = f"its manifest has format {found_format}, this version reads {MANIFEST_FORMAT}"
         raise refuse(where, output, problem, "Use one version of airflow-provider-tx in Airflow and in Spark.")
     found = {key: document[key] for key in identity(where)}
     if found != identity(where):
@@ -154,7 +154,7 @@ def open_output(
         emitted = ", ".join(map(repr, manifest.outputs)) or "nothing"
         raise refuse(where, ref.name, f"the task emitted {emitted}", "Read one of these, or emit it.")
     output = manifest.outputs[ref.name]
-    if (ref.path, ref.digest) != (where.child(encode(ref.name)), output.digest):
+    if (ref.path, ref.digest) != (where.child(quoted(ref.name)), output.digest):
         problem = f"what lies at {where.uri} is not what the reference names"
         raise refuse(where, ref.name, problem, f"Clear task {where.task}.")
     _check_files(where, ref.name, output)
@@ -191,7 +191,7 @@ def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | 
     import pyarrow.parquet as pq
 
     for file in output.files:
-        path = where.child(f"{encode(name)}/{file.name}")
+        path = where.child(f"{quoted(name)}/{file.name}")
         try:
             with where.files.open(path) as opened:
                 yield from pq.ParquetFile(opened).iter_batches(columns=list(columns) if columns else None)
@@ -201,12 +201,12 @@ def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | 
 
 
 def _check_files(where: TryDir, name: str, output: Output) -> None:
-    sizes = where.files.list(where.child(encode(name)))
+    sizes = where.files.list(where.child(quoted(name)))
     for file in output.files:
         found = sizes.get(file.name)
         if found != file.size:
             state = "is missing" if found is None else f"has {found} bytes instead of {file.size}"
-            path = where.files.uri(where.child(f"{encode(name)}/{file.name}"))
+            path = where.files.uri(where.child(f"{quoted(name)}/{file.name}"))
             raise refuse(where, name, f"file {path} {state}", f"Clear task {where.task}: it writes its output again.")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx.errors import StagingError
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.staging.area import TryDir, encode
+from airflow_tx.staging.area import TryDir, quoted
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def check_name(where: TryDir, name: str) -> str:
         raise refuse(
             where, name, "it cannot have this name", "Begin it with a letter; `return_value` is Airflow's own."
         )
-    return where.child(encode(name))
+    return where.child(quoted(name))
 
 
 def identity(where: TryDir) -> dict[str, Any]:
@@ -126,5 +126,5 @@ def identity(where: TryDir) -> dict[str, Any]:
 
 def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
     """The reference to an output of a try."""
-    path = where.child(encode(name))
+    path = where.child(quoted(name))
     return OutputRef(**identity(where), name=name, path=path, rows=output.rows, digest=output.digest)

@@ -16,7 +16,7 @@ from airflow_tx.state.keys import Key, as_key
 if TYPE_CHECKING:
     pass
 
-Row: TypeAlias = Mapping[str, Any]
+StateRow: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
 S_co = TypeVar("S_co", bound=State, covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -33,21 +33,21 @@ class StateFactory(Protocol[S_co]):
 class QueryFunction(Protocol[S_contra, _T]):
     """Asks a state about rows: first all at once, then row by row."""
 
-    def batch_retrieve(self, state: S_contra, rows: Sequence[Row]) -> Sequence[_T]:
+    def batch_retrieve(self, state: S_contra, rows: Sequence[StateRow]) -> Sequence[_T]:
         """One result a row, in the order of the rows."""
 
-    def execute(self, row: Row, result: _T) -> Iterable[Row]:
+    def execute(self, row: StateRow, result: _T) -> Iterable[StateRow]:
         """The fields to add to the row: none drops it, several give several rows."""
 
 
 class StateUpdater(Protocol[S_contra]):
     """Updates a state with the rows of a batch."""
 
-    def update_state(self, state: S_contra, rows: Sequence[Row]) -> Iterable[Row] | None:
+    def update_state(self, state: S_contra, rows: Sequence[StateRow]) -> Iterable[StateRow] | None:
         """Apply the rows; what it returns are the rows of the new values stream."""
 
 
-def query(state: S, rows: Iterable[Row], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
+def query(state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
     """The rows with what the state says about them (Trident's stateQuery).
 
     :raises StateError: the function does not give one result a row.
@@ -65,7 +65,7 @@ def query(state: S, rows: Iterable[Row], function: QueryFunction[S, _T]) -> Iter
             yield {**row, **fields}
 
 
-def update(state: S, txid: int | None, rows: Iterable[Row], updater: StateUpdater[S]) -> list[dict[str, Any]]:
+def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> list[dict[str, Any]]:
     """One batch applied to a state (Trident's partitionPersist); the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
@@ -77,7 +77,7 @@ def update(state: S, txid: int | None, rows: Iterable[Row], updater: StateUpdate
 
 
 def state_query(
-    rows: Iterable[Row], *, state: Any, query: QueryFunction[Any, Any] | None = None, batch_size: int = 10_000
+    rows: Iterable[StateRow], *, state: Any, query: QueryFunction[Any, Any] | None = None, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
     """The rows with what a state says about them, in their order (Trident's stateQuery).
 
@@ -101,14 +101,14 @@ def state_query(
 
 
 def _answered(
-    rows: Iterator[Row], state: Any, function: QueryFunction[Any, Any], size: int
+    rows: Iterator[StateRow], state: Any, function: QueryFunction[Any, Any], size: int
 ) -> Iterator[dict[str, Any]]:
     while batch := list(islice(rows, size)):
         yield from query(state, batch, function)
 
 
 def new_values_stream(
-    rows: Iterable[Row], *, state: QueryableState, batch_size: int = 10_000
+    rows: Iterable[StateRow], *, state: QueryableState, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
     """The keys of an update with their new values, each once (Trident's newValuesStream).
 
@@ -122,7 +122,7 @@ def new_values_stream(
     names = state.columns.keys
     seen = set[Key]()
 
-    def keys() -> Iterator[Row]:
+    def keys() -> Iterator[StateRow]:
         for row in rows:
             key = tuple(row.get(name) for name in names)
             if key not in seen:
@@ -152,7 +152,7 @@ class MapGet:
     def __repr__(self) -> str:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
-    def batch_retrieve(self, state: Any, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> list[dict[str, Any]]:
         """The fields to add to each row: one `multi_get` for all, every key once.
 
         :raises StateError: a row lacks a field of the key, or the state refuses a key.
@@ -166,7 +166,7 @@ class MapGet:
             return [{fields[0]: found[key]} for key in keys]
         return [{name: None if (value := found[key]) is None else value[name] for name in fields} for key in keys]
 
-    def execute(self, row: Row, result: Mapping[str, Any]) -> Iterable[Row]:
+    def execute(self, row: StateRow, result: Mapping[str, Any]) -> Iterable[StateRow]:
         """One row, with the fields."""
         return (result,)
 
@@ -194,7 +194,7 @@ class MapGet:
             )
         return self._keys if self._keys is not None else columns.keys, self._values or every
 
-    def _key(self, state: Any, names: tuple[str, ...], row: Row) -> Key:
+    def _key(self, state: Any, names: tuple[str, ...], row: StateRow) -> Key:
         try:
             return tuple(row[name] for name in names)
         except KeyError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.errors import ConfigError, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source, SourceKind, source_kind
-from airflow_tx.sources.files.fileset import Position, split_glob
+from airflow_tx.sources.files.fileset import FilesPosition, split_glob
 from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.records import csv_schema, read_rows
 from airflow_tx.sources.files.storage import Disk, FilePath, NoBase, Storage, below
@@ -32,7 +32,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
 
 
-class Files(Source):
+class FolderSource(Source):
     """The base of `FileSource` and `PartitionedFileSource`."""
 
     kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
@@ -141,7 +141,7 @@ class Files(Source):
         limits = {"files_per_batch": self.files_per_batch, "max_bytes_per_batch": self.max_bytes_per_batch}
         return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
 
-    def _next(self, folder: str, listing: Mapping[str, Any], position: Position) -> Batch | None:
+    def _next(self, folder: str, listing: Mapping[str, Any], position: FilesPosition) -> Batch | None:
         """Decide the next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
         if not opaque:
@@ -156,10 +156,10 @@ class Files(Source):
         why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
-    def _new(self, listing: Iterable[str], position: Position) -> list[str]:
+    def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
         return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
 
-    def _warn_of(self, late: list[str], folder: str, position: Position) -> None:
+    def _warn_of(self, late: list[str], folder: str, position: FilesPosition) -> None:
         if late:
             log.warning(
                 "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
@@ -247,9 +247,9 @@ class Files(Source):
             raise self.refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
         return folder
 
-    def _position(self, value: Json) -> Position:
+    def _position(self, value: Json) -> FilesPosition:
         try:
-            return Position.from_json(value)
+            return FilesPosition.from_json(value)
         except ValueError as error:
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_tx.sources.packing import pack, unpack
 
 # Up to here a file is read whole to tell whether it has changed.
-WHOLE = 64 * 1024 * 1024
+HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLE = 1024 * 1024
 _WILDCARDS = "*?["
 
@@ -41,7 +41,7 @@ def list_folders(folder: Path, pattern: str) -> list[str]:
     return sorted(names)
 
 
-def fingerprint(path: Path, whole: int = WHOLE) -> dict[str, Any]:
+def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> dict[str, Any]:
     """Size and digest of a file, which tell whether it has changed.
 
     Of a file up to `whole` bytes the digest covers the content, so a copy or a touch changes nothing. Of a larger one
@@ -65,7 +65,7 @@ def fingerprint(path: Path, whole: int = WHOLE) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Position:
+class FilesPosition:
     """Where a source of files stands.
 
     The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
@@ -93,19 +93,19 @@ class Position:
         """List the names that were not taken, late ones included."""
         return [name for name in listing if name not in self.taken]
 
-    def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> Position:
+    def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> FilesPosition:
         """The position once `chosen`, the next names, are taken.
 
         :param listing: names that may not be dropped; None: drop none.
         """
         kept = self.taken if listing is None else self.taken.intersection(listing)
-        return Position(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
+        return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
 
     def to_json(self) -> dict[str, Any]:
         return {"last": self.last, "count": self.count, "taken": pack(self.taken)}
 
     @classmethod
-    def from_json(cls, value: Any) -> Position:
+    def from_json(cls, value: Any) -> FilesPosition:
         """The position that `to_json` wrote; None is the one before the first file.
 
         :raises ValueError: if it is something else.

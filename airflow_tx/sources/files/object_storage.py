@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
-from airflow_tx.sources.files.storage import FilePath, Storage, literal
+from airflow_tx.sources.files.storage import FilePath, Storage, hadoop_literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -34,7 +34,9 @@ class Objects(Storage):
         self.conn_id = conn_id
         self.scheme = path_glob.partition("://")[0]
         scheme = _SPARK_SCHEMES.get(self.scheme, self.scheme)
-        self.spark_folder = (spark_folder or f"{scheme}://{literal(self.folder.partition('://')[2])}").rstrip("/")
+        self.spark_folder = (spark_folder or f"{scheme}://{hadoop_literal(self.folder.partition('://')[2])}").rstrip(
+            "/"
+        )
 
     @property
     def conn_type(self) -> str:
@@ -73,7 +75,7 @@ class Objects(Storage):
 
     def for_spark(self, folder: str, name: str) -> str:
         below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
-        return f"{self.spark_folder}/{literal(below)}"
+        return f"{self.spark_folder}/{hadoop_literal(below)}"
 
     def _path(self, folder: str) -> ObjectStoragePath:
         from airflow.sdk import ObjectStoragePath

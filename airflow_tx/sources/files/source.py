@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from airflow_tx.errors import ConfigError, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
-from airflow_tx.sources.files.base import Files
+from airflow_tx.sources.files.base import FolderSource
 from airflow_tx.sources.files.storage import below
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FileSource(Files, TransactionalSource):
+class FileSource(FolderSource, TransactionalSource):
     """New files by name: a transaction is the next `files_per_batch` of them, or as many as there are.
 
     The metadata of a batch holds the folder and each file's name, size and digest; a file that is gone or changed after
@@ -67,7 +67,7 @@ class FileSource(Files, TransactionalSource):
         return self._again(metadata)
 
 
-class PartitionedFileSource(Files, PartitionedTransactionalSource):
+class PartitionedFileSource(FolderSource, PartitionedTransactionalSource):
     """Like `FileSource`, for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
 
     Every folder that matches is a partition: a transaction is the next `files_per_batch` files of each. A folder may

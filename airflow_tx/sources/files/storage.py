@@ -129,9 +129,9 @@ class Disk(Storage):
 
 def spark_path(path: Path) -> str:
     """Spell a local path as Spark's readers take it."""
-    return f"file://{literal(str(path))}"
+    return f"file://{hadoop_literal(str(path))}"
 
 
-def literal(text: str) -> str:
+def hadoop_literal(text: str) -> str:
     """A text in which the wildcards of Spark's readers stand for themselves."""
     return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import ConfigError, TxError
-from airflow_tx.sources.kafka.positions import Extent, Look, partition_name
+from airflow_tx.sources.kafka.positions import Extent, OffsetsSnapshot, partition_name
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -45,7 +45,7 @@ class KafkaOffsets:
         # Without a handler, it writes of every refused connection.
         self._admin = admin.AdminClient({**address.client, "log_level": 0, "error_cb": self._said.append})
 
-    def look(self, topics: Sequence[str]) -> Look:
+    def look(self, topics: Sequence[str]) -> OffsetsSnapshot:
         """What there is of these topics.
 
         :raises KafkaUnreachable: no broker answers.
@@ -67,7 +67,7 @@ class KafkaOffsets:
             else:
                 raise self._unreachable(error)
         extents, away = self._extents(partitions, ids)
-        return Look(extents, {name: self._words(error) for name, error in away.items()}, missing, ids)
+        return OffsetsSnapshot(extents, {name: self._words(error) for name, error in away.items()}, missing, ids)
 
     def _extents(
         self, partitions: Sequence[Any], ids: Mapping[str, str | None]

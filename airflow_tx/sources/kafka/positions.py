@@ -26,7 +26,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Look:
+class OffsetsSnapshot:
     """What Kafka said of the topics at one time.
 
     :param extents: by partition, of those that could be asked.
@@ -42,7 +42,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Range:
+class OffsetRange:
     """Offsets of a partition, `end` excluded."""
 
     start: int
@@ -78,12 +78,12 @@ def life_of(place: Any) -> int:
     return int(place.get("life", 0)) if place else 0
 
 
-def begins(look: Look, places: Mapping[str, Any]) -> set[str]:
+def begins(look: OffsetsSnapshot, places: Mapping[str, Any]) -> set[str]:
     """Find the topics that no batch has taken up yet."""
     return {topic for topic in look.ids if not any(split_name(name)[0] == topic for name in places)}
 
 
-def available(look: Look, places: Mapping[str, Any], starting: str) -> dict[str, Range]:
+def available(look: OffsetsSnapshot, places: Mapping[str, Any], starting: str) -> dict[str, OffsetRange]:
     """By partition, the offsets that come next.
 
     A partition that came after its topic was taken up begins at 0: what is missing there was never read by anybody.
@@ -99,21 +99,25 @@ def available(look: Look, places: Mapping[str, Any], starting: str) -> dict[str,
         else:
             start = 0
             if extent.first > 0:
-                found[name] = Range(0, 0)
+                found[name] = OffsetRange(0, 0)
                 continue
-        found[name] = Range(start, extent.end)
+        found[name] = OffsetRange(start, extent.end)
     return found
 
 
 def chosen(
-    found: Mapping[str, Range], shares: Mapping[str, int], look: Look, places: Mapping[str, Any], starting: str
-) -> dict[str, Range]:
+    found: Mapping[str, OffsetRange],
+    shares: Mapping[str, int],
+    look: OffsetsSnapshot,
+    places: Mapping[str, Any],
+    starting: str,
+) -> dict[str, OffsetRange]:
     """The offsets of one batch; empty if there is none.
 
     :param shares: how many each partition may give.
     """
     new = begins(look, places)
-    taken = {name: Range(each.start, each.start + shares.get(name, 0)) for name, each in found.items()}
+    taken = {name: OffsetRange(each.start, each.start + shares.get(name, 0)) for name, each in found.items()}
     # Where a topic begins is fixed for all its partitions at once, also for those that have nothing yet.
     first = {name for name in taken if split_name(name)[0] in new}
     cut = {name for name in taken if name not in places and name not in first and look.extents[name].first > 0}
@@ -122,12 +126,12 @@ def chosen(
     return {name: each for name, each in taken.items() if each.count or name in first or name in cut}
 
 
-def losses(look: Look, places: Mapping[str, Any]) -> list[Loss]:
+def losses(look: OffsetsSnapshot, places: Mapping[str, Any]) -> list[Loss]:
     """The rows that come next and are gone, by what the topics have now."""
     return [loss for name in sorted(places) for loss in _loss(name, places[name], look)]
 
 
-def _loss(name: str, place: Mapping[str, Any], look: Look) -> Iterator[Loss]:
+def _loss(name: str, place: Mapping[str, Any], look: OffsetsSnapshot) -> Iterator[Loss]:
     topic, offset, extent = split_name(name)[0], place["offset"], look.extents.get(name)
     if name in look.away or topic not in look.ids:
         return

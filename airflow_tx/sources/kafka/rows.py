@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.sources.kafka.offsets import KafkaRefused, KafkaUnreachable, needed
-from airflow_tx.sources.kafka.positions import Range, split_name
+from airflow_tx.sources.kafka.positions import OffsetRange, split_name
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-Row = dict[str, Any]
+KafkaMessage = dict[str, Any]
 
-SAMPLE = 200
+SAMPLED_MESSAGES = 200
 """Rows whose sizes are looked at."""
 _AT_ONCE = 1000
 
@@ -26,7 +26,7 @@ class OffsetsGone(Exception):
     """What was to be read is not there any more."""
 
 
-def read(address: KafkaAddress, offsets: Mapping[str, Range], timeout: float) -> Iterator[Row]:
+def read_messages(address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float) -> Iterator[KafkaMessage]:
     """The rows at these offsets, in their order, one partition after the other.
 
     :param timeout: seconds without any answer after which to give up.
@@ -50,7 +50,7 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
     with _consumer(address) as consumer:
         consumer.assign([kafka.TopicPartition(*split_name(name), start) for name, start in starts.items()])
         ended, give_up = 0, time.monotonic() + timeout
-        while len(sizes) < SAMPLE and ended < len(starts):
+        while len(sizes) < SAMPLED_MESSAGES and ended < len(starts):
             for message in _some(consumer):
                 if _problem(address, message):
                     ended += 1
@@ -85,7 +85,7 @@ def _consumer(address: KafkaAddress) -> Iterator[Consumer]:
 
 
 def _messages(
-    address: KafkaAddress, consumer: Consumer, name: str, offsets: Range, timeout: float
+    address: KafkaAddress, consumer: Consumer, name: str, offsets: OffsetRange, timeout: float
 ) -> Iterator[Message]:
     kafka = needed("confluent_kafka")
     consumer.assign([kafka.TopicPartition(*split_name(name), offsets.start)])
@@ -132,7 +132,7 @@ def _problem(address: KafkaAddress, message: Message) -> bool:
     raise KafkaUnreachable(conn_id=address.conn_id, reason=text)
 
 
-def _row(message: Message) -> Row:
+def _row(message: Message) -> KafkaMessage:
     kind, at = message.timestamp()
     headers: Any = message.headers()
     return {

@@ -15,8 +15,8 @@ from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.offsets import KafkaUnreachable
 from airflow_tx.sources.kafka.positions import (
-    Look,
-    Range,
+    OffsetRange,
+    OffsetsSnapshot,
     available,
     begins,
     chosen,
@@ -57,7 +57,7 @@ class KafkaSource(KafkaTopics):
     :param timeout: seconds to wait for an answer of Kafka.
     """
 
-    _deciding: tuple[Look, dict[str, Range]] | None = None
+    _deciding: tuple[OffsetsSnapshot, dict[str, OffsetRange]] | None = None
 
     def partitions(self) -> list[str]:
         look = self._look() if self._deciding is None else self._deciding[0]
@@ -73,7 +73,7 @@ class KafkaSource(KafkaTopics):
         except KafkaUnreachable as error:
             if self.kind is SourceKind.OPAQUE and places:
                 # All of them are away.
-                look = Look(away=dict.fromkeys(places, error.reason))
+                look = OffsetsSnapshot(away=dict.fromkeys(places, error.reason))
                 self._deciding = look, {}
             else:
                 raise self.refused(str(error).rstrip("."), "Nothing was allocated; the task tries again.") from None
@@ -116,7 +116,7 @@ class KafkaSource(KafkaTopics):
         except KafkaUnreachable as error:
             raise self.refused(str(error).rstrip("."), "What is lost can only be told when it is there.") from None
 
-    def _alone(self, partition: str, place: Json) -> tuple[Look, dict[str, Range]]:
+    def _alone(self, partition: str, place: Json) -> tuple[OffsetsSnapshot, dict[str, OffsetRange]]:
         places = {} if place is None else self._places({partition: place})
         try:
             with self._named():
@@ -125,9 +125,9 @@ class KafkaSource(KafkaTopics):
                 self._check(look, places)
                 return look, self._choose(look, places)
         except KafkaUnreachable as error:
-            return Look(away={partition: error.reason}), {}
+            return OffsetsSnapshot(away={partition: error.reason}), {}
 
-    def _choose(self, look: Look, places: Mapping[str, Any]) -> dict[str, Range]:
+    def _choose(self, look: OffsetsSnapshot, places: Mapping[str, Any]) -> dict[str, OffsetRange]:
         found = available(look, places, self.starting)
         there = {name: each.count for name, each in found.items() if each.count > 0}
         limit = self.limit
@@ -137,7 +137,7 @@ class KafkaSource(KafkaTopics):
         self._told = limit
         return chosen(found, limit.shares(there), look, places, self.starting)
 
-    def _check(self, look: Look, places: Mapping[str, Any]) -> None:
+    def _check(self, look: OffsetsSnapshot, places: Mapping[str, Any]) -> None:
         """Refuse what is gone, and to begin with less than all."""
         lost = losses(look, places)
         if lost:

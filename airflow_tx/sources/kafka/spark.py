@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.sources.kafka.positions import Range, split_name
+from airflow_tx.sources.kafka.positions import OffsetRange, split_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +24,10 @@ _MARK = "airflow_tx: no such value: "
 _WHERE = re.compile(re.escape(_MARK) + r"(topic \S+, partition \d+, offset \d+)")
 
 
-def read(
+def read_frame(
     spark: SparkSession,
     address: KafkaAddress,
-    offsets: Mapping[str, Range],
+    offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
     value_schema: str | None,
 ) -> DataFrame:
@@ -45,7 +45,7 @@ def read(
     return rows if value_schema is None else _parsed(rows, value_schema)
 
 
-def _exactly(offsets: Mapping[str, Range]) -> dict[str, str]:
+def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

@@ -14,7 +14,7 @@ from airflow_tx.sources.api import Json, SourceKind, source_kind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka import spark as kafka_spark
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
-from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, Look, Range, split_name
+from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
 from airflow_tx.sources.kafka.values import Values, misfit
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import BatchSize
@@ -97,7 +97,7 @@ class KafkaTopics(PartitionedTransactionalSource):
         if spark is None:
             return self._rows(attempt, offsets)
         try:
-            return kafka_spark.read(spark, self._address(), offsets, self.options, self.value_schema)
+            return kafka_spark.read_frame(spark, self._address(), offsets, self.options, self.value_schema)
         except Exception as error:
             known = self.explain_error(attempt, error)
             if known is None:
@@ -119,10 +119,10 @@ class KafkaTopics(PartitionedTransactionalSource):
             return self._gone_rows(attempt, "they were deleted while Spark read them")
         return None
 
-    def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, Range]) -> Iterator[Mapping[str, Any]]:
+    def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]) -> Iterator[Mapping[str, Any]]:
         values = self._values()
         try:
-            for row in kafka_rows.read(self._address(), offsets, self.timeout):
+            for row in kafka_rows.read_messages(self._address(), offsets, self.timeout):
                 yield row if values is None else {**row, "value": self._value(values, row, attempt)}
         except kafka_rows.OffsetsGone as error:
             raise self._gone_rows(attempt, str(error)) from None
@@ -142,7 +142,7 @@ class KafkaTopics(PartitionedTransactionalSource):
             where = f"topic {row['topic']}, partition {row['partition']}, offset {row['offset']}"
             raise misfit(repr(self), where, attempt.txid) from None
 
-    def _there(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, Range]:
+    def _there(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """The offsets that metadata names, after a check that all of them can be read."""
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
@@ -153,9 +153,9 @@ class KafkaTopics(PartitionedTransactionalSource):
             raise self.refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
         for name, rows in metadata.items():
             self._check_there(attempt, look, name, rows)
-        return {name: Range(rows["from"], rows["to"]) for name, rows in metadata.items()}
+        return {name: OffsetRange(rows["from"], rows["to"]) for name, rows in metadata.items()}
 
-    def _check_there(self, attempt: TransactionAttempt, look: Look, name: str, rows: Any) -> None:
+    def _check_there(self, attempt: TransactionAttempt, look: OffsetsSnapshot, name: str, rows: Any) -> None:
         if name in look.away:
             remedy = "Nothing is lost; the task can be tried again."
             raise self.refused(f"partition {name} cannot be reached: {look.away[name]}", remedy)
@@ -172,7 +172,7 @@ class KafkaTopics(PartitionedTransactionalSource):
     def _address(self) -> KafkaAddress:
         return KafkaAddress.of_connection(self.conn_id, what=type(self).__name__)
 
-    def _look(self, topics: Sequence[str] | None = None) -> Look:
+    def _look(self, topics: Sequence[str] | None = None) -> OffsetsSnapshot:
         if self._offsets is None:
             self._offsets = KafkaOffsets(self._address(), self.timeout)
         return self._offsets.look(topics or self.topics)

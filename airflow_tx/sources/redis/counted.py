@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.redis.log import PAGE, Gone, MessageLog, digest, spelled
+from airflow_tx.sources.redis.log import PAGE, Gone, MessageLog, message_digest, spelled
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,17 @@ class CountedMessages(MessageLog):
             return Gone(
                 f"{told}; what it held from {cursor.next} on is gone, and it is read from {end} on", after.to_json()
             )
-        if before is not None and cursor.last is not None and digest(before) != cursor.last:
+        if before is not None and cursor.last is not None and message_digest(before) != cursor.last:
             told = (
                 f"{self.database.where} went back and gave numbers anew: {self.named(cursor.next - 1)} is another one"
             )
-            after = replace(cursor, last=digest(before), life=cursor.life + 1)
+            after = replace(cursor, last=message_digest(before), life=cursor.life + 1)
             return Gone(f"{told} than was taken; those before {cursor.next} that were not taken", after.to_json())
         return None
 
     def taken(self, cursor: Cursor, count: int, last: bytes) -> Batch:
         """Make the batch of so many messages from the cursor on."""
-        after = replace(cursor, next=cursor.next + count, last=digest(last))
+        after = replace(cursor, next=cursor.next + count, last=message_digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
         return Batch(rows, after.to_json(), count, start=cursor.to_json())
 
@@ -88,7 +88,7 @@ class CountedMessages(MessageLog):
 
         :raises SourceError: they were.
         """
-        if last is not None and digest(last) != rows["last"]:
+        if last is not None and message_digest(last) != rows["last"]:
             first, end = rows["from"], rows["from"] + rows["quantity"]
             raise self.gone(
                 f"{self.named(end - 1)} is another one than was taken: of {first} to {end - 1} some are gone"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.redis.log import PAGE, Gone, Look, MessageLog, sampled
+from airflow_tx.sources.redis.log import PAGE, Gone, LogSnapshot, MessageLog, sampled
 
 FIRST = "0-0"
 _STEP = 10_000
@@ -100,22 +100,22 @@ class StreamMessages(MessageLog):
     def named(self, place: int | str) -> str:
         return f"entry {place} of the stream {self.key}"
 
-    def look(self, client: Any, place: Json) -> Look:
+    def look(self, client: Any, place: Json) -> LogSnapshot:
         at = None if place is None else self._place(place)
         said = self._find(client, at.after if at else FIRST, "+", 0)
         if said is None:
             if at is None or at.after == FIRST:
                 raise self.database.unavailable(f"there is no stream {self.key} in {self.database.where}")
             told = f"the stream {self.key} is gone from {self.database.where}, and all that it had after {at.after}"
-            return Look(at, 0, Gone(told, StreamPlace(read=0, life=at.life + 1).to_json()))
+            return LogSnapshot(at, 0, Gone(told, StreamPlace(read=0, life=at.life + 1).to_json()))
         if at is None:
             at = self._beginning(said)
         gone = self._judged(at, said)
         if gone is None and self._doubtful(at, said):
             gone = self._walk(client, at, said.length)[2]
-        return Look(replace(at, deleted=said.deleted), self._available(at, said), gone)
+        return LogSnapshot(replace(at, deleted=said.deleted), self._available(at, said), gone)
 
-    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
         at: StreamPlace = look.place
         taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
@@ -171,7 +171,7 @@ class StreamMessages(MessageLog):
             between = f"after {part['after']} up to {part['to']}"
             raise self.gone(f"of {part['quantity']} entries {between} of the stream {self.key} {found} are there")
 
-    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
         entries = client.xrange(self.key, f"({look.place.after}", "+", count=sampled(look) or 1)
         return [sum(len(name) + len(value) for name, value in fields.items()) for _, fields in entries if fields]
 

@@ -9,8 +9,8 @@ from typing import Any
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, Look, MessageLog, sampled, spelled
-from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, sampled, spelled
+from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource, texts
 
 
@@ -71,7 +71,7 @@ class RedisListSource(RedisSource):
     def own_arguments(self) -> dict[str, Any]:
         return {"lists": list(self.lists), **({"schema": self.schema} if self.schema else {})}
 
-    def log(self, database: Database, key: str) -> MessageLog:
+    def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return ListedMessages(database, key)
 
 
@@ -85,15 +85,15 @@ class ListedMessages(CountedMessages):
     def named(self, place: int | str) -> str:
         return f"message {place} of the list {self.key}"
 
-    def look(self, client: Any, place: Json) -> Look:
+    def look(self, client: Any, place: Json) -> LogSnapshot:
         cursor = Cursor(0) if place is None else self.cursor(place)
         length, before = self._end_and(client, cursor.next - 1)
         if not length and not cursor.next:
             raise self.database.unavailable(f"there is no list {self.key} in {self.database.where}")
         gone = self.judged(cursor, length, before if cursor.next else None)
-        return Look(cursor, max(length - cursor.next, 0), gone)
+        return LogSnapshot(cursor, max(length - cursor.next, 0), gone)
 
-    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
         count = min(count, look.available)
         if not count:
             return None
@@ -119,7 +119,7 @@ class ListedMessages(CountedMessages):
                 raise self.gone(f"messages {lost} of the list {self.key} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
         first = look.place.next
         return [len(message) for message in client.lrange(self.key, first, first + sampled(look) - 1)]
 

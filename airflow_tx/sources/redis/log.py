@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from airflow_tx.errors import OtherSource, SourceError
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.server import RedisDatabase
 
 Raw: TypeAlias = "bytes | dict[bytes, bytes]"
 """A message as it lies in Redis: a text, or the fields of a stream's entry."""
@@ -33,7 +33,7 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Look:
+class LogSnapshot:
     """What lies behind a place.
 
     :param place: the place, read; None for the first look.
@@ -57,11 +57,11 @@ class MessageLog(ABC):
     place_name: ClassVar[str]
     """The column that tells a message's place: number or id."""
 
-    database: Database
+    database: RedisDatabase
     key: str
 
     @abstractmethod
-    def look(self, client: Any, place: Json) -> Look:
+    def look(self, client: Any, place: Json) -> LogSnapshot:
         """See what comes after a place, in one round trip.
 
         :param place: None: from the first message on.
@@ -70,13 +70,13 @@ class MessageLog(ABC):
         """
 
     @abstractmethod
-    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
         """Decide the next messages, at most `count`; those before a missing one, if one is missing.
 
         :return: None if there is none; `Gone` if the first one is missing.
         """
 
-    def passed(self, client: Any, look: Look) -> None:
+    def passed(self, client: Any, look: LogSnapshot) -> None:
         """Tell the server that everything before a place was taken, if it wants to know."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class MessageLog(ABC):
         """
 
     @abstractmethod
-    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
         """Measure the bytes of some of the messages that come next."""
 
     @abstractmethod
@@ -133,12 +133,12 @@ class MessageLog(ABC):
         return reply
 
 
-def sampled(look: Look) -> int:
+def sampled(look: LogSnapshot) -> int:
     """Return of how many messages the size is measured."""
     return min(look.available, _SAMPLE)
 
 
-def digest(message: bytes) -> str:
+def message_digest(message: bytes) -> str:
     """Fingerprint a message."""
     return blake2b(message, digest_size=8).hexdigest()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, Look, MessageLog, sampled, spelled
-from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, sampled, spelled
+from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource, texts
 
 NEXT_READ, NEXT_WRITE = "NEXT_READ", "NEXT_WRITE"
@@ -83,7 +83,7 @@ class RedisNumberedSource(RedisSource):
             found["move_cursor"] = True
         return found
 
-    def log(self, database: Database, key: str) -> MessageLog:
+    def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return NumberedMessages(database, key, self.move_cursor)
 
 
@@ -103,7 +103,7 @@ class NumberedMessages(CountedMessages):
     def named(self, place: int | str) -> str:
         return f"message {place} (key {self.key}{place})"
 
-    def look(self, client: Any, place: Json) -> Look:
+    def look(self, client: Any, place: Json) -> LogSnapshot:
         cursor = None if place is None else self.cursor(place)
         names = [NEXT_WRITE, NEXT_READ if cursor is None else str(cursor.next - 1)]
         pipeline = client.pipeline(transaction=False)
@@ -117,12 +117,12 @@ class NumberedMessages(CountedMessages):
                     f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: nobody ever wrote there"
                 )
             cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
-            return Look(cursor, max(end - cursor.next, 0))
+            return LogSnapshot(cursor, max(end - cursor.next, 0))
         end = end or 1
         gone = self.judged(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
-        return Look(cursor, max(end - cursor.next, 0), gone)
+        return LogSnapshot(cursor, max(end - cursor.next, 0), gone)
 
-    def take(self, client: Any, look: Look, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
         cursor, end = look.place, look.place.next + look.available
         stop = min(cursor.next + count, end)
         if stop == cursor.next:
@@ -135,7 +135,7 @@ class NumberedMessages(CountedMessages):
             stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
         return self.taken(cursor, stop - cursor.next, last)
 
-    def passed(self, client: Any, look: Look) -> None:
+    def passed(self, client: Any, look: LogSnapshot) -> None:
         if self.move_cursor:
             client.set(self.key + NEXT_READ, look.place.next)
 
@@ -158,7 +158,7 @@ class NumberedMessages(CountedMessages):
                 raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, look: Look) -> Sequence[int]:
+    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
         pipeline = client.pipeline(transaction=False)
         for number in range(look.place.next, look.place.next + sampled(look)):
             pipeline.strlen(self._key(number))

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.connections.redis import AWAY, make_client, told
+from airflow_tx.connections.redis import AWAY, failure_text, make_client
 from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError, TxError
 
 
 @dataclass(frozen=True)
-class Database:
+class RedisDatabase:
     """Where a partition lies. It can be pickled; its repr shows no address.
 
     :param partition: its name.
@@ -69,4 +69,4 @@ class Database:
         return SourceError(source=self.source, problem=problem, remedy=remedy)
 
     def _said(self, error: Exception) -> str:
-        return told(error, self.parameters)
+        return failure_text(error, self.parameters)

@@ -13,9 +13,9 @@ from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.sources.redis.log import Gone, Look, MessageLog
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog
 from airflow_tx.sources.redis.messages import Part, rows_of
-from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RedisSource(PartitionedTransactionalSource):
                 option=f"partitions of {name}", value=[place.partition for place in places], remedy=remedy
             )
         self._clients: dict[str, Any] = {}
-        self._looks: dict[str, Look | PartitionUnavailable] = {}
+        self._looks: dict[str, LogSnapshot | PartitionUnavailable] = {}
         self._missed: dict[str, Gone] = {}
         self._empty: set[str] = set()
         self._asked: Limit = self.limit
@@ -93,7 +93,7 @@ class RedisSource(PartitionedTransactionalSource):
         """Return the further arguments that are not the default."""
 
     @abstractmethod
-    def log(self, database: Database, key: str) -> MessageLog:
+    def log(self, database: RedisDatabase, key: str) -> MessageLog:
         """Make the log of one partition."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -190,13 +190,13 @@ class RedisSource(PartitionedTransactionalSource):
             taken = log.take(self._client(log.database), look, min(look.available, self.limit.rows or look.available))
         return taken if isinstance(taken, Gone) else None
 
-    def _try_look(self, name: str, place: Json) -> Look | PartitionUnavailable:
+    def _try_look(self, name: str, place: Json) -> LogSnapshot | PartitionUnavailable:
         try:
             return self._look(name, place)
         except PartitionUnavailable as error:
             return error
 
-    def _look(self, name: str, place: Json) -> Look:
+    def _look(self, name: str, place: Json) -> LogSnapshot:
         log = self._log(name)
         with log.database.telling():
             return log.look(self._client(log.database), place)
@@ -206,7 +206,7 @@ class RedisSource(PartitionedTransactionalSource):
         return {
             name: look.available
             for name, look in self._looks.items()
-            if isinstance(look, Look) and look.gone is None and look.available and name not in out
+            if isinstance(look, LogSnapshot) and look.gone is None and look.available and name not in out
         }
 
     def _shares(self) -> dict[str, int]:
@@ -218,7 +218,7 @@ class RedisSource(PartitionedTransactionalSource):
         sizes: list[int] = []
         for name in self._available():
             log, look = self._log(name), self._looks[name]
-            assert isinstance(look, Look)
+            assert isinstance(look, LogSnapshot)
             with log.database.telling():
                 sizes.extend(log.sizes(self._client(log.database), look))
         return self.limit.of_rows_of(sizes)
@@ -276,9 +276,9 @@ class RedisSource(PartitionedTransactionalSource):
         parameters = parameters_of_connection(place.conn_id, what=type(self).__name__)
         if place.database is not None:
             parameters["db"] = place.database
-        return self.log(Database(name, repr(self), place.conn_id, parameters), place.key)
+        return self.log(RedisDatabase(name, repr(self), place.conn_id, parameters), place.key)
 
-    def _client(self, database: Database) -> Any:
+    def _client(self, database: RedisDatabase) -> Any:
         place = self._places[database.partition]
         at = f"{place.conn_id}/{place.database}"
         if at not in self._clients:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.redis.entries import StreamMessages
 from airflow_tx.sources.redis.log import MessageLog
-from airflow_tx.sources.redis.server import Database
+from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource, texts
 
 
@@ -65,5 +65,5 @@ class RedisStreamSource(RedisSource):
     def own_arguments(self) -> dict[str, Any]:
         return {"streams": list(self.streams)}
 
-    def log(self, database: Database, key: str) -> MessageLog:
+    def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return StreamMessages(database, key)

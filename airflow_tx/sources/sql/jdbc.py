@@ -12,7 +12,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.sql.database import READER
-from airflow_tx.sources.sql.positions import Range, Rows
+from airflow_tx.sources.sql.positions import KeyRange, Rows
 from airflow_tx.sources.sql.shard import Shard
 from airflow_tx.sources.sql.table import Table
 
@@ -117,7 +117,7 @@ class Plain:
         """List its columns as expressions of Spark."""
         return [_quoted(column) for column in self.table.columns]
 
-    def predicate(self, rows: Range) -> str:
+    def predicate(self, rows: KeyRange) -> str:
         """The condition of a range, as text: Spark takes no parameters."""
         return self.text(self.table.within(rows))
 
@@ -144,7 +144,7 @@ class InUtc(Plain):
     def columns(self) -> list[str]:
         return [self._column(column) for column in self.table.columns]
 
-    def predicate(self, rows: Range) -> str:
+    def predicate(self, rows: KeyRange) -> str:
         return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
 
     def _column(self, name: str) -> str:

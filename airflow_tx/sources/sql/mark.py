@@ -11,7 +11,7 @@ from typing import Any
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
-Row = Mapping[str, str]
+MarkRow = Mapping[str, str]
 """A digest of each column but the key."""
 
 
@@ -23,7 +23,7 @@ class Mark:
     :param identity: what the database says of the table that is another once it begins anew; None: it says nothing.
     """
 
-    rows: Mapping[int, Row]
+    rows: Mapping[int, MarkRow]
     identity: str | None = None
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from airflow_tx.sources.sql.mark import Mark
 
-Key: TypeAlias = tuple[Any, ...]
+RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns that it is ordered by, as the database's driver has them."""
 
 CHECKED_ROWS = 100_000
@@ -18,19 +18,19 @@ CHECKED_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class Range:
+class KeyRange:
     """Rows between two keys.
 
     :param after: exclusive; None: from the first row on.
     :param upto: inclusive.
     """
 
-    after: Key | None
-    upto: Key
+    after: RowKey | None
+    upto: RowKey
 
 
 @dataclass(frozen=True)
-class Position:
+class TablePosition:
     """Every row up to `last` was taken.
 
     :param last: None: no row was.
@@ -40,17 +40,17 @@ class Position:
     :param mark: by what the last of these rows are known again; None: by nothing, as in positions of older versions.
     """
 
-    last: Key | None = None
-    since: Key | None = None
+    last: RowKey | None = None
+    since: RowKey | None = None
     rows: int = 0
     restarts: int = 0
     mark: Mark | None = None
 
-    def after(self, upto: Key, rows: int) -> Position:
+    def after(self, upto: RowKey, rows: int) -> TablePosition:
         """The position once `rows` more rows, up to the key `upto`, are taken."""
         if self.rows + rows <= CHECKED_ROWS:
-            return Position(upto, self.since, self.rows + rows, self.restarts)
-        return Position(upto, self.last, rows, self.restarts)
+            return TablePosition(upto, self.since, self.rows + rows, self.restarts)
+        return TablePosition(upto, self.last, rows, self.restarts)
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"last": key_json(self.last), "since": key_json(self.since), "rows": self.rows}
@@ -58,7 +58,7 @@ class Position:
         return found if self.mark is None else {**found, "mark": self.mark.to_json()}
 
     @classmethod
-    def from_json(cls, value: Any, columns: int) -> Position:
+    def from_json(cls, value: Any, columns: int) -> TablePosition:
         """The position that `to_json` wrote; None is the one before the first row.
 
         :param columns: of how many values a key is.
@@ -83,8 +83,8 @@ class Rows:
     :param counts: the rows of each range.
     """
 
-    after: Key | None
-    ends: tuple[Key, ...]
+    after: RowKey | None
+    ends: tuple[RowKey, ...]
     counts: tuple[int, ...]
 
     @property
@@ -92,14 +92,14 @@ class Rows:
         return sum(self.counts)
 
     @property
-    def whole(self) -> Range:
+    def whole(self) -> KeyRange:
         """Span all of them."""
-        return Range(self.after, self.ends[-1])
+        return KeyRange(self.after, self.ends[-1])
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[KeyRange]:
         """List them one after the other."""
-        return [Range(after, upto) for after, upto in zip((self.after, *self.ends), self.ends, strict=False)]
+        return [KeyRange(after, upto) for after, upto in zip((self.after, *self.ends), self.ends, strict=False)]
 
     def to_json(self) -> dict[str, Any]:
         ranges = [[*(key_json(end) or ()), count] for end, count in zip(self.ends, self.counts, strict=True)]
@@ -121,7 +121,7 @@ class Rows:
             raise ValueError(f"{str(value)[:80]!r} names no rows in this order") from error
 
 
-def key_json(key: Key | None) -> list[Any] | None:
+def key_json(key: RowKey | None) -> list[Any] | None:
     """A key as plain JSON; times are ISO 8601, in UTC if they have a zone.
 
     :raises ValueError: a value has no place in an order.
@@ -129,7 +129,7 @@ def key_json(key: Key | None) -> list[Any] | None:
     return None if key is None else [_value_json(value) for value in key]
 
 
-def shown(key: Key) -> str:
+def shown(key: RowKey) -> str:
     """Word a key for a message."""
     texts = [str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
@@ -146,11 +146,11 @@ def _value_json(value: Any) -> Any:
     return value
 
 
-def _key(value: Sequence[Any] | None, columns: int) -> Key | None:
+def _key(value: Sequence[Any] | None, columns: int) -> RowKey | None:
     return None if value is None else _required(value, columns)
 
 
-def _required(value: Sequence[Any], columns: int) -> Key:
+def _required(value: Sequence[Any], columns: int) -> RowKey:
     if len(value) != columns or isinstance(value, str):
         raise ValueError(f"{value!r} has not {columns} values")
     return tuple(datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.sources.sql.database import Teller
-from airflow_tx.sources.sql.positions import Key
+from airflow_tx.sources.sql.positions import RowKey
 from airflow_tx.sources.sql.table import Table
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Settling(ABC):
         self.connection, self.table, self.teller, self.deadline = connection, table, teller, deadline
 
     @abstractmethod
-    def end(self, after: Key | None) -> Key | None:
+    def end(self, after: RowKey | None) -> RowKey | None:
         """The last settled key behind `after`; None: there is none yet.
 
         :raises SourceError: this server cannot tell.
@@ -56,7 +56,7 @@ class Settling(ABC):
         :param kind: "time" (without a zone: it is the database's own), or "instant".
         """
 
-    def newest(self, after: Key | None, *conditions: sa.ColumnElement[bool]) -> Key | None:
+    def newest(self, after: RowKey | None, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
         """Find the last key behind `after` that is committed."""
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
@@ -67,7 +67,7 @@ class Settling(ABC):
             return sa.true()
         return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
 
-    def set_back(self, last: Key | None) -> int | None:
+    def set_back(self, last: RowKey | None) -> int | None:
         """The last id that was handed out, if it is smaller than `last`: the next ones would count as taken."""
         if last is None or [column.kind for column in self.table.order] != ["integer"]:
             return None
@@ -94,7 +94,7 @@ class Settling(ABC):
 class SqliteSettling(Settling):
     """SQLite has one writer at a time: what it draws and what it commits is in one order."""
 
-    def end(self, after: Key | None) -> Key | None:
+    def end(self, after: RowKey | None) -> RowKey | None:
         return self.newest(after, self.past())
 
     def drawn(self) -> int | None:
@@ -118,7 +118,7 @@ class SqliteSettling(Settling):
         return found
 
 
-def told(holders: Sequence[str]) -> str:
+def holders_text(holders: Sequence[str]) -> str:
     """Word who is waited for."""
     named = ", ".join(holders[:5]) + (" ..." if len(holders) > 5 else "")
     return f"{len(holders)} running transaction(s) may still commit a row before it: {named}"

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
-from airflow_tx.sources.sql.positions import Key
+from airflow_tx.sources.sql.positions import RowKey
 from airflow_tx.sources.sql.settled import Settling
 
 _LOCKED = (1205, 3572)
@@ -30,7 +30,7 @@ class MySqlSettling(Settling):
     first_pause: ClassVar[float] = 1.0
     longest_pause: ClassVar[float] = 8.0
 
-    def end(self, after: Key | None) -> Key | None:
+    def end(self, after: RowKey | None) -> RowKey | None:
         """See `Settling.end`.
 
         :raises SourceError: the server is a replica, or one of several that hand out ids.

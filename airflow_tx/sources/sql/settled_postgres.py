@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_tx.sources.sql.database import READER
-from airflow_tx.sources.sql.positions import Key, shown
-from airflow_tx.sources.sql.settled import Settling, log, told
+from airflow_tx.sources.sql.positions import RowKey, shown
+from airflow_tx.sources.sql.settled import Settling, holders_text, log
 
 _SEQUENCE = """
 SELECT s.seqrelid AS id, s.seqrelid::regclass::text AS name, s.seqcache AS cached, s.seqincrement AS step,
@@ -68,7 +68,7 @@ class Sequence:
 class PostgresSettling(Settling):
     """Waits for the transactions that could have drawn a smaller id, or a smaller time, than the last committed one."""
 
-    def end(self, after: Key | None) -> Key | None:
+    def end(self, after: RowKey | None) -> RowKey | None:
         """See `Settling.end`.
 
         :raises SourceError: the server is a standby, or the sequence does not hand out ids in order.
@@ -115,14 +115,14 @@ class PostgresSettling(Settling):
         noted = self._running(drawing)
         if not noted:
             return True
-        waiting = Waiting(told(list(noted.values())))
+        waiting = Waiting(holders_text(list(noted.values())))
         for _ in self.pauses(waiting):
             running = self._running(drawing)
             # One that was noted may be prepared by now, and has another name then.
             still = [name for each, name in running.items() if each in noted or each.startswith(("-1/", "prepared "))]
             if not still:
                 return True
-            waiting.text = told(still)
+            waiting.text = holders_text(still)
         return False
 
     def _running(self, sequence: Sequence | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.sql.database import Database, Teller
 from airflow_tx.sources.sql.mark import MARKED_ROWS, Mark
-from airflow_tx.sources.sql.positions import Key, Position, Range, Rows, shown
+from airflow_tx.sources.sql.positions import KeyRange, RowKey, Rows, TablePosition, shown
 from airflow_tx.sources.sql.settled import Settling, SqliteSettling
 from airflow_tx.sources.sql.settled_mysql import MySqlSettling
 from airflow_tx.sources.sql.settled_postgres import PostgresSettling
@@ -23,7 +23,7 @@ from airflow_tx.sources.sql.table import Table
 
 MOST_RANGES = 1_000
 """A batch has at most so many ranges: they are its metadata."""
-SAMPLE = 100
+SAMPLED_ROWS = 100
 _AT_ONCE = 2_000
 _SETTLING: Mapping[str, type[Settling]] = {
     "postgresql": PostgresSettling,
@@ -34,20 +34,20 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class ShardSnapshot:
     """What a table has behind a position.
 
     :param end: the last row that may be taken; None: there is none.
     """
 
-    position: Position
-    end: Key | None
+    position: TablePosition
+    end: RowKey | None
 
     @property
-    def range(self) -> Range:
+    def range(self) -> KeyRange:
         """The rows that may be taken, at least one."""
         assert self.end is not None
-        return Range(self.position.last, self.end)
+        return KeyRange(self.position.last, self.end)
 
 
 class Shard:
@@ -63,7 +63,7 @@ class Shard:
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    def look(self, place: Json, deadline: float) -> Look:
+    def look(self, place: Json, deadline: float) -> ShardSnapshot:
         """Find out up to where rows may be taken.
 
         :param place: where the source stands in this table.
@@ -78,22 +78,22 @@ class Shard:
             if loss is not None:
                 raise self.teller.refused(loss.description, "Nothing was allocated. " + _ACCEPT)
             # Of those that are gone by now, none may stand for one that comes too late.
-            return Look(replace(position, rows=kept), settling.end(position.last))
+            return ShardSnapshot(replace(position, rows=kept), settling.end(position.last))
 
-    def sizes(self, look: Look) -> list[int]:
+    def sizes(self, look: ShardSnapshot) -> list[int]:
         """Measure the bytes of each of the next rows, as many as make a sample."""
         with self.database.connected() as connection:
             table = self.checked(connection)
-            rows = connection.execute(table.read(table.within(look.range), most=SAMPLE))
+            rows = connection.execute(table.read(table.within(look.range), most=SAMPLED_ROWS))
             return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
 
-    def available(self, look: Look, most: int) -> int:
+    def available(self, look: ShardSnapshot, most: int) -> int:
         """Count the rows that may be taken, up to `most`."""
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.within(look.range), most=most)
 
-    def take(self, look: Look, most: int | None) -> tuple[Rows, Position] | None:
+    def take(self, look: ShardSnapshot, most: int | None) -> tuple[Rows, TablePosition] | None:
         """The next rows, at most so many, and where the source stands after them; None if they are gone again."""
         each = self.spec.rows_per_read
         most = min(each * MOST_RANGES, each * MOST_RANGES if most is None else most)
@@ -101,7 +101,7 @@ class Shard:
             cuts = self.checked(connection).cuts(connection, look.range, most=most, each=each)
             if not cuts:
                 return None
-            mark = self._mark(self._settling(connection), Range(look.position.since, cuts[-1][0]))
+            mark = self._mark(self._settling(connection), KeyRange(look.position.since, cuts[-1][0]))
         numbers = [0, *(number for _, number in cuts)]
         counts = [upto - before for before, upto in pairwise(numbers)]
         rows = Rows(look.position.last, tuple(key for key, _ in cuts), tuple(counts))
@@ -124,7 +124,7 @@ class Shard:
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
         return _SETTLING[self.database.kind](connection, self.checked(connection), self.teller, deadline)
 
-    def _mark(self, settling: Settling, taken: Range) -> Mark | None:
+    def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
         """By what the last of the rows that were taken are known again; only ids can begin anew."""
         table = settling.table
         if [column.kind for column in table.order] != ["integer"]:
@@ -140,19 +140,19 @@ class Shard:
         rows = table.last(settling.connection, table.keys[0].in_(numbers), most=len(numbers))
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
-    def _kept(self, settling: Settling, position: Position) -> int:
+    def _kept(self, settling: Settling, position: TablePosition) -> int:
         """Count the rows that are there now, of those that are counted again."""
         if position.last is None:
             return 0
-        return settling.table.count(settling.connection, settling.table.within(Range(position.since, position.last)))
+        return settling.table.count(settling.connection, settling.table.within(KeyRange(position.since, position.last)))
 
-    def _lost(self, settling: Settling, position: Position, kept: int) -> Loss | None:
+    def _lost(self, settling: Settling, position: TablePosition, kept: int) -> Loss | None:
         if position.last is None:
             return None
         before, partition = position.to_json(), self.teller.partition or ""
         drawn, key = settling.set_back(position.last), settling.table.order[0].name
         if drawn is not None or self._is_other(settling, position.mark):
-            again = Position(restarts=position.restarts + 1)
+            again = TablePosition(restarts=position.restarts + 1)
             what = f"table {self.table} begins anew: rows up to {shown(position.last)} were taken, and "
             what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
             return Loss(partition, before, again.to_json(), f"{what} now; accepted, it is read from its first row on")
@@ -215,13 +215,13 @@ class Shard:
         except ValueError as error:
             raise self.teller.other_source(f"metadata {error}") from None
 
-    def position(self, place: Json) -> Position:
+    def position(self, place: Json) -> TablePosition:
         """A position.
 
         :raises SourceError: it is of another source.
         """
         try:
-            return Position.from_json(place, len(self.spec.order_by))
+            return TablePosition.from_json(place, len(self.spec.order_by))
         except ValueError as error:
             raise self.teller.other_source(f"position {error}") from None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.batch import Loss
-    from airflow_tx.sources.sql.shard import Look, Shard
+    from airflow_tx.sources.sql.shard import Shard, ShardSnapshot
 
 _Self = TypeVar("_Self", bound="PartitionedSqlSource")
 
@@ -121,7 +121,7 @@ class _Next:
         self, source: PartitionedSqlSource, places: Mapping[str, Json], partitions: Sequence[str] | None = None
     ) -> None:
         self._shards: dict[str, Shard] = {}
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, ShardSnapshot] = {}
         self._away: dict[str, PartitionUnavailable] = {}
         deadline = source.deadline()
         for partition in source.partitions() if partitions is None else partitions:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.sources.sql.database import Teller
-from airflow_tx.sources.sql.positions import Key, Range, key_json
+from airflow_tx.sources.sql.positions import KeyRange, RowKey, key_json
 from airflow_tx.sources.sql.spec import SqlSpec
 
 Comparison = Callable[[Any, Any], Any]
@@ -75,16 +75,16 @@ class Table:
 
     # --- statements -----------------------------------------------------------------------------------------------
 
-    def after(self, key: Key | None) -> sa.ColumnElement[bool]:
+    def after(self, key: RowKey | None) -> sa.ColumnElement[bool]:
         return sa.true() if key is None else _beyond(self.keys, key, ge, gt, gt)
 
-    def upto(self, key: Key) -> sa.ColumnElement[bool]:
+    def upto(self, key: RowKey) -> sa.ColumnElement[bool]:
         return _beyond(self.keys, key, le, lt, le)
 
-    def within(self, rows: Range) -> sa.ColumnElement[bool]:
+    def within(self, rows: KeyRange) -> sa.ColumnElement[bool]:
         return sa.and_(self.after(rows.after), self.upto(rows.upto))
 
-    def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> Key | None:
+    def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
         """The last key of the rows that meet all conditions; None: no row does."""
         backwards = [key.desc() for key in self.keys]
         row = connection.execute(sa.select(*self.keys).where(*conditions).order_by(*backwards).limit(1)).first()
@@ -102,7 +102,7 @@ class Table:
             query = sa.select(sa.func.count()).select_from(first)
         return int(connection.execute(query).scalar_one())
 
-    def cuts(self, connection: Connection, rows: Range, *, most: int, each: int) -> list[tuple[Key, int]]:
+    def cuts(self, connection: Connection, rows: KeyRange, *, most: int, each: int) -> list[tuple[RowKey, int]]:
         """The keys of every `each`-th row of a range and of its last row, with their numbers from 1 on.
 
         :param most: the range ends after so many rows.
@@ -182,7 +182,7 @@ class Table:
                     "Give them one, and make the column NOT NULL.",
                 )
 
-    def _key(self, values: Key) -> Key:
+    def _key(self, values: RowKey) -> RowKey:
         try:
             key_json(values)
         except ValueError as error:
@@ -209,7 +209,7 @@ def _kind_of(found: Any, backend: str) -> str:
 
 
 def _beyond(
-    columns: Sequence[Any], key: Key, inner: Comparison, outer: Comparison, last: Comparison
+    columns: Sequence[Any], key: RowKey, inner: Comparison, outer: Comparison, last: Comparison
 ) -> sa.ColumnElement[bool]:
     """A comparison of keys that an index on the first column serves in every database.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_tx.connections.redis import AWAY, make_client, parameters_of_connection, parameters_of_url, told
+from airflow_tx.connections.redis import AWAY, failure_text, make_client, parameters_of_connection, parameters_of_url
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
 
 
@@ -83,7 +83,7 @@ class RedisServer:
         return {"state": self._state, "where": self._where, "reason": self._reason(error)}
 
     def _reason(self, error: Exception) -> str:
-        return told(error, self._parameters)
+        return failure_text(error, self._parameters)
 
     def _connected(self) -> Any:
         if self._client is None:

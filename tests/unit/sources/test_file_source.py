@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.files.fileset import Position, fingerprint, split_glob
+from airflow_tx.sources.files.fileset import FilesPosition, fingerprint, split_glob
 from airflow_tx.sources.files.records import csv_schema, parse_schema
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.files.storage import spark_path
@@ -106,14 +106,14 @@ def test_the_position_forgets_files_that_were_removed(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
     position = take(source).position
     (tmp_path / "a.csv").unlink()
-    assert Position.from_json(take(source, position).position) == Position("b.csv", frozenset({"b.csv"}), 2)
+    assert FilesPosition.from_json(take(source, position).position) == FilesPosition("b.csv", frozenset({"b.csv"}), 2)
 
 
 def test_the_position_of_ten_thousand_dated_files_is_small() -> None:
     taken = frozenset(
         f"flights-{year}-{month:02}-{day:02}.csv" for year in range(30) for month in range(12) for day in range(28)
     )
-    assert len(json.dumps(Position("z", taken, len(taken)).to_json())) < 5 * len(taken)
+    assert len(json.dumps(FilesPosition("z", taken, len(taken)).to_json())) < 5 * len(taken)
 
 
 def test_rows_are_those_of_the_files(tmp_path: Path) -> None:

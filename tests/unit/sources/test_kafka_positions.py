@@ -12,23 +12,23 @@ from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.sources.kafka.positions import Extent, Look, Range, available, chosen, losses, place_of
+from airflow_tx.sources.kafka.positions import Extent, OffsetRange, OffsetsSnapshot, available, chosen, losses, place_of
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.sources.sizing import Limit
 from airflow_tx.store.memory import MemoryStore
 
 
-def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]) -> Look:
+def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]) -> OffsetsSnapshot:
     """Of the topic `t`, unless said otherwise: t_0=(first, end)."""
     found = {name.replace("_", "-"): Extent("id", *each) for name, each in extents.items()}
-    return Look(found, ids={"t": "id"} if ids is None else ids)
+    return OffsetsSnapshot(found, ids={"t": "id"} if ids is None else ids)
 
 
 def places(**offsets: int) -> dict[str, Any]:
     return {name.replace("_", "-"): place_of("id", offset) for name, offset in offsets.items()}
 
 
-def batch(seen: Look, before: dict[str, Any], starting: str = "earliest", limit: int | None = None) -> Any:
+def batch(seen: OffsetsSnapshot, before: dict[str, Any], starting: str = "earliest", limit: int | None = None) -> Any:
     found = available(seen, before, starting)
     shares = Limit(limit).shares({name: each.count for name, each in found.items() if each.count})
     return {name: (each.start, each.end) for name, each in chosen(found, shares, seen, before, starting).items()}
@@ -67,7 +67,7 @@ def test_losses_say_where_it_goes_on() -> None:
         ("t-0", 4, place_of("id", 7)),
         ("t-1", 5, place_of("id", 3, life=1)),
     ]
-    anew = Look({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
+    anew = OffsetsSnapshot({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
     found = losses(anew, places(t_0=4, t_1=5))
     assert [(loss.partition, loss.resume_at) for loss in found] == [
         ("t-0", place_of("new", 2, life=1)),
@@ -78,12 +78,12 @@ def test_losses_say_where_it_goes_on() -> None:
 
 
 def test_partitions_that_cannot_be_asked_have_lost_nothing() -> None:
-    assert losses(Look(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
-    assert losses(Look(missing=["t"]), places(t_0=4)) == []
+    assert losses(OffsetsSnapshot(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
+    assert losses(OffsetsSnapshot(missing=["t"]), places(t_0=4)) == []
 
 
 def test_a_kafka_without_topic_ids_is_judged_by_offsets() -> None:
-    seen = Look({"t-0": Extent(None, 0, 3)}, ids={"t": None})
+    seen = OffsetsSnapshot({"t-0": Extent(None, 0, 3)}, ids={"t": None})
     assert losses(seen, places(t_0=3)) == []
     assert len(losses(seen, places(t_0=4))) == 1
 
@@ -100,7 +100,7 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
     # Cut to 5, written again up to 7, and cut and written once more.
     for topic_id in ids[1:]:
         for end in (5, 6, 7, 7):
-            seen = Look({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
+            seen = OffsetsSnapshot({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
             monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
             for loss in losses(seen, start_after(read, paths, topology, position).position):
                 topology.accepted.setdefault(loss.partition, []).append(
@@ -114,7 +114,7 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
 
 
 def test_a_range_counts_its_offsets() -> None:
-    assert Range(3, 7).count == 4
+    assert OffsetRange(3, 7).count == 4
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.files.fileset import Position
+from airflow_tx.sources.files.fileset import FilesPosition
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -69,7 +69,7 @@ def test_a_file_that_was_taken_vanished_and_came_back_is_not_taken_twice(tmp_pat
     put(tmp_path, "a.csv", content="n\n2\n")
     assert second is not None
     assert source.initialize_transaction(3, second.position) is None
-    assert Position.from_json(second.position).taken == {"a.csv", "b.csv"}
+    assert FilesPosition.from_json(second.position).taken == {"a.csv", "b.csv"}
 
 
 def test_a_replay_takes_what_is_there_then(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.sql.positions import CHECKED_ROWS, Position, Range, Rows
+from airflow_tx.sources.sql.positions import CHECKED_ROWS, KeyRange, Rows, TablePosition
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
@@ -76,24 +76,24 @@ KEYS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_places_and_rows_are_the_same_after_the_ledger(key: tuple[Any, ...]) -> None:
-    position = Position(key, None, 3, 1)
-    assert Position.from_json(json.loads(json.dumps(position.to_json())), len(key)) == position
+    position = TablePosition(key, None, 3, 1)
+    assert TablePosition.from_json(json.loads(json.dumps(position.to_json())), len(key)) == position
     rows = Rows(None, (key, key), (2, 1))
     assert Rows.from_json(json.loads(json.dumps(rows.to_json())), len(key)) == rows
-    assert (rows.count, rows.whole) == (3, Range(None, key))
-    assert rows.ranges == [Range(None, key), Range(key, key)]
+    assert (rows.count, rows.whole) == (3, KeyRange(None, key))
+    assert rows.ranges == [KeyRange(None, key), KeyRange(key, key)]
 
 
 def test_a_time_is_the_same_whatever_zone_the_session_has() -> None:
     at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
-    assert Position((at, 1)).to_json()["last"] == [{"at": "2026-01-01T00:00:00.000000+00:00"}, 1]
+    assert TablePosition((at, 1)).to_json()["last"] == [{"at": "2026-01-01T00:00:00.000000+00:00"}, 1]
 
 
 def test_the_rows_that_are_counted_again_are_at_least_the_last_batch_and_not_many() -> None:
-    first = Position().after((10,), 10)
-    assert first == Position((10,), None, 10)
-    assert first.after((20,), 5) == Position((20,), None, 15)
-    assert first.after((30,), CHECKED_ROWS) == Position((30,), (10,), CHECKED_ROWS)
+    first = TablePosition().after((10,), 10)
+    assert first == TablePosition((10,), None, 10)
+    assert first.after((20,), 5) == TablePosition((20,), None, 15)
+    assert first.after((30,), CHECKED_ROWS) == TablePosition((30,), (10,), CHECKED_ROWS)
 
 
 class Books:

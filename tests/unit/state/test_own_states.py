@@ -27,7 +27,7 @@ from airflow_tx.state import (
     Sum,
     ValueUpdater,
 )
-from airflow_tx.state.query import Row, query, update
+from airflow_tx.state.query import StateRow, query, update
 
 
 class LocationDB:
@@ -61,15 +61,15 @@ class LocationDBFactory:
 
 
 class QueryLocation:
-    def batch_retrieve(self, state: LocationDB, rows: Sequence[Row]) -> list[str | None]:
+    def batch_retrieve(self, state: LocationDB, rows: Sequence[StateRow]) -> list[str | None]:
         return state.bulk_get_locations([row["userid"] for row in rows])
 
-    def execute(self, row: Row, result: str | None) -> Iterable[Row]:
+    def execute(self, row: StateRow, result: str | None) -> Iterable[StateRow]:
         return [] if result is None else [{"location": result}]
 
 
 class LocationUpdater:
-    def update_state(self, state: LocationDB, rows: Sequence[Row]) -> Iterable[Row]:
+    def update_state(self, state: LocationDB, rows: Sequence[StateRow]) -> Iterable[StateRow]:
         state.set_locations_bulk([row["userid"] for row in rows], [row["location"] for row in rows])
         return ({"userid": row["userid"]} for row in rows)
 
@@ -92,7 +92,7 @@ def test_a_state_of_ones_own_is_updated_and_asked_in_bulk() -> None:
 
 def test_an_answer_of_another_length_is_refused() -> None:
     class Short(QueryLocation):
-        def batch_retrieve(self, state: LocationDB, rows: Sequence[Row]) -> list[str | None]:
+        def batch_retrieve(self, state: LocationDB, rows: Sequence[StateRow]) -> list[str | None]:
             return []
 
     with pytest.raises(StateError, match="Short.batch_retrieve gave 0 results for 1 rows"):

@@ -23,7 +23,7 @@ from airflow_tx.state import (
     new_values_stream,
     state_query,
 )
-from airflow_tx.state.query import Row
+from airflow_tx.state.query import StateRow
 from airflow_tx.testing.suites.state_tools import Grants
 
 
@@ -47,7 +47,7 @@ def words() -> Counted:
 
 
 def test_the_value_columns_are_added_and_null_where_there_is_no_such_key(words: Counted) -> None:
-    rows: list[Row] = [
+    rows: list[StateRow] = [
         {"n": 1, "word": "dog"},
         {"n": 2, "word": "cat"},
         {"n": 3, "word": "man"},
@@ -70,7 +70,7 @@ def test_a_state_that_nothing_was_written_to_knows_no_key() -> None:
 def test_rows_are_read_a_batch_at_a_time_and_each_key_is_asked_for_once_in_it(words: Counted) -> None:
     read = 0
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[StateRow]:
         nonlocal read
         for number in range(25):
             read += 1
@@ -126,10 +126,10 @@ def test_the_maps_of_trident_are_asked_in_the_same_way() -> None:
 
 def test_a_query_of_ones_own_may_drop_rows_and_give_several() -> None:
     class Followers:
-        def batch_retrieve(self, state: dict[str, list[str]], rows: Sequence[Row]) -> list[list[str]]:
+        def batch_retrieve(self, state: dict[str, list[str]], rows: Sequence[StateRow]) -> list[list[str]]:
             return [state.get(row["user"], []) for row in rows]
 
-        def execute(self, row: Row, result: list[str]) -> Iterable[Row]:
+        def execute(self, row: StateRow, result: list[str]) -> Iterable[StateRow]:
             return [{"follower": each} for each in result]
 
     rows = [{"user": "nobody"}, {"user": "nathan"}]
