@@ -21,6 +21,7 @@ from airflow_tx.cli.context import (
     store_of,
 )
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
+from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -208,5 +209,6 @@ def _repairs(args: Namespace, store: Store) -> Any:
     return Repairs(ledger_on(store, args))
 
 
-def _done(repaired: Any) -> None:
-    print(f"Repaired: {repaired.told}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
+def _done(repaired: Repaired) -> None:
+    begins = f"transaction {repaired.current} commits next"
+    print(f"Repaired: {repaired.summary}. Generation {repaired.generation}; {begins}.")

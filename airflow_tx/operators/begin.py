@@ -26,6 +26,10 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
+
+    :param transaction: the block it begins.
+    :param retries: every line of it may be killed and run again.
+    :param retry_delay: between two tries.
     """
 
     # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.
