@@ -10,7 +10,7 @@ from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
 
 ROOT = "/airflow_tx"
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[1]
 
 # Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, no more
 # partitions than there is work for, and classes of Spark's own jars taken as they are. Half the CPU time of the
