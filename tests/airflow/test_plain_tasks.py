@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.ahead import once
 from tests.airflow.stack import SIZE, Stack, expected
 
 
@@ -29,9 +30,15 @@ def test_a_batch_failed_on_purpose_is_not_retried_and_commits_when_its_task_is_c
     assert stack.ledger(dag).of_run("r1").attempts == 1
 
 
+@once
+def commit_shapes(stack: Stack) -> str:
+    """Commit two runs of the DAG whose tasks give outputs of every shape."""
+    stack.commit_runs("task_shapes", "r1", "r2")
+    return "task_shapes"
+
+
 def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_waited_for(stack: Stack) -> None:
-    dag = "task_shapes"
-    stack.commit_runs(dag, "r1", "r2")
+    dag = commit_shapes(stack)
     whole = expected(2 * SIZE)
     assert stack.totals("shape_even") == {"even": whole["even"]}
     assert stack.totals("shape_odd") == {"odd": whole["odd"]}
@@ -43,13 +50,12 @@ def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_wait
 
 
 def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stack: Stack) -> None:
-    dag, airflow = "task_shapes", stack.airflow
-    stack.commit_runs(dag, "r3")
+    dag, airflow = commit_shapes(stack), stack.airflow
     before = stack.totals("shape_mapped")
-    airflow.clear(dag, "r3", [("one", 4)])
-    airflow.wait_task(dag, "r3", "one", "skipped", map_index=4)
-    airflow.wait_run(dag, "r3")
-    assert "is already committed" in airflow.task_log(dag, "r3", "one", map_index=4)
+    airflow.clear(dag, "r2", [("one", 4)])
+    airflow.wait_task(dag, "r2", "one", "skipped", map_index=4)
+    airflow.wait_run(dag, "r2")
+    assert "is already committed" in airflow.task_log(dag, "r2", "one", map_index=4)
     assert stack.totals("shape_mapped") == before
 
 
@@ -73,15 +79,14 @@ def test_a_begin_that_died_goes_on_with_its_attempt_and_a_cleared_one_makes_anot
 
 
 def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
-    dag, airflow = "begun_twice", stack.airflow
-    stack.commit_runs(dag, "r1") if not stack.ledger(dag).history() else None
+    dag, airflow = "begun_again", stack.airflow
     pause = stack.failpoints.arm("process.before_ack", "pause", topology=dag)
     stack.start(dag, "again")
     airflow.wait_for(lambda: pause.reached, 300, "its task works", dag, "again")
     airflow.clear_run(dag, "again")
     airflow.wait_run(dag, "again")
     assert stack.ledger(dag).of_run("again").attempts == 2
-    assert stack.totals(dag) == expected(len(stack.ledger(dag).history()) * SIZE)
+    stack.assert_counted_once(dag, SIZE)
 
 
 def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_coordinator(stack: Stack) -> None:

@@ -84,6 +84,7 @@ with DAG("task_shapes", schedule=None, max_active_runs=16):
             ],
         )
 
-with DAG("begun_twice", schedule=None, max_active_runs=16):
-    with Transaction(source=Numbers(), max_pending=4) as tx:
-        CommitOperator(task_id="commit", updates=[persistent_aggregate(taken(), state=state("begun_twice"))])
+for name in ("begun_twice", "begun_again"):
+    with DAG(name, schedule=None, max_active_runs=16):
+        with Transaction(source=Numbers(), max_pending=4) as tx:
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(taken(), state=state(name))])
