@@ -4,6 +4,7 @@ An error is built from keyword fields; `template` words it as "<what> refused: e
 Fields stay readable as attributes and survive pickling.
 """
 
+from airflow_tx.errors.acks import *  # noqa: F403
 from airflow_tx.errors.refused import *  # noqa: F403
 from airflow_tx.errors.root import *  # noqa: F403
 from airflow_tx.errors.state import *  # noqa: F403

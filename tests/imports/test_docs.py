@@ -25,7 +25,7 @@ def test_every_file_and_room_of_the_architecture_exists() -> None:
     assert [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "airflow_tx"))] == []
 
 
-PUBLIC = r"from (airflow_tx(?:\.(?!(?:sources|spark|state|testing) import)[\w.]+)) import"
+PUBLIC = r"from (airflow_tx(?:\.(?!(?:acks|sources|spark|state|testing) import)[\w.]+)) import"
 
 
 @pytest.mark.parametrize(

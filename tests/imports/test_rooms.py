@@ -54,8 +54,8 @@ def test_imports_point_one_way() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("folders", [["protocol"], ["state", "state/trident"]])
-def test_the_protocol_and_the_state_need_only_the_standard_library(folders: list[str]) -> None:
+@pytest.mark.parametrize("folders", [["protocol"], ["state", "state/trident"], ["acks"]])
+def test_the_protocol_the_state_and_the_ackers_need_only_the_standard_library(folders: list[str]) -> None:
     _import_without(HEAVY, _modules(*folders))
 
 

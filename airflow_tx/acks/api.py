@@ -1,0 +1,52 @@
+"""What a store of ackers offers; a backend is one file, and one line in the behaviour suite."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.tree import Portion, TreeReport
+from airflow_tx.protocol.attempt import TransactionAttempt
+
+
+class AckerStore(Protocol):
+    """Keeps the ackers of open transactions. Every method raises `AckersUnavailable` if the store does not answer.
+
+    What was not answered may have happened; each method can be called again with the same arguments.
+    """
+
+    def open(self, topology: str, attempt: TransactionAttempt, ackers: int) -> None:
+        """Make `attempt` the newest of its transaction, with so many ackers; those of an older attempt are dropped.
+
+        :raises StaleMessage: a newer attempt is open.
+        """
+
+    def check(self, origin: Origin) -> None:
+        """Ask whether messages of an attempt are taken.
+
+        :raises StaleMessage: a newer attempt is open.
+        :raises UnknownMessage: its transaction is not open.
+        """
+
+    def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
+        """Apply a portion in one atomic operation, as `Acker.take`: the roots that the acker does not know.
+
+        :raises StaleMessage, UnknownMessage, AckersBehind: nothing of it was applied.
+        """
+
+    def fail(self, origin: Origin, reason: str) -> None:
+        """Note that a message was failed; the first reason stays. Raises as `check`."""
+
+    def report(self, origin: Origin) -> TreeReport:
+        """Tell how the trees of an attempt are. Raises as `check`."""
+
+    def forget(self, topology: str, txid: int) -> None:
+        """Drop the ackers of a transaction that has ended, and of all before it."""
+
+    def close(self) -> None:
+        """Give back the connection, if it is this object's own."""
+
+
+def not_open(origin: Origin) -> str:
+    """Word the problem of a transaction that no acker knows."""
+    return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"

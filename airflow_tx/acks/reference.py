@@ -1,0 +1,109 @@
+"""A message as a small text that travels anywhere: whose it is, in which trees it stands, and its id."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from airflow_tx.errors import NotAReference
+from airflow_tx.protocol.paths import decode_name, encode_name
+
+_SCHEME = "tx1"
+
+
+class Origin(NamedTuple):
+    """The attempt of a transaction that a message belongs to."""
+
+    topology: str
+    txid: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"transaction {self.txid}.{self.attempt} of {self.topology!r}"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Whose a message is, and in which trees it stands: all messages of one tree have the same.
+
+    :param trees: of each tree, its acker and the id of its root; none: nothing waits for the message.
+    """
+
+    origin: Origin
+    trees: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        topology, txid, attempt = self.origin
+        trees = ",".join(f"{acker}.{root:016x}" for acker, root in self.trees)
+        return f"{_SCHEME}:{encode_name(topology)}:{txid}.{attempt}:{trees}"
+
+    @classmethod
+    def parse(cls, text: str) -> Lineage:
+        """Read what `text` wrote.
+
+        :raises NotAReference: it is none.
+        """
+        try:
+            scheme, topology, attempt, trees = text.split(":")
+            txid, _, number = attempt.partition(".")
+            origin = Origin(decode_name(topology), int(txid), int(number))
+            found = cls(origin, tuple(_tree(tree) for tree in trees.split(",") if tree))
+        except ValueError:
+            raise NotAReference(text=text[:120], problem=f"{_SCHEME}:TOPOLOGY:TXID.ATTEMPT:TREES:ID is one") from None
+        if scheme != _SCHEME:
+            raise NotAReference(text=text[:120], problem=f"it does not begin with {_SCHEME!r}")
+        return found
+
+
+def _tree(text: str) -> tuple[int, int]:
+    acker, _, root = text.partition(".")
+    return int(acker), message_id(root)
+
+
+class Reference(NamedTuple):
+    """One message."""
+
+    lineage: Lineage
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.lineage.text}:{self.id:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read what `str` wrote.
+
+        :raises NotAReference: it is none.
+        """
+        lineage, number = split(text)
+        return cls(Lineage.parse(lineage), number)
+
+
+def split(text: str) -> tuple[str, int]:
+    """Take a reference apart: the text of its lineage, and its id.
+
+    :raises NotAReference: it has no id at its end.
+    """
+    try:
+        lineage, _, number = text.rpartition(":")
+        return lineage, message_id(number)
+    except (AttributeError, TypeError, ValueError):
+        raise NotAReference(text=str(text)[:120], problem="16 hexadecimal digits are missing at its end") from None
+
+
+def message_id(text: str) -> int:
+    """Read an id.
+
+    :raises ValueError: it is not 16 hexadecimal digits.
+    """
+    if len(text) != 16:
+        raise ValueError(text)
+    return int.from_bytes(bytes.fromhex(text), "big")
+
+
+def new_id() -> int:
+    """Make 64 random bits, never 0; not from a generator that a fork would copy."""
+    return int.from_bytes(os.urandom(8), "big") or 1

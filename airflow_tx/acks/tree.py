@@ -1,0 +1,170 @@
+"""What an acker keeps, and how it changes: per tree one XOR, whatever the tree's size. Source: Storm's acker.
+
+Pure: a backend stores an `Acker` as text, or does the same under the store's own lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_tx.acks.reference import Origin
+from airflow_tx.errors import AckersBehind
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.paths import ack_element, ack_name
+
+Changes = Mapping[int, tuple[int, int]]
+"""By root: XOR of the ids of messages that were emitted and acked, and how many more were emitted than acked."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree of messages that is not complete.
+
+    :param value: the ack val: XOR of all ids that were emitted and acked.
+    :param count: how many more messages were emitted than acked.
+    :param owner: the stream that registered its root: who to report to.
+    """
+
+    value: int
+    count: int
+    owner: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message is acked; an id that was acked three times cancels out as well, but for the count."""
+        return self.value == 0 and self.count == 0
+
+    @property
+    def acked_twice(self) -> bool:
+        """Whether some message was acked more than once, so that the tree cannot become complete."""
+        return self.value == 0 and self.count != 0
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a stream sends to one acker, all of it or nothing, once.
+
+    :param stream: random, of one worker and acker alone.
+    :param number: from 1; the acker takes each number once, and none before the one before it.
+    :param emitter: the task that registers the roots of `changes`; "": they are registered already.
+    """
+
+    stream: str
+    number: int
+    changes: Changes
+    emitter: str = ""
+
+
+@dataclass(frozen=True)
+class Acker:
+    """The trees of one attempt whose root is this acker's, `id mod n`.
+
+    :param trees: by root, those that are not complete.
+    :param numbers: by stream, the last portion that was taken.
+    :param emitters: by stream, the task that has registered roots, and how many.
+    """
+
+    trees: Mapping[int, Tree] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    emitters: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def take(self, origin: Origin, portion: Portion) -> tuple[Acker, list[int]]:
+        """Apply a portion: the acker after it, and the roots that it does not know or whose tree is complete.
+
+        The same object comes back if the portion was taken before.
+
+        :raises AckersBehind: the portion before it is missing.
+        """
+        last = self.numbers.get(portion.stream, 0)
+        if last == portion.number:
+            return self, []
+        check_number(origin, portion, last)
+        trees, refused = dict(self.trees), list[int]()
+        for root, (value, count) in portion.changes.items():
+            tree = trees.pop(root, None)
+            if tree is None and not portion.emitter:
+                refused.append(root)
+                continue
+            before = tree or Tree(0, 0, portion.stream)
+            after = replace(before, value=before.value ^ value, count=before.count + count)
+            if not after.complete:
+                trees[root] = after
+        return replace(self, trees=trees, numbers=self._numbers(portion), emitters=self._emitters(portion)), refused
+
+    def _numbers(self, portion: Portion) -> Mapping[str, int]:
+        return {**self.numbers, portion.stream: portion.number}
+
+    def _emitters(self, portion: Portion) -> Mapping[str, tuple[str, int]]:
+        if not portion.emitter:
+            return self.emitters
+        _, before = self.emitters.get(portion.stream, ("", 0))
+        return {**self.emitters, portion.stream: (portion.emitter, before + len(portion.changes))}
+
+    def to_json(self) -> bytes:
+        trees = {f"{root:016x}": [f"{tree.value:016x}", tree.count, tree.owner] for root, tree in self.trees.items()}
+        value = {"trees": trees, "numbers": self.numbers, "emitters": self.emitters}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Acker:
+        if not data:
+            return cls()
+        value = json.loads(data)
+        trees = {
+            int(root, 16): Tree(int(val, 16), count, owner) for root, (val, count, owner) in value["trees"].items()
+        }
+        emitters = {stream: (emitter, count) for stream, (emitter, count) in value["emitters"].items()}
+        return cls(trees, value["numbers"], emitters)
+
+
+def check_number(origin: Origin, portion: Portion, last: int) -> None:
+    """Refuse a portion that does not follow the last one that was taken of its stream.
+
+    :raises AckersBehind: the store has lost portions.
+    """
+    if last != portion.number - 1:
+        expected, (topology, txid, attempt) = portion.number - 1, origin
+        raise AckersBehind(found=last, expected=expected, topology=topology, txid=txid, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class TreeReport:
+    """How the trees of an attempt are.
+
+    :param emitted: by try of a task, how many roots it has registered.
+    :param open: by task, how many of its trees are not complete.
+    :param twice: by task, in how many of these some message was acked more than once.
+    :param failed: why a message was failed; None: none was.
+    """
+
+    emitted: Mapping[TaskTry, int]
+    open: Mapping[str, int]
+    twice: Mapping[str, int]
+    failed: str | None = None
+
+    @classmethod
+    def of(cls, ackers: Iterable[Acker], failed: str | None) -> TreeReport:
+        """Add up what the ackers of an attempt hold."""
+        emitted, still_open, twice = Counter[TaskTry](), Counter[str](), Counter[str]()
+        for acker in ackers:
+            owners = {stream: emitter_try(emitter) for stream, (emitter, _) in acker.emitters.items()}
+            for stream, (_, count) in acker.emitters.items():
+                emitted[owners[stream]] += count
+            for tree in acker.trees.values():
+                still_open[str(owners[tree.owner])] += 1
+                twice[str(owners[tree.owner])] += tree.acked_twice
+        return cls(dict(emitted), dict(still_open), dict(+twice), failed)
+
+
+def emitter_text(task: TaskTry) -> str:
+    """Name a try of a task as an acker keeps it."""
+    return f"{ack_name(task.task_id, task.map_index)} {task.task_try}"
+
+
+def emitter_try(text: str) -> TaskTry:
+    """Read what `emitter_text` wrote."""
+    instance, _, task_try = text.partition(" ")
+    return TaskTry(*ack_element(instance), task_try)

@@ -1,0 +1,55 @@
+"""What the suite of the ackers is made of: a store, an attempt, messages of it, and a worker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_tx.acks.api import AckerStore
+from airflow_tx.acks.collector import Collector
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.root_emitter import RootEmitter
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+
+SPLIT = TaskTry("split", -1, "try-1")
+MakeStore = Callable[[], AckerStore]
+
+
+class AckerCase:
+    """Derive from it, with a fixture `make_store`: each call gives another client of the same store."""
+
+    @pytest.fixture
+    def store(self, make_store: MakeStore) -> AckerStore:
+        return make_store()
+
+    @pytest.fixture
+    def topology(self) -> str:
+        return f"words {uuid.uuid4().hex[:8]}/ü"
+
+    @pytest.fixture
+    def origin(self, topology: str) -> Origin:
+        return Origin(topology, 7, 2)
+
+    @pytest.fixture
+    def roots(self, store: AckerStore, origin: Origin) -> RootEmitter:
+        return opened(store, origin)
+
+    @pytest.fixture
+    def collector(self, store: AckerStore, origin: Origin) -> Iterator[Collector]:
+        made = Collector(store, topology=origin.topology, interval=600)
+        yield made
+        made._ended.set()
+
+
+def emitter(store: AckerStore, origin: Origin, *, ackers: int = 1, task: TaskTry = SPLIT) -> RootEmitter:
+    """The messages of one try of a task."""
+    attempt = TransactionAttempt(origin.txid, origin.attempt, "birth")
+    return RootEmitter(store, origin.topology, attempt, ackers, task)
+
+
+def opened(store: AckerStore, origin: Origin, *, ackers: int = 1) -> RootEmitter:
+    """As `begin` opens an attempt, and a task of it emits."""
+    store.open(origin.topology, TransactionAttempt(origin.txid, origin.attempt, "birth"), ackers)
+    return emitter(store, origin, ackers=ackers)

@@ -1,0 +1,157 @@
+"""A worker's side: what it refuses, and what it sends again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from airflow_tx.acks.collector import Collector
+from airflow_tx.acks.reference import Lineage, Origin, Reference, new_id
+from airflow_tx.acks.root_emitter import RootEmitter
+from airflow_tx.acks.tree import Portion
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.errors import AckersUnavailable, ForeignMessage, NotAReference, OutcomeUnknown, StaleMessage
+from airflow_tx.protocol.api import Requirement, Write
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.testing.eventually import eventually
+
+ORIGIN = Origin("words", 7, 2)
+
+
+class Ackers(ZnodeAckers):
+    """Those in memory, whose answers can be lost.
+
+    :ivar lost: called before a portion is applied, or after it; it may raise an error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), "/airflow_tx")
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+
+    def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
+        self.before()
+        refused = super().take(origin, acker, portion)
+        self.after()
+        return refused
+
+
+@pytest.fixture
+def ackers() -> Ackers:
+    return Ackers()
+
+
+@pytest.fixture
+def root(ackers: Ackers) -> str:
+    attempt = TransactionAttempt(7, 2)
+    ackers.open("words", attempt, 1)
+    return RootEmitter(ackers, "words", attempt, 1, TaskTry("split", -1, "t")).emit(1)[0]
+
+
+def _away() -> None:
+    raise AckersUnavailable(where="here", reason="it is away")
+
+
+def test_a_message_of_another_topology_is_refused_with_both_names(ackers: Ackers, root: str) -> None:
+    collector = Collector(ackers, topology="flights")
+    with pytest.raises(ForeignMessage, match=r"topology 'words' refused: this collector works for topology 'flights'"):
+        collector.process(root)
+
+
+def test_a_text_that_is_no_reference_is_refused(ackers: Ackers) -> None:
+    with pytest.raises(NotAReference, match="the cow"):
+        Collector(ackers).process("the cow jumped over the moon")
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_what_was_not_answered_is_sent_again_and_counts_once(ackers: Ackers, root: str, side: str) -> None:
+    collector = Collector(ackers, interval=600)
+    with collector.process(root) as message:
+        word = message.emit()
+    setattr(ackers, side, _away)
+    for _ in range(3):
+        with pytest.raises(AckersUnavailable, match="it is away"):
+            collector.flush()
+    collector.process(word).ack()
+    with pytest.raises(AckersUnavailable):
+        collector.flush()
+    setattr(ackers, side, lambda: None)
+    collector.flush()
+    assert ackers.report(ORIGIN).open == {}
+
+
+def test_a_write_whose_outcome_is_unknown_counts_once(ackers: Ackers, root: str) -> None:
+    store, lost = ackers._store, [True, False]
+    send = store.multi
+
+    def multi(requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        send(requirements, writes)
+        if lost.pop():
+            raise OutcomeUnknown(paths="an acker", reason="no answer")
+
+    collector = Collector(ackers, interval=600)
+    collector.process(root).ack()
+    lost.append(True)
+    store.multi = multi  # type: ignore[method-assign]
+    collector.flush()
+    assert ackers.report(ORIGIN).open == {}
+
+
+def test_a_worker_sends_by_itself_and_goes_on_while_the_ackers_are_away(
+    ackers: Ackers, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "airflow_tx.acks.collector")
+    asked: list[int] = []
+
+    def away() -> None:
+        asked.append(1)
+        _away()
+
+    ackers.before = away
+    with Collector(ackers, interval=0.001) as collector:
+        collector.process(root).ack()
+        eventually(lambda: len(asked) > 3, 60, "it is tried again")
+        ackers.before = lambda: None
+        eventually(lambda: ackers.report(ORIGIN).open == {}, 60, "it is sent")
+    assert [record.message for record in caplog.records] == [str(AckersUnavailable(where="here", reason="it is away"))]
+
+
+def test_what_a_worker_has_in_hand_when_its_attempt_is_replayed_is_refused(ackers: Ackers, root: str) -> None:
+    collector = Collector(ackers, interval=600)
+    message, late = collector.process(root), collector.process(root)
+    message.emit()
+    ackers.open("words", TransactionAttempt(7, 3), 1)
+    with pytest.raises(StaleMessage):
+        collector.flush()
+    with pytest.raises(StaleMessage, match=r"7\.2 .* attempt 3 is the newest"), late:
+        pass
+    with pytest.raises(StaleMessage):
+        collector.process(root)
+
+
+def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
+    ackers = Ackers()
+    ackers.before = _away
+    with Collector(ackers) as collector:
+        with collector.process(str(Reference(Lineage(ORIGIN), new_id()))) as message:
+            further = message.emit()
+        assert (message.topology, message.txid, message.attempt) == ORIGIN
+        with collector.process(further) as message:
+            message.emit(collector.process(message.emit_unanchored()))
+
+
+def test_a_worker_that_has_forgotten_a_lineage_goes_on(
+    ackers: Ackers, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_tx.acks.collector._REMEMBERED", 1)
+    collector = Collector(ackers, interval=600)
+    held = collector.process(root)
+    collector.process(str(Reference(Lineage(ORIGIN), new_id())))
+    word = held.emit()
+    collector.process(word).ack()
+    held.ack()
+    collector.flush()
+    assert ackers.report(ORIGIN).open == {}
