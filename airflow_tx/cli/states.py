@@ -59,9 +59,9 @@ def _move(args: Namespace, record: TopologyRecord, state: FencedState) -> None:
 
     :raises RenameRefused: it is not; :raises StateError: the values are not there.
     """
-    from airflow_tx.state.persisted import PersistedState
+    from airflow_tx.state.trident.state import TridentState
 
-    if isinstance(state, PersistedState):
+    if isinstance(state, TridentState):
         return  # it has no fence
     if state.fence() is None:
         state.take_over(args.old)

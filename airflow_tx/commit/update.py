@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,9 @@ def persistent_aggregate(
     input: Any,
     *,
     state: Any,
+    keys: Sequence[str] | None = None,
+    values: Mapping[str, Any] | None = None,
+    kind: str | None = None,
     writers: str = "auto",
     spark_from_rows: int | None = None,
     spark: str | None = None,
@@ -51,7 +54,11 @@ def persistent_aggregate(
     :param input: such as ``partial.output["counts"]`` of a SparkBatchOperator, or what a ``@task`` call gives: a list
         of dicts with the key columns and the deltas of the state; of a mapped task, those of all its instances. For a
         state with a reducer, rows: several a key, in their order.
-    :param state: such as `SqlState`.
+    :param state: such as `SqlState`; or one without columns: a map of Trident's, such as `OpaqueMap`, a Snapshottable,
+        or a StateFactory, such as `MemcachedState.opaque(["cache:11211"])`. Nothing of these is opened here.
+    :param keys: of a state without columns: the key columns of the rows; [] keeps one value.
+    :param values: of a state without columns: the aggregator of each value column.
+    :param kind: what a map or a factory of one's own promises; default: its attribute `kind`, else non-transactional.
     :param writers: who writes: "worker", the process of the commit task; "spark", executors of Spark, each its own
         keys; "auto", Spark if the output is large and staged by one task, the state takes parallel writers (SQLite
         does not) and there is a Spark.
@@ -62,8 +69,9 @@ def persistent_aggregate(
         of the committer, ``commit.output["name"]`` (Trident's newValuesStream).
     :param allow_empty: take a task that returns None, or emits nothing, for one that has no rows. Otherwise its commit
         is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
-    :raises ConfigError: `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
+    :raises ConfigError: `keys`, `values`, `kind`, `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
     """
+    state = _with_columns(state, keys, values, kind)
     if writers not in ("auto", "worker", "spark"):
         remedy = 'Use "auto", "worker", "spark"; from how many rows on Spark writes, spark_from_rows= says.'
         raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
@@ -93,8 +101,8 @@ def partition_persist(
     """Hand a task's output to a state as it is, when the transaction commits (Trident's partitionPersist).
 
     :param input: see `persistent_aggregate`.
-    :param state: with an updater, a state of one's own (`begin_commit`, `commit`); without one, a state that takes rows
-        as they are, such as `SqlGuard`.
+    :param state: with an updater, a state of one's own (`begin_commit`, `commit`), a map, or a StateFactory; without
+        one, a state that takes rows as they are, such as `SqlGuard`.
     :param updater: a `StateUpdater`.
     :param kind: what a state of one's own promises; default: its attribute `kind`, else non-transactional.
     :param new_values: a name: the rows that the updater returns become an output of the committer,
@@ -124,6 +132,33 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(option="new_values", value=twice[0], remedy="Two updates of a committer need two names.")
     return found
+
+
+def _with_columns(state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None) -> Any:
+    """The state with the columns that rows have; what is no state at all, the block refuses."""
+    from airflow_tx.state.trident.aggregate import TridentAggregate
+    from airflow_tx.state.trident.state import has_methods, is_factory, is_map, is_snapshottable
+
+    given = {"keys": keys, "values": values, "kind": kind}
+    if isinstance(state, FencedState):
+        for option, value in given.items():
+            if value is not None:
+                remedy = f"{type(state).__name__} has its own: leave {option} out here."
+                raise ConfigError(option=f"persistent_aggregate({option}=)", value=value, remedy=remedy)
+        return state
+    if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
+        return state
+    name = type(state).__name__
+    if not (is_factory(state) or is_map(state) or is_snapshottable(state)):
+        remedy = "It has no multi_get, multi_update and multi_put: use partition_persist(..., updater=...)."
+        raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
+    for option in ("keys", "values"):
+        if given[option] is None:
+            remedy = f'{name} has no columns: give keys=["word"], values={{"count": Count()}}; keys=[] for one value.'
+            raise ConfigError(option=f"persistent_aggregate({option}=)", value=None, remedy=remedy)
+    assert keys is not None
+    assert values is not None
+    return TridentAggregate(state, keys=keys, values=values, kind=kind)
 
 
 def _check_name(name: str, what: str) -> None:

@@ -177,13 +177,14 @@ def _write_one(state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOut
 
 def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> int:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
-    written = 0
+    written, chunk = 0, -1
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)
         written += state.write(grant, given, chunk=chunk, complete=False)
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
-    state.write(grant, (), complete=True)
+    # A state without a fence begins with chunk 0.
+    state.write(grant, (), chunk=chunk + 1, complete=True)
     return written
 
 

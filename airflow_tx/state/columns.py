@@ -167,15 +167,22 @@ class Columns:
 
 
 def checked_columns(
-    state: Any, keys: Iterable[str], values: Any, types: Any = None, max_value_bytes: int | None = None
+    state: Any,
+    keys: Iterable[str],
+    values: Any,
+    types: Any = None,
+    max_value_bytes: int | None = None,
+    *,
+    option: str | None = None,
 ) -> Columns:
     """The columns of a keyed state that is being made, from what its user gave.
 
+    :param option: where they were given; None: to its class.
     :raises ConfigError: they cannot be its columns; such as one text as keys, whose letters would be taken for columns.
     """
 
-    def refused(option: str, value: Any, remedy: str) -> ConfigError:
-        return ConfigError(option=f"{type(state).__name__}({option}=)", value=value, remedy=remedy)
+    def refused(name: str, value: Any, remedy: str) -> ConfigError:
+        return ConfigError(option=f"{option or type(state).__name__}({name}=)", value=value, remedy=remedy)
 
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise refused("keys", keys, f"Give a list: keys=[{keys or 'day'!r}].")

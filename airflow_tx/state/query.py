@@ -1,4 +1,4 @@
-"""Look-ups of rows in a state, in bulk; and states of one's own: made, queried and updated.
+"""Look-ups of rows in a state, in bulk; and states of one's own: made, resolved_state and updated.
 
 Source: trident-state seed (stateQuery, LocationDB).
 """
@@ -6,15 +6,14 @@ Source: trident-state seed (stateQuery, LocationDB).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import QueryableState, State
 from airflow_tx.state.keys import Key, as_key
-
-if TYPE_CHECKING:
-    pass
+from airflow_tx.state.trident.state import is_factory, made_by
 
 StateRow: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
@@ -89,15 +88,22 @@ def state_query(
     not, and values of a transaction that is being committed may still change.
 
     :param rows: read as they are needed: `batch_size` of them are in memory.
-    :param state: any state of this package, a map, or one of your own; one that nobody updates (`StaticState`, or a
-        table that was filled by hand) is a static state.
+    :param state: any state of this package, a map, one of your own, or a StateFactory; one that nobody updates
+        (`StaticState`, or a table that was filled by hand) is a static state.
     :param query: None: `MapGet()`.
     :param batch_size: how many rows are looked up at once.
     :raises StateError: the state refuses a row, or the function does not give one result a row.
     """
     if batch_size < 1:
         raise ConfigError(option="state_query(batch_size=)", value=batch_size, remedy="Use a number of rows from 1.")
-    return _answered(iter(rows), state, MapGet() if query is None else query, batch_size)
+    return _answered(iter(rows), resolved_state(state), MapGet() if query is None else query, batch_size)
+
+
+def resolved_state(state: Any) -> Any:
+    """The state that a query is asked of: that which a factory makes, or which a static state stands for."""
+    if isinstance(state, StaticState):
+        return state.state
+    return made_by(state)
 
 
 def _answered(
@@ -206,20 +212,43 @@ class MapGet:
 
 
 class StaticState:
-    """Holds values by key that nobody updates (Trident's newStaticState).
+    """A state that nobody updates (Trident's newStaticState): values by key, or whatever a StateFactory makes.
 
         names = StaticState({"AA": "American", "UA": "United"})
         state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
+        state_query(rows, state=StaticState(LocationDBFactory()), query=QueryLocation())
 
-    :param values: value by key; a tuple is a key of several columns.
+    :param values: value by key, where a tuple is a key of several columns; or a factory, asked at the first query.
     """
 
-    def __init__(self, values: Mapping[Any, Any]) -> None:
-        self._found = {as_key(key): value for key, value in values.items()}
+    def __init__(self, values: Mapping[Any, Any] | StateFactory[Any]) -> None:
+        if not isinstance(values, Mapping) and not is_factory(values):
+            remedy = 'Give a dict of values by key, or a factory with make_state: StaticState({"AA": "American"}).'
+            raise ConfigError(option="StaticState(values)", value=type(values).__name__, remedy=remedy)
+        self._values = values
+        self._made: Any = None
 
     def __repr__(self) -> str:
-        return f"StaticState({len(self._found)} keys)"
+        made = f"{len(self._values)} keys" if isinstance(self._values, Mapping) else type(self._values).__name__
+        return f"StaticState({made})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    @property
+    def state(self) -> Any:
+        """What a query is asked of: this very object, or what the factory makes."""
+        if self._made is None:
+            self._made = self if isinstance(self._values, Mapping) else made_by(self._values)
+        return self._made
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
         """The value of each key; None: there is none."""
+        if not isinstance(self._values, Mapping):
+            return list(self.state.multi_get(keys))
         return [self._found.get(as_key(key)) for key in keys]
+
+    @cached_property
+    def _found(self) -> dict[Key, Any]:
+        assert isinstance(self._values, Mapping)
+        return {as_key(key): value for key, value in self._values.items()}

@@ -245,14 +245,16 @@ def _states(block: Block) -> None:
             raise refusal(
                 block.spec,
                 f"state = {type(update.state).__name__} is no state with a fence",
-                "Pass a state such as SqlState, or use partition_persist(..., updater=...) for one of your own.",
+                "Pass a state such as SqlState, a map or a StateFactory with keys= and values=, or use "
+                "partition_persist(..., updater=...) for one of your own.",
             )
     for name, times in Counter(update.state.name for _, update in block.updates).items():
         if times > 1:
             raise refusal(
                 block.spec,
                 f"state {name!r} is updated {times} times",
-                "One state takes one update a transaction: combine the outputs in a task, or use another table.",
+                "One state takes one update a transaction: combine the outputs in a task, or use another table (of a "
+                "map, OpaqueMap(..., name=...)).",
             )
 
 
@@ -262,6 +264,16 @@ def _kinds(block: Block) -> None:
         kind = update.state.kind
         if block.at_least_once:
             continue
+        if (source, kind) not in _EXACTLY_ONCE:
+            raise refusal(
+                block.spec,
+                f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
+                "cannot give exactly once",
+                'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
+                "counted more than once: Transaction(at_least_once=True)."
+                if source is not SourceKind.NON_TRANSACTIONAL
+                else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
+            )
         if source is SourceKind.OPAQUE and not update.state.can_roll_back:
             raise refusal(
                 block.spec,
@@ -269,16 +281,6 @@ def _kinds(block: Block) -> None:
                 "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
                 "counted more than once: Transaction(at_least_once=True).",
             )
-        if (source, kind) in _EXACTLY_ONCE:
-            continue
-        raise refusal(
-            block.spec,
-            f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
-            "cannot give exactly once",
-            'Use kind="opaque", or, if rows may be counted more than once: Transaction(at_least_once=True).'
-            if source is not SourceKind.NON_TRANSACTIONAL
-            else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
-        )
 
 
 def _names(tasks: Iterable[Any]) -> str:
@@ -292,8 +294,3 @@ def _operator(task: Any) -> type:
 
 def _is_ours(operator: type) -> bool:
     return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
-
-
-_RULES = (
-    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _phase, _kinds,
-)  # fmt: skip

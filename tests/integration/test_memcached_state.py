@@ -78,7 +78,11 @@ def test_tridents_word_count(server: LocalMemcached, prefix: str, cache: int | N
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kind_is_what_the_rules_of_a_dag_ask_for(server: LocalMemcached, prefix: str, kind: str) -> None:
     factory = KINDS[kind]([server.address], prefix=prefix)
-    assert (factory.kind, factory.can_roll_back, factory.name) == (StateKind(kind), False, f"memcached.{prefix}")
+    assert (factory.kind, factory.can_roll_back, factory.name) == (
+        StateKind(kind),
+        kind == "opaque",
+        f"memcached.{prefix}",
+    )
     state = factory.make_state({}, 0, 1)
     for _ in range(2):
         _commit(state, 1, {"a": 1})

@@ -128,12 +128,9 @@ class MemcachedState:
       at nothing, without a word. Give it memory for all values, or use it for what may be lost.
     * **refuse a paused writer**: there is no fence. A committer thought dead that wakes up between its get and its put
       is refused by cas; one that wakes up before its get is not.
-    * **undo**: a key that only a failed attempt touched keeps what that attempt wrote, because Memcached cannot list
-      the keys of a transaction. Exact are sources whose replays have the same rows, and others only as long as
-      a replay has the same keys. Therefore `can_roll_back` is False, and an opaque source over this state is not
-      exactly once.
-
-    RedisState, SqlState and MemoryState are without all three.
+    RedisState, SqlState and MemoryState are without both. A third gap of Trident's is closed by a committer: a key that
+    only a failed attempt touched keeps what that attempt wrote, since Memcached cannot list the keys of a transaction;
+    so they are noted beside them (`JournaledMap`).
 
     :param servers: "host:port", or (host, port).
     :param kind: "opaque", "transactional" or "non-transactional".
@@ -141,8 +138,6 @@ class MemcachedState:
     :param cache: how many values are kept in this process during a batch; None: none.
     :param timeout: seconds that a server may take to answer.
     """
-
-    can_roll_back = False
 
     def __init__(
         self,
@@ -162,6 +157,10 @@ class MemcachedState:
         self.kind = StateKind(kind)
         self.servers, self.prefix, self.cache, self.timeout = servers, prefix, cache, timeout
         self.name = self._backing().name
+
+    @property
+    def can_roll_back(self) -> bool:
+        return self.kind is StateKind.OPAQUE
 
     @classmethod
     def opaque(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.keys import Key
-from airflow_tx.state.trident.maps import BackingMap
+from airflow_tx.state.trident.maps import BackingMap, store_name
 
 _V = TypeVar("_V")
 
@@ -27,6 +27,7 @@ class CachedMap(Generic[_V]):
     def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
         if size < 1:
             raise ConfigError(option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1.")
+        self.name = store_name(backing)
         self._backing = backing
         self._size = size
         self._kept: OrderedDict[Key, _V | None] = OrderedDict()

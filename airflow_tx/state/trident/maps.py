@@ -15,11 +15,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import State
+from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.updaters import Replace, ValueUpdater
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
@@ -56,16 +56,23 @@ class MapState(State, Protocol[_T]):
         """Replace the value of each key; None removes it."""
 
 
+def store_name(backing: Any) -> str:
+    """The name of a backing map; of one without a name, that of its class."""
+    return str(getattr(backing, "name", type(backing).__name__))
+
+
 class _Map(Generic[_V, _T]):
     """What the maps have in common: one get and one put for each update, and the memory of the open batch."""
 
-    def __init__(self, backing: BackingMap[_V], *, name: str = "map") -> None:
+    kind: ClassVar[StateKind]
+
+    def __init__(self, backing: BackingMap[_V], *, name: str | None = None) -> None:
         """Take the store.
 
         :param backing: where the values are.
-        :param name: for messages.
+        :param name: for messages, and for the ledger; None: that of the store, or of its class.
         """
-        self.name = name
+        self.name = name or store_name(backing)
         self._backing = backing
         self._txid: int | None = None
         self._token: Token | None = None
@@ -180,6 +187,8 @@ class _Map(Generic[_V, _T]):
 class NonTransactionalMap(_Map[_T, _T]):
     """Keeps the value only: a replay counts twice."""
 
+    kind = StateKind.NON_TRANSACTIONAL
+
     def _seen(self, stored: _T | None, mine: bool) -> _T | None:
         return stored
 
@@ -193,6 +202,7 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     A removed key leaves a value of None, so that a replay knows of it.
     """
 
+    kind = StateKind.TRANSACTIONAL
     _count: dict[Key, int]
 
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
@@ -224,6 +234,8 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
 
     A removed key leaves a value of None, so that a replay can bring it back.
     """
+
+    kind = StateKind.OPAQUE
 
     def _seen(self, stored: OpaqueValue[_T] | None, mine: bool) -> _T | None:
         if stored is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_tx.state.api import State
-from airflow_tx.state.trident.maps import MapState
+from airflow_tx.state.api import State, StateKind
+from airflow_tx.state.trident.maps import MapState, store_name
 from airflow_tx.state.trident.updaters import ValueUpdater
 
 _T = TypeVar("_T")
@@ -34,6 +34,9 @@ class SnapshottableMap(Generic[_T]):
     """
 
     def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
+        self.name = store_name(map_state)
+        # A map of the user's own may not say what it is.
+        self.kind = StateKind(getattr(map_state, "kind", StateKind.NON_TRANSACTIONAL))
         self._map = map_state
         self._key = tuple(key)
 
@@ -47,13 +50,13 @@ class SnapshottableMap(Generic[_T]):
         self._map.commit(txid)
 
     def get(self) -> _T | None:
-        return self._map.multi_get([self._key])[0]
+        return self.multi_get([self._key])[0]
 
     def update(self, updater: ValueUpdater[_T]) -> _T | None:
-        return self._map.multi_update([self._key], [updater])[0]
+        return self.multi_update([self._key], [updater])[0]
 
     def set(self, value: _T | None) -> None:
-        self._map.multi_put([self._key], [value])
+        self.multi_put([self._key], [value])
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         return self._map.multi_get(keys)

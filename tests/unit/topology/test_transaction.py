@@ -12,7 +12,7 @@ from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persiste
 from airflow_tx.errors import ConfigError, TransactionDefinitionError
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.state import Count, MemoryState
+from airflow_tx.state import Count, MemoryMap, MemoryState, NonTransactionalMap, OpaqueMap, TransactionalMap
 
 DAYS = DataIntervalSource("json.loads")
 
@@ -291,6 +291,31 @@ def test_a_source_and_a_state_that_cannot_give_exactly_once_are_refused(
         build()
     else:
         with refused(f"source that is {source.value} and state 'totals' that is {kind} cannot give exactly once"):
+            build()
+
+
+MAPS = {
+    "opaque": OpaqueMap,
+    "transactional": TransactionalMap,
+    "non-transactional": NonTransactionalMap,
+}
+
+
+@pytest.mark.parametrize("source", SourceKind)
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_map_is_of_its_kind_like_any_other_state(source: SourceKind, kind: str) -> None:
+    def build(**options: Any) -> None:
+        with dag(), block(source=Numbers(source), **options) as tx:
+            made: Any = MAPS[kind](MemoryMap())
+            values = {"n": Count()}
+            update = persistent_aggregate(count(tx.batch), state=made, keys=["word"], values=values)
+            CommitOperator(task_id="commit", updates=[update])
+
+    build(at_least_once=True)
+    if (source, kind, True) in KINDS:
+        build()
+    else:
+        with refused(f"source that is {source.value} and state 'MemoryMap' that is {kind} cannot give exactly once"):
             build()
 
 

@@ -1,0 +1,106 @@
+"""A map that can be rolled back: it notes in itself which keys a transaction touches. Source: protocol.md §7.
+
+Trident's opaque values undo a key when a replay touches it again. A key that only the failed attempt touched would keep
+what that attempt wrote; its name is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+from airflow_tx.errors import StateError, TxError
+from airflow_tx.state.keys import Key, as_key
+from airflow_tx.state.trident.json_values import from_text, to_text
+from airflow_tx.state.trident.maps import MapState
+from airflow_tx.state.trident.snapshot import SnapshottableMap
+from airflow_tx.state.trident.updaters import ValueUpdater
+
+_T = TypeVar("_T")
+NOTE = "$KEYS$"
+# Memcached takes values of 1 MiB; a key may have 1 KiB in a state with columns.
+_KEYS_A_NOTE = 500
+_NOTES_AT_ONCE = 10
+
+
+class Same:
+    """Updates a value to itself: in an opaque map, to the one before the transaction."""
+
+    def update(self, stored: Any) -> Any:
+        return stored
+
+
+class JournaledMap(SnapshottableMap[Any]):
+    """Rolls an opaque map back when a transaction begins again: `JournaledMap(OpaqueMap(backing))`.
+
+    Before a key is updated, it is noted under a key of this class: one more put for each update. `begin_commit` of the
+    same txid gives every key that was noted the value it had before.
+
+    :param map_state: an opaque map; its store takes texts as values, and keys of two parts beside its own.
+    """
+
+    can_roll_back = True
+
+    def __init__(self, map_state: MapState[Any]) -> None:
+        super().__init__(map_state)
+        self._txid: int | None = None
+        self._notes = 0
+        self._is_open = False
+
+    def begin_commit(self, txid: int | None, **grant: Any) -> None:
+        if self._is_open:
+            # A batch that failed: the newest values are seen outside of it alone.
+            super().begin_commit(None)
+        touched = [] if txid is None else list(self._touched(txid))
+        super().begin_commit(txid, **grant)
+        self._txid, self._notes, self._is_open = txid, 0, True
+        for keys in touched:
+            super().multi_update(keys, [Same()] * len(keys))
+
+    def commit(self, txid: int | None) -> None:
+        super().commit(txid)
+        self._is_open = False
+
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        self._note(keys)
+        return super().multi_update(keys, updaters)
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[Any]) -> None:
+        self._note(keys)
+        super().multi_put(keys, values)
+
+    def holds(self, txid: int) -> bool:
+        """Whether something of a transaction may be in the map."""
+        return next(self._touched(txid), None) is not None
+
+    def _note(self, keys: Sequence[Sequence[Any]]) -> None:
+        if self._txid is None or not keys:
+            return
+        texts = [
+            to_text([self._txid, [as_key(key) for key in keys[start : start + _KEYS_A_NOTE]]]).decode()
+            for start in range(0, len(keys), _KEYS_A_NOTE)
+        ]
+        names = [(NOTE, number) for number in range(self._notes, self._notes + len(texts))]
+        try:
+            super().multi_put(names, texts)
+        except TxError:
+            raise
+        except Exception as error:
+            raise StateError(
+                state=self.name,
+                problem=f"its store does not take {names[0]}, under which the keys of a transaction are noted "
+                f"({type(error).__name__}: {error})",
+                remedy="Nothing was written. Let the store take texts under such a key, or its map say that it cannot: "
+                "class MyMap(OpaqueMap): can_roll_back = False.",
+            ) from error
+        self._notes += len(texts)
+
+    def _touched(self, txid: int) -> Iterator[list[Key]]:
+        """The keys that are noted of a transaction; notes of other ones lie behind its last."""
+        for start in count(0, _NOTES_AT_ONCE):
+            for text in self._map.multi_get([(NOTE, start + number) for number in range(_NOTES_AT_ONCE)]):
+                noted = None if text is None else from_text(text)
+                if noted is None or noted[0] != txid:
+                    return
+                yield [as_key(key) for key in noted[1]]

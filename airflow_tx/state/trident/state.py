@@ -1,0 +1,149 @@
+"""A state with Trident's two methods, or a factory of such, as a commit sees it. Source: trident-state seed.
+
+There is no fence. The ledger keeps commits in their order, and the values of a map what a replay needs; a committer
+that was thought dead and writes late is not refused, and a store that lost its values is not found out.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import Any
+
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
+from airflow_tx.state.trident.journal import JournaledMap
+
+_log = logging.getLogger(__name__)
+_KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
+
+
+def is_factory(made: Any) -> bool:
+    """Whether an object makes states (Trident's StateFactory)."""
+    return has_methods(made, "make_state")
+
+
+def is_map(made: Any) -> bool:
+    """Whether an object keeps values by key (Trident's MapState)."""
+    return has_methods(made, "begin_commit", "commit", "multi_get", "multi_update", "multi_put")
+
+
+def is_snapshottable(made: Any) -> bool:
+    """Whether an object keeps one value (Trident's Snapshottable)."""
+    return has_methods(made, "begin_commit", "commit", "get", "update", "set")
+
+
+def has_methods(made: Any, *names: str) -> bool:
+    """Whether an object has methods of these names."""
+    return all(callable(getattr(made, name, None)) for name in names)
+
+
+def made_by(given: Any) -> Any:
+    """The state that a factory makes for the one writer there is; what is no factory, as it is."""
+    return given.make_state({}, 0, 1) if is_factory(given) else given
+
+
+class TridentState(FencedState):
+    """A state without a fence: what begins, commits and undoes a transaction in it.
+
+    A class of the user's own need not be one of ours: what it says of itself is read here, and only here.
+
+    :param given: a state, or a factory; that one is asked when the state is used, not when a DAG is parsed.
+    :param kind: what it promises; None: its attribute `kind`, and without one it is non-transactional.
+    :param option: where it was given, for messages.
+    :param rolls_back: whether it can, unless it has an attribute `can_roll_back`; None: if it is an opaque map.
+    """
+
+    def __init__(
+        self, given: Any, kind: StateKind | str | None, *, option: str, rolls_back: bool | None = None
+    ) -> None:
+        self.given = given
+        self.name = str(getattr(given, "name", type(given).__name__))
+        self.kind = _kind(given, kind, option)
+        opaque = self.kind is StateKind.OPAQUE
+        default = (is_map(given) and opaque) if rolls_back is None else rolls_back and opaque
+        self.can_roll_back = bool(getattr(given, "can_roll_back", default))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.given).__name__}, {self.name!r})"
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"state": type(self.given).__name__, "name": self.name}
+
+    @cached_property
+    def state(self) -> Any:
+        """The state itself, made when it is first used.
+
+        :raises StateError: the factory made something else than it says.
+        """
+        made = made_by(self.given)
+        promised = self.kind in (StateKind.NON_TRANSACTIONAL, getattr(made, "kind", self.kind))
+        if not has_methods(made, "begin_commit", "commit") or not promised:
+            raise StateError(
+                state=self.name,
+                problem=f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
+                f"is {self.kind.value}",
+                remedy='Let it make one with begin_commit and commit, and let the factory say kind = "opaque", or '
+                "whatever that state is.",
+            )
+        return self.prepared(made)
+
+    def prepared(self, made: Any) -> Any:
+        """The state as it is used: an opaque map notes its keys, unless it says itself what it can roll back."""
+        if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
+            return JournaledMap(made)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It may hold a connection: each process makes its own.
+        kept = dict(self.__dict__)
+        if is_factory(self.given):
+            kept.pop("state", None)
+        return kept
+
+    def raise_fence(self, grant: Grant) -> None:
+        """There is no fence: say so, once in the life of the state."""
+        if grant.last_txids.get(self.name) is None:
+            _log.warning(
+                "State %s has no fence: commits to it are in order, and a replay is exact as its kind says (%s), but "
+                "a committer thought dead that writes late is not refused, nor is a store that lost its values noticed "
+                "(docs/state.md, States without a fence)",
+                self.name,
+                self.kind.value,
+            )
+
+    def pass_over(self, grant: Grant) -> None:
+        """Let a state that can roll back undo a skipped transaction: it begins again and has no rows.
+
+        :raises StateError: it fails to; the transaction stays open, and the skip can be repeated.
+        """
+        if not self.can_roll_back:
+            return
+        try:
+            self.state.begin_commit(grant.txid)
+            self.state.commit(grant.txid)
+        except Exception as error:
+            raise StateError(
+                state=self.name,
+                problem=f"it did not undo transaction {grant.txid}: {type(error).__name__}: {error}",
+                remedy="The transaction stays open. Remove the cause and repeat the skip.",
+            ) from error
+
+    def holds(self, txid: int) -> bool:
+        return bool(self.state.holds(txid)) if has_methods(self.state, "holds") else True
+
+    def fence(self) -> Fence | None:
+        return None
+
+
+def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
+    own = getattr(given, "kind", None)
+    found = own if kind is None else kind
+    if found is None:
+        return StateKind.NON_TRANSACTIONAL
+    if found not in list(StateKind):
+        raise ConfigError(option=f"{option}(kind=)", value=found, remedy=f"Use one of {_KINDS}.")
+    if own is not None and own != found:
+        remedy = f"{type(given).__name__} is {StateKind(own).value}: leave kind out, or give it another state."
+        raise ConfigError(option=f"{option}(kind=)", value=found, remedy=remedy)
+    return StateKind(found)
