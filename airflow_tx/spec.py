@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.begin import TopologyRequest
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.topology import TopologyRequest
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
@@ -85,7 +85,7 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        from airflow_tx.protocol.topology import TopologyRequest
+        from airflow_tx.protocol.begin import TopologyRequest
 
         return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
 

@@ -16,13 +16,13 @@ from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord, digest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.memory import MemoryStore
 
 PENDING = 8

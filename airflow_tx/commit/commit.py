@@ -8,8 +8,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.commit.handoff import clean_up, pass_on, take_skip
-from airflow_tx.commit.new_values import NewValues, found_again
+from airflow_tx.commit.handoff import NewValues, clean_up, found_again, pass_on, take_skip
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update

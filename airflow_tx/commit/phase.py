@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit, Completion
-from airflow_tx.commit.new_values import NewValues
+from airflow_tx.commit.handoff import NewValues
 from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import take_other_output, write_update

@@ -17,7 +17,7 @@ from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
-    from airflow_tx.commit.new_values import NewValuesOutput
+    from airflow_tx.commit.handoff import NewValuesOutput
     from airflow_tx.spark.writers import WriteJob
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")

@@ -17,7 +17,7 @@ from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
 
 if TYPE_CHECKING:
-    from airflow_tx.commit.new_values import NewValuesOutput
+    from airflow_tx.commit.handoff import NewValuesOutput
     from airflow_tx.protocol.ledger import Ledger
 
 # From here on `writers="auto"` means Spark, if there is one.

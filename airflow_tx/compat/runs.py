@@ -69,6 +69,18 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
     return True
 
 
+def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
+    """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
+    except AirflowRuntimeError as error:
+        if is_missing(error):
+            return None
+        raise
+
+
 def is_paused(dag_id: str) -> bool | None:
     """Find out whether the DAG is paused; None if there is no such DAG."""
     from airflow.sdk.execution_time.comms import GetDag

@@ -1,14 +1,135 @@
-"""The part of `compat` that is about tasks as they run: their states, their XComs, their skips."""
+"""The part of `compat` that is about tasks: as a DAG file makes them, and as they run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_tx.compat.definition import is_mapped
-from airflow_tx.compat.runs import is_missing, text
+from airflow_tx.compat.runs import text
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    Task = BaseOperator | MappedOperator
+
+
+def pushes_xcom(task: Any) -> bool:
+    """Whether what a task returns becomes an XCom."""
+    return bool(getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True)))
+
+
+def is_mapped(task: Task) -> bool:
+    """Whether the task has instances with map indexes, by its own mapping or by that of a group around it."""
+    return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
+
+
+def add_hooks(
+    task: Task,
+    *,
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[Any, Any], None] | None = None,
+    final: tuple[type[BaseException], ...] = (),
+    succeeded: Callable[[Any], None] | None = None,
+    failed: Callable[[Any], None] | None = None,
+    skipped: Callable[[Any], None] | None = None,
+) -> None:
+    """Let functions of ours run around a task, before those that its author gave.
+
+    :param before: called with the context, before the task is executed.
+    :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
+        by an exception although it succeeds, such as a branch.
+    :param final: exceptions after which the task is not retried.
+    :param succeeded: called with the context once Airflow knows that the task has succeeded.
+    :param failed: called with the context once the task has failed and is not retried.
+    :param skipped: called with the context once the task has skipped itself.
+    """
+    options = _Options(task)
+    for option, hook in (("pre_execute", before), ("post_execute", after)):
+        if hook is not None:
+            theirs = options.get(option)
+            options.put(option, hook if theirs is None else _Both(hook, theirs))
+    for callback, ours in (("success", succeeded), ("failure", failed), ("skipped", skipped)):
+        if ours is not None:
+            name = f"on_{callback}_callback"
+            theirs = options.get(name) or []
+            options.put(name, [ours, *(theirs if isinstance(theirs, (list, tuple)) else [theirs])])
+    if final:
+        options.put("retry_policy", no_retry_after(final, options.get("retry_policy")))
+
+
+def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
+    """A retry policy: fail at once after one of the exceptions `final`, else as `other` says."""
+    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+    class NoRetryAfter(RetryPolicy):
+        def evaluate(
+            self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
+        ) -> RetryDecision:
+            if isinstance(exception, final):
+                return RetryDecision.fail(str(exception))
+            if other is None:
+                return RetryDecision.default()
+            decision: RetryDecision = other.evaluate(exception, try_number, max_tries, context)
+            return decision
+
+        def serialize(self) -> dict[str, Any]:
+            return {"final": [each.__name__ for each in final]}
+
+        def __repr__(self) -> str:
+            return f"NoRetryAfter({', '.join(each.__name__ for each in final)})"
+
+    return NoRetryAfter()
+
+
+def empty_interval(dag: Any) -> str | None:
+    """Name the timetable of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3."""
+    timetable = dag.timetable
+    name = type(timetable).__name__
+    return name if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None) else None
+
+
+def downstream(task: Task) -> Iterator[str]:
+    return iter(sorted(task.get_flat_relative_ids(upstream=False)))
+
+
+def upstream(task: Task) -> frozenset[str]:
+    return frozenset(task.get_flat_relative_ids(upstream=True))
+
+
+class _Options:
+    """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
+
+    _ATTRIBUTES: Mapping[str, str] = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def get(self, name: str) -> Any:
+        if self._task.is_mapped:
+            return self._task.partial_kwargs.get(name)
+        return getattr(self._task, self._ATTRIBUTES.get(name, name))
+
+    def put(self, name: str, value: Any) -> None:
+        if self._task.is_mapped:
+            self._task.partial_kwargs[name] = value
+        else:
+            setattr(self._task, self._ATTRIBUTES.get(name, name), value)
+
+
+class _Both:
+    """Two hooks, one after the other. The source text of this class enters the serialized DAG, and is stable."""
+
+    def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
+        self.first = first
+        self.second = second
+
+    def __call__(self, *arguments: Any) -> None:
+        self.first(*arguments)
+        self.second(*arguments)
+
 
 LIVE_TASK_STATES = frozenset(
     {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
@@ -38,9 +159,6 @@ class RunInfo:
     conf: dict[str, Any]
 
 
-# --- questions of a running task ---------------------------------------------------------------------------------
-
-
 def run_info(context: Mapping[str, Any]) -> RunInfo:
     """What a task's context says of its run, which lacks the keys of the dates that the run does not have."""
     run = context["dag_run"]
@@ -54,18 +172,6 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
         partition_date=run.partition_date,
         conf=dict(run.conf or {}),
     )
-
-
-def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
-    try:
-        return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
-    except AirflowRuntimeError as error:
-        if is_missing(error):
-            return None
-        raise
 
 
 def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
@@ -164,3 +270,25 @@ def canonical(value: Any) -> Any:
 
     # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
     return serialize(deserialize(serialize(value)))
+
+
+def sends_metrics() -> bool:
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    return get_stats_factory() is not NoStatsLogger
+
+
+def send_gauge(name: str, value: float, *, tags: Mapping[str, str], named: str) -> None:
+    """Send a gauge as Airflow sends its own: with tags, and, for servers without them, with one of them in its name.
+
+    :param named: the tag that is part of the name of the second one, which option legacy_names_on of [metrics] allows.
+    """
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+
+    stats.gauge(name, value, tags=dict(tags))
+    if conf.getboolean("metrics", "legacy_names_on", fallback=True):
+        # A point would be another level of the name.
+        last = stats.normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
+        stats.gauge(f"{name}.{last}", value, tags={tag: text for tag, text in tags.items() if tag != named})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -14,6 +12,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
+from airflow_tx.operators.turn import RetriedOperator
 from airflow_tx.spec import HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.answers import Begun, WindowFull
 
 
-class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
+class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
 
     :param transaction: the block it begins.
-    :param retries: every line of it may be killed and run again.
-    :param retry_delay: between two tries.
     """
 
     # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.
@@ -37,15 +34,8 @@ class BeginTransactionOperator(BaseOperator, SkipMixin, HasTransaction):
     template_fields: Sequence[str] = ()
     ui_color = "#d9f2e6"
 
-    def __init__(
-        self,
-        *,
-        transaction: TransactionSpec,
-        retries: int = 3,
-        retry_delay: timedelta = timedelta(seconds=2),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+    def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.transaction = transaction
 
     def execute(self, context: Context) -> dict[str, Any]:

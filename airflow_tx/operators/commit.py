@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.commit.update import Update, checked_updates
@@ -25,22 +24,13 @@ class CommitOperator(InTurnOperator):
     New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
     :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
-    :param retries: every line of it may be killed and run again.
-    :param retry_delay: between two tries.
     """
 
     template_fields: Sequence[str] = ("inputs",)
 
-    def __init__(
-        self,
-        *,
-        updates: Sequence[Update] = (),
-        retries: int = 3,
-        retry_delay: timedelta = timedelta(seconds=2),
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, updates: Sequence[Update] = (), **kwargs: Any) -> None:
         updates = checked_updates(updates)  # before the DAG knows of the task
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.updates = updates
         # Airflow finds tasks to be upstream in template fields only.
         self.inputs = [getattr(update, "input", None) for update in self.updates]

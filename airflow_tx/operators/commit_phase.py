@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import FailedBatch, PhaseIncomplete, Refused
+from airflow_tx.errors import FailedBatch, Refused
 from airflow_tx.operators.turn import (
     InTurnOperator,
+    RetriedOperator,
     final_errors,
     note_commit,
     note_commit_failure,
@@ -29,15 +28,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_tx.commit.phase import PhasePart
     from airflow_tx.commit.update import Update
 
 
 class AcquireTurnOperator(InTurnOperator):
     """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand."""
-
-    def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raise every fence, or defer until the turn is near.
@@ -60,16 +55,13 @@ class AcquireTurnOperator(InTurnOperator):
         return turn.shared()
 
 
-class MarkCommittedOperator(BaseOperator):
+class MarkCommittedOperator(RetriedOperator):
     """Marks the commit if every task of the phase has succeeded, else fails; made by `commit_phase`, never by hand.
 
     Its asset event carries txid and attempt; it is emitted at least once.
     """
 
     ui_color = "#cfe2ff"
-
-    def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Mark.
@@ -135,7 +127,8 @@ def before_inside(context: Context) -> None:
         if grant is None:
             raise AirflowSkipException(f"Transaction {own.begun.txid} is already committed: nothing to do.")
         if not held:
-            raise AirflowFailException(str(_lost(own)))
+            lost = own.incomplete("the turn was taken again since this task was scheduled", own.phase.acquire)
+            raise AirflowFailException(str(lost))
 
 
 def after_inside(context: Context, result: Any = None) -> None:
@@ -155,7 +148,3 @@ def hook_up_inside(task: Any) -> None:
     The ledger does not learn that it ends well: the last task of the phase checks the states of the others.
     """
     compat.add_hooks(task, before=before_inside, after=after_inside, failed=note_commit_failure, final=(FailedBatch,))
-
-
-def _lost(own: PhasePart) -> PhaseIncomplete:
-    return own.incomplete("the turn was taken again since this task was scheduled", own.phase.acquire)

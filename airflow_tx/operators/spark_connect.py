@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import BaseOperator
-
-from airflow_tx.connections.spark import connect_url
 from airflow_tx.errors import ConfigError
 from airflow_tx.operators.spark_submit import acknowledge, describe_batch
+from airflow_tx.operators.turn import RetriedOperator
 from airflow_tx.spark.submit import explain, find_application
-from airflow_tx.staging import Manifest, read_manifest
-from airflow_tx.staging.area import dir_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.processing.task import Processing
+    from airflow_tx.staging import Manifest
 
 
-class SparkConnectBatchOperator(BaseOperator):
+class SparkConnectBatchOperator(RetriedOperator):
     """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
 
     The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
@@ -36,8 +32,6 @@ class SparkConnectBatchOperator(BaseOperator):
     :param conn_id: connection of type spark_connect.
     :param application_args: as ``batch.args``.
     :param inputs: output of other tasks, as for SparkBatchOperator.
-    :param retries: every line of it may be killed and run again.
-    :param retry_delay: between two tries.
     """
 
     stages_output = True
@@ -51,11 +45,9 @@ class SparkConnectBatchOperator(BaseOperator):
         conn_id: str = "spark_connect_default",
         application_args: Sequence[Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
-        retries: int = 3,
-        retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.application = application
         self.conn_id = conn_id
         self.application_args = application_args
@@ -83,7 +75,10 @@ class SparkConnectBatchOperator(BaseOperator):
             end(self._session)
 
     def _run(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.connections.spark import connect_url
         from airflow_tx.spark.connect import process, session
+        from airflow_tx.staging import read_manifest
+        from airflow_tx.staging.area import dir_of
 
         descriptor, dag_file = describe_batch(processing, self.inputs), context["dag"].fileloc
         script = find_application(self.application, dag_file)

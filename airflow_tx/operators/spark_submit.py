@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_tx.connections.lookup import airflow_connection, handed_over
-from airflow_tx.connections.spark import spark_connection
 from airflow_tx.errors import StagingError
-from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.spark.submit import (
     AttemptStore,
     KeyValues,
@@ -22,7 +20,6 @@ from airflow_tx.spark.submit import (
     find_application,
     request_digest,
 )
-from airflow_tx.staging import Descriptor, Manifest, TryDir, read_manifest, write_descriptor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.processing.task import Processing
     from airflow_tx.sources.api import Source
+    from airflow_tx.staging import Descriptor, Manifest, TryDir
 
 
 class SparkBatchOperator(SparkSubmitOperator):
@@ -105,18 +103,18 @@ class SparkBatchOperator(SparkSubmitOperator):
         kept = context.get("task_state_store")
         if kept is None:
             return None
-        asked = request_digest(descriptor, self.application, self.application_args, self.conn_id)
-        return AttemptStore(kept, descriptor.attempt, asked)
+        request = request_digest(descriptor, self.application, self.application_args, self.conn_id)
+        return AttemptStore(kept, descriptor.attempt, request)
 
     def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
-        self.log.info(
-            "Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, self.application
-        )
+        from airflow_tx.staging import read_manifest, write_descriptor
+
+        attempt = descriptor.attempt
+        self.log.info("Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application)
         self._prepare(context["dag"].fileloc, processing.source)
         self.name = str(descriptor)
-        self.application_args = application_args(
-            write_descriptor(processing.staging, descriptor), self.application_args
-        )
+        uri = write_descriptor(processing.staging, descriptor)
+        self.application_args = application_args(uri, self.application_args)
         self._own_try = self._task_try = descriptor.task.task_try
         try:
             super().execute(context)
@@ -131,6 +129,9 @@ class SparkBatchOperator(SparkSubmitOperator):
 
     def _prepare(self, dag_file: str, source: Source) -> None:
         """Refuse what cannot work before anything is submitted."""
+        from airflow_tx.connections.lookup import airflow_connection, handed_over
+        from airflow_tx.connections.spark import spark_connection
+
         connection = spark_connection(self.conn_id)
         extra = connection.extra_dejson
         self.application = find_application(self.application, dag_file)
@@ -147,7 +148,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             os.environ.update(added)
 
     def _where(self, processing: Processing) -> TryDir:
-        task = TaskTry(processing.task.task_id, processing.task.map_index, self._task_try)
+        task = replace(processing.task, task_try=self._task_try)
         where: TryDir = processing.staging.try_dir(processing.topology, processing.attempt, task)
         return where
 
@@ -185,6 +186,7 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
     :raises StagingError: one of these outputs is not there whole.
     """
     from airflow_tx.processing.batch import inputs_of
+    from airflow_tx.staging import Descriptor
 
     return Descriptor(
         topology=processing.topology,

@@ -1,4 +1,4 @@
-"""What the tasks that wait for the turn to commit have in common: deferring, failing, and telling of the commit.
+"""What our tasks have in common, and those that wait for the turn to commit: deferring, failing, noting the commit.
 
 Source: protocol.md §§2, 6.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Asset, BaseOperator
@@ -25,7 +26,6 @@ from airflow_tx.errors import (
     StateUnavailable,
 )
 from airflow_tx.processing.task import failure_reason
-from airflow_tx.protocol import commit
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 def note_commit_failure(context: Context) -> None:
     """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
     from airflow_tx.commit.run_slots import Yielded
+    from airflow_tx.protocol import commit
 
     if isinstance(context.get("exception"), Yielded):
         return
@@ -60,7 +61,14 @@ def note_commit_failure(context: Context) -> None:
         log.info("%s", error)
 
 
-class InTurnOperator(BaseOperator):
+class RetriedOperator(BaseOperator):
+    """A task that is tried again: every line of it may be killed and run again."""
+
+    def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+
+
+class InTurnOperator(RetriedOperator):
     """A task that defers by `wait_for_turn` until the turn is near, and is then executed again."""
 
     ui_color = "#cfe2ff"

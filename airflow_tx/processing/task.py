@@ -16,7 +16,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol import processing
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
@@ -129,6 +128,8 @@ class Processing:
         """
         if not self.anchored or self.acked:
             return
+        from airflow_tx.protocol import processing
+
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         with self._final_refusals(), self._connected() as ledger:
             ledger.run(processing.ack, self.attempt, self.task, rows=consumed_rows, outputs=outputs)
@@ -141,6 +142,8 @@ class Processing:
         :raises Refused: it is not for this try to say.
         """
         if self.anchored:
+            from airflow_tx.protocol import processing
+
             with self._connected() as ledger:
                 ledger.run(processing.fail, self.attempt, self.task, reason)
 

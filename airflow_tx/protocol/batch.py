@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.protocol.topology import TopologyRequest
+if TYPE_CHECKING:
+    from airflow_tx.protocol.begin import TopologyRequest
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -16,16 +16,15 @@ from airflow_tx.errors import (
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.protocol import answers, end, garbage, loss, processing, topology
+from airflow_tx.protocol import answers, end, garbage, loss, processing
 from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
-from airflow_tx.protocol.begin import begin
+from airflow_tx.protocol.begin import TopologyRequest, begin, open_topology
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import KnownRecords, Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Audit, Decision, Stamp
-from airflow_tx.protocol.topology import TopologyRequest
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class Ledger:
         :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: it stays as it was.
         """
         self.store.ensure(self.paths.root)
-        self.run(topology.open_topology, request)
+        self.run(open_topology, request)
 
     def start(
         self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True

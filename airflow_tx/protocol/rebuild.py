@@ -12,6 +12,7 @@ from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.begin import TopologyRequest, missing_folders
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -27,7 +28,6 @@ from airflow_tx.protocol.records import (
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
-from airflow_tx.protocol.topology import TopologyRequest, missing_folders
 
 LEDGER_LOST = "ledger-lost"
 

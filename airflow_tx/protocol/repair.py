@@ -14,13 +14,13 @@ from airflow_tx.errors import RenameRefused, RepairRefused, StateError, TxError
 from airflow_tx.protocol import garbage, rebuild
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Put, Store, Write
+from airflow_tx.protocol.begin import TopologyRequest, missing_folders
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, plan_rebuild
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, decode, dumps, encode
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
-from airflow_tx.protocol.topology import TopologyRequest, missing_folders
 from airflow_tx.protocol.view import topologies
 
 STATE_LOST = "state-lost"

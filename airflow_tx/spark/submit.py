@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.errors import ConfigError, FailedBatch, TxError
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import digest
-from airflow_tx.spark.failure import read_failure
-from airflow_tx.staging import Descriptor, TryDir
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.staging import Descriptor, TryDir
 
 # Linux takes no longer single argument.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
@@ -29,14 +29,11 @@ class ApplicationFailed(TxError):
 class KeyValues(Protocol):
     """What Airflow keeps for a task over its tries (``task_state_store``)."""
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default`."""
+    def get(self, key: str, default: Any = None) -> Any: ...
 
-    def set(self, key: str, value: Any) -> None:
-        """Keep the value."""
+    def set(self, key: str, value: Any) -> None: ...
 
-    def delete(self, key: str) -> None:
-        """Forget the value."""
+    def delete(self, key: str) -> None: ...
 
 
 class AttemptStore:
@@ -47,12 +44,12 @@ class AttemptStore:
     anew, and the attempt that gets the same numbers again when the ledger has been repaired.
 
     :param store: where all attempts of the task keep theirs.
-    :param asked: what a driver is asked for, see `request_digest`.
+    :param request: what a driver is to do: its `request_digest`.
     """
 
-    def __init__(self, store: KeyValues, attempt: TransactionAttempt, asked: str) -> None:
+    def __init__(self, store: KeyValues, attempt: TransactionAttempt, request: str) -> None:
         self._store = store
-        self._prefix = f"tx-{attempt}-{asked}"
+        self._prefix = f"tx-{attempt}-{request}"
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}-{key}"
@@ -72,6 +69,8 @@ def request_digest(descriptor: Descriptor, application: str, own: Sequence[objec
 
     :param own: the application's own arguments.
     """
+    from airflow_tx.protocol.records import digest
+
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
     return digest([of_any_try.to_json(), application, [str(argument) for argument in own or ()], conn_id])
 
@@ -97,9 +96,8 @@ def find_application(application: str, dag_file: str) -> str:
     if "://" in application:
         return application
     folder = Path(dag_file).parent
-    tried = (
-        [folder / application, folder.parent / application] if not os.path.isabs(application) else [Path(application)]
-    )
+    # An absolute path stays what it is, joined to any folder.
+    tried = dict.fromkeys([folder / application, folder.parent / application])
     for path in tried:
         if path.is_file():
             return os.path.abspath(path)
@@ -133,6 +131,8 @@ def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
     """The error to raise for a failed application: what it said itself, else what else is known."""
+    from airflow_tx.spark.failure import read_failure
+
     failure = read_failure(where)
     if failure and failure.on_purpose:
         return FailedBatch(failure.message)

@@ -83,19 +83,17 @@ class PhaseTasks:
                 task.set_downstream(self.mark)
 
 
-def find_phase(spec: TransactionSpec, tasks: Sequence[Any]) -> PhaseTasks | None:
-    """Find the commit phase among the tasks of a block.
+def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) -> PhaseTasks:
+    """Give the commit phase of a block.
 
-    :raises TransactionDefinitionError: there are two, or it is in another group.
+    :param acquiring: the first task of each that it has.
+    :raises TransactionDefinitionError: there are two.
     """
-    found = [task for task in tasks if isinstance(task, AcquireTurnOperator)]
-    if not found:
-        return None
-    if len(found) > 1:
+    if len(acquiring) > 1:
         raise TransactionDefinitionError(
             topology=spec.topology, problem="it has two commit phases", remedy="Put all committers into one."
         )
-    acquire = found[0]
+    acquire = acquiring[0]
     group: Any = acquire.task_group
     inside = [task for task in group.iter_tasks() if task not in (acquire, group.mark)]
     return PhaseTasks(acquire, group.mark, tuple(inside))

@@ -72,13 +72,16 @@ class Block:
         applications = any(getattr(_operator(task), "stages_output", False) for task in self.tasks)
         return applications or any(update.new_values is not None for _, update in self.updates)
 
+    def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
+        """Make the error that becomes the import error of the DAG file."""
+        return refusal(self.spec, problem, remedy)
+
     @cached_property
     def must_ack(self) -> frozenset[str]:
         return compat.upstream(self.gate)
 
 
 def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefinitionError:
-    """Make the error that becomes the import error of the DAG file."""
     return TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
 
 
@@ -87,27 +90,14 @@ def check(block: Block) -> None:
 
     :raises TransactionDefinitionError: the first thing that is wrong.
     """
-    for rule in (
-        _source,
-        _interval,
-        _window,
-        _committers,
-        _after_committer,
-        _serial,
-        _updates,
-        _states,
-        _phase,
-        _kinds,
-    ):
+    for rule in _RULES:
         rule(block)
 
 
 def _source(block: Block) -> None:
     if not isinstance(block.spec.source, Source):
-        raise refusal(
-            block.spec,
-            f"source = {type(block.spec.source).__name__} is no source",
-            "Pass a source, such as FileSource.",
+        raise block.refusal(
+            f"source = {type(block.spec.source).__name__} is no source", "Pass a source, such as FileSource."
         )
 
 
@@ -115,8 +105,7 @@ def _interval(block: Block) -> None:
     if not isinstance(block.spec.source, DataIntervalSource):
         return
     if timetable := compat.empty_interval(block.dag):
-        raise refusal(
-            block.spec,
+        raise block.refusal(
             f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
             'Give the DAG schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), or the like.',
         )
@@ -124,11 +113,10 @@ def _interval(block: Block) -> None:
 
 def _window(block: Block) -> None:
     if not isinstance(block.window, int) or block.window < 1:
-        raise refusal(block.spec, f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
+        raise block.refusal(f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
     runs = block.dag.max_active_runs
     if runs <= block.window:
-        raise refusal(
-            block.spec,
+        raise block.refusal(
             f"max_active_runs = {runs} is not larger than max_pending = {block.window}: "
             "waiting runs could take the run slot that a cleared one needs",
             f"Set DAG(max_active_runs={block.window + 1}) or more, or a smaller max_pending.",
@@ -137,19 +125,17 @@ def _window(block: Block) -> None:
 
 def _committers(block: Block) -> None:
     if not block.committers:
-        raise refusal(block.spec, "it has no committer", "End the block with CommitOperator(...).")
+        raise block.refusal("it has no committer", "End the block with CommitOperator(...).")
     if block.phase is None and len(block.committers) > 1:
-        raise refusal(
-            block.spec,
+        raise block.refusal(
             f"it has {len(block.committers)} committers ({_names(block.committers)})",
             "Give one CommitOperator all updates, or put them into `with commit_phase():`.",
         )
     for committer in block.committers:
         if compat.is_mapped(committer):
-            raise refusal(block.spec, f"{committer.task_id} is mapped", "An update is made by one task.")
+            raise block.refusal(f"{committer.task_id} is mapped", "An update is made by one task.")
         if committer.trigger_rule != "all_success":
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
                 "Leave it at all_success: what is committed must be complete.",
             )
@@ -161,26 +147,23 @@ def _phase(block: Block) -> None:
     inside = {task.task_id for task in block.phase.inside}
     outside = [task for task in block.committers if task.task_id not in inside]
     if outside:
-        raise refusal(block.spec, f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
+        raise block.refusal(f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
     for committer, update in block.updates:
         task = update.input.operator.task_id
         left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
         if isinstance(update.input.operator, CommitOperator) and update.input.key not in left:
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"{committer.task_id} commits {update.input.key!r} of {task}, a committer whose updates leave "
                 f"{', '.join(map(repr, filter(None, left))) or 'nothing'}",
                 f'Give one of them new_values="{update.input.key}", or commit the output of another task.',
             )
         if task in inside and compat.is_mapped(update.input.operator):
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"{committer.task_id} commits the output of {task}, a mapped task of the same phase",
                 "Combine it in a task that is not mapped, or move the mapped one before the phase.",
             )
         if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"{committer.task_id} commits the output of {task}, of the same phase, to the transactional state "
                 f"{update.state.name!r}, whose output is compared before the phase begins",
                 'Use kind="opaque", or move that task before the phase.',
@@ -192,8 +175,7 @@ def _after_committer(block: Block) -> None:
     inside = {task.task_id for task in block.tasks} - {task.task_id for task in phase}
     after = [task for task in compat.downstream(block.gate) if task in inside]
     if after:
-        raise refusal(
-            block.spec,
+        raise block.refusal(
             f"{', '.join(after)} comes after {block.gate.task_id}",
             "Put the task after the block (dedent it, and keep `commit >> task`), or, if it is to run in the order of "
             "the commits, together with the committer into `with commit_phase():`.",
@@ -206,8 +188,7 @@ def _serial(block: Block) -> None:
             continue
         for option in _SERIAL:
             if value := getattr(task, option):
-                raise refusal(
-                    block.spec,
+                raise block.refusal(
                     f"{task.task_id} has {option} = {value!r}",
                     "Remove it (from default_args, too): commits are in order without it, and it stops replays.",
                 )
@@ -217,23 +198,19 @@ def _updates(block: Block) -> None:
     inside = {task.task_id for task in block.tasks}
     for committer, update in block.updates:
         if not isinstance(update, Update):
-            raise refusal(
-                block.spec,
-                f"{committer.task_id} has an update of type {type(update).__name__}",
-                "Pass persistent_aggregate(...).",
+            raise block.refusal(
+                f"{committer.task_id} has an update of type {type(update).__name__}", "Pass persistent_aggregate(...)."
             )
         if not isinstance(update.input, PlainXComArg):
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"the input of {update!r} is no output of a task",
                 'Pass partial.output["name"] of a processing task, or what calling a @task function gives.',
             )
         task = update.input.operator.task_id
         if task not in inside:
-            raise refusal(block.spec, f"the input of {update!r} is of task {task}", "Move that task into the block.")
+            raise block.refusal(f"the input of {update!r} is of task {task}", "Move that task into the block.")
         if not compat.pushes_xcom(update.input.operator):
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
                 "Leave do_xcom_push as it is: what the task returns is what is committed.",
             )
@@ -242,16 +219,14 @@ def _updates(block: Block) -> None:
 def _states(block: Block) -> None:
     for _, update in block.updates:
         if not isinstance(update.state, FencedState):
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"state = {type(update.state).__name__} is no state with a fence",
                 "Pass a state such as SqlState, a map or a StateFactory with keys= and values=, or use "
                 "partition_persist(..., updater=...) for one of your own.",
             )
     for name, times in Counter(update.state.name for _, update in block.updates).items():
         if times > 1:
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"state {name!r} is updated {times} times",
                 "One state takes one update a transaction: combine the outputs in a task, or use another table (of a "
                 "map, OpaqueMap(..., name=...)).",
@@ -265,8 +240,7 @@ def _kinds(block: Block) -> None:
         if block.at_least_once:
             continue
         if (source, kind) not in _EXACTLY_ONCE:
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"a source that is {source.value} and state {update.state.name!r} that is {kind.value} "
                 "cannot give exactly once",
                 'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
@@ -275,8 +249,7 @@ def _kinds(block: Block) -> None:
                 else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
             )
         if source is SourceKind.OPAQUE and not update.state.can_roll_back:
-            raise refusal(
-                block.spec,
+            raise block.refusal(
                 f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote",
                 "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
                 "counted more than once: Transaction(at_least_once=True).",
@@ -294,3 +267,8 @@ def _operator(task: Any) -> type:
 
 def _is_ours(operator: type) -> bool:
     return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
+
+
+_RULES = (
+    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _phase, _kinds,
+)  # fmt: skip

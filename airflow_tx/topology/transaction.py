@@ -13,12 +13,12 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.commit_phase import hook_up_inside
+from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
 from airflow_tx.operators.turn import note_commit_failure
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.topology.phase import find_phase
+from airflow_tx.topology.phase import phase_of
 from airflow_tx.topology.rules import Block, check, refusal
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class Transaction:
         begin = self.begin
         tasks = [task for task in self._dag.tasks if task.task_id not in self._before and task is not begin]
         inside = {task.task_id for task in tasks}
-        phase = find_phase(self._spec, tasks)
+        acquiring = [task for task in tasks if isinstance(task, AcquireTurnOperator)]
+        phase = phase_of(self._spec, acquiring) if acquiring else None
         if phase is not None:
             phase.wire()
         for task in tasks:

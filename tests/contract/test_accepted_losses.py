@@ -14,6 +14,7 @@ from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -28,7 +29,6 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline

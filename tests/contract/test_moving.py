@@ -9,10 +9,10 @@ import pytest
 
 from airflow_tx.errors import FenceForeign, MoveRefused, OutcomeUnknown, TopologyClaimed, UnreadableRecord
 from airflow_tx.protocol.api import Requirement, Store, Write
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.store.memory import MemoryStore

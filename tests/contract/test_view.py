@@ -10,12 +10,12 @@ from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
 from tests.integration.pipeline import Pipeline
 

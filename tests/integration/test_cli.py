@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx.errors import FenceForeign, StateBehind
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.topology import TopologyRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect

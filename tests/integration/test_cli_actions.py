@@ -20,13 +20,13 @@ from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState

@@ -16,12 +16,12 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.rebuild import HeldState
 from airflow_tx.protocol.records import Ack, Metadata, TopologyRecord, TransactionRecord, decode, digest, dumps, encode
 from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.sql.state import SqlState

@@ -14,6 +14,7 @@ from airflow_tx.protocol import commit, processing, recovery, skip
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Decide, Ledger
 from airflow_tx.protocol.paths import Paths
@@ -22,7 +23,6 @@ from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord,
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.api import FencedState, StateKind
 
 Deltas = Mapping[str, int]

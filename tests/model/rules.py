@@ -17,8 +17,8 @@ from airflow_tx.errors import (
     StateUnavailable,
     UnknownTransaction,
 )
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.state.memory import MemoryDatabase
 from tests.model import product
 from tests.model.calls import Calls

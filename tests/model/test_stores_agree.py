@@ -28,6 +28,7 @@ from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TaskTry, Token
 from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -35,7 +36,6 @@ from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.repair import state_lost
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.topology import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.errors import ConfigError, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source, SourceKind, source_kind
-from airflow_tx.sources.files.fileset import FilesPosition, split_glob
 from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.records import csv_schema, read_rows
-from airflow_tx.sources.files.storage import Disk, FilePath, NoBase, Storage, below
+from airflow_tx.sources.files.storage import Disk, FilePath, FilesPosition, NoBase, Storage, below, split_glob
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:

@@ -2,18 +2,126 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.sources.files.fileset import fingerprint, list_files, list_folders, split_glob
+from airflow_tx.sources.packing import pack, unpack
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 FilePath: TypeAlias = "Path | ObjectStoragePath"
+
+# Up to here a file is read whole to tell whether it has changed.
+HASHED_WHOLE = 64 * 1024 * 1024
+_SAMPLE = 1024 * 1024
+_WILDCARDS = "*?["
+
+
+def split_glob(path_glob: str) -> tuple[str, str]:
+    """The folder before the first wildcard, and the pattern below it."""
+    parts = path_glob.split("/")
+    fixed = 0
+    while fixed < len(parts) - 1 and not any(character in parts[fixed] for character in _WILDCARDS):
+        fixed += 1
+    return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(parts[fixed:])
+
+
+def list_files(folder: Path, pattern: str) -> list[str]:
+    """The names, relative to `folder`, of the files that match; sorted, hidden ones left out."""
+    names = glob.glob(pattern, root_dir=folder, recursive=True)
+    return sorted({name for name in names if os.path.isfile(folder / name)})
+
+
+def list_folders(folder: Path, pattern: str) -> list[str]:
+    """The names, relative to `folder`, of the folders that match, itself as "."; sorted, hidden ones left out."""
+    names = {os.path.normpath(name) for name in glob.glob(f"{pattern}/", root_dir=folder, recursive=True)}
+    if set(pattern.split("/")) == {"**"}:  # glob leaves out the empty name
+        names.add(".")
+    return sorted(names)
+
+
+def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> dict[str, Any]:
+    """Size and digest of a file, which tell whether it has changed.
+
+    Of a file up to `whole` bytes the digest covers the content, so a copy or a touch changes nothing. Of a larger one
+    it covers the time of its last change and the first and last MiB: reading it twice over would cost more than
+    processing it.
+
+    :raises FileNotFoundError: if there is none.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        digest = hashlib.blake2b(digest_size=16)
+        if status.st_size <= whole:
+            for chunk in iter(lambda: file.read(_SAMPLE), b""):
+                digest.update(chunk)
+            return {"size": status.st_size, "digest": f"content:{digest.hexdigest()}"}
+        digest.update(str(status.st_mtime_ns).encode())
+        digest.update(file.read(_SAMPLE))
+        file.seek(-min(_SAMPLE, status.st_size), os.SEEK_END)
+        digest.update(file.read(_SAMPLE))
+        return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
+
+
+@dataclass(frozen=True)
+class FilesPosition:
+    """Where a source of files stands.
+
+    The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
+    packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. Where names are taken in order, one
+    whose file was removed from the folder is dropped, so the position stays as small as the folder. Where late names
+    are taken, it is kept: the file may come back, and would be taken twice.
+
+    :param last: the greatest name taken; "" for none.
+    :param taken: names that were taken, and, of names in order, are still in the folder.
+    :param count: how many files were taken in all.
+    """
+
+    last: str = ""
+    taken: frozenset[str] = frozenset()
+    count: int = 0
+
+    def new(self, listing: Iterable[str]) -> list[str]:
+        return [name for name in listing if name > self.last]
+
+    def late(self, listing: Iterable[str]) -> list[str]:
+        """The names that nobody took and nobody will: they came after a greater name was taken."""
+        return [name for name in listing if name <= self.last and name not in self.taken]
+
+    def not_taken(self, listing: Iterable[str]) -> list[str]:
+        """List the names that were not taken, late ones included."""
+        return [name for name in listing if name not in self.taken]
+
+    def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> FilesPosition:
+        """The position once `chosen`, the next names, are taken.
+
+        :param listing: names that may not be dropped; None: drop none.
+        """
+        kept = self.taken if listing is None else self.taken.intersection(listing)
+        return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"last": self.last, "count": self.count, "taken": pack(self.taken)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> FilesPosition:
+        """The position that `to_json` wrote; None is the one before the first file.
+
+        :raises ValueError: if it is something else.
+        """
+        if value is None:
+            return cls()
+        try:
+            return cls(value["last"], unpack(value["taken"]), value["count"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"{str(value)[:80]!r} is not the position of a source of files") from error
 
 
 def below(folder: str, name: str) -> str:

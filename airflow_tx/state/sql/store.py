@@ -28,11 +28,14 @@ from airflow_tx.state.sql.schema import (
     SINGLE_KEY,
     WRITER,
     existing_key_types,
+    may_update,
+    of_another,
     split_table,
     state_table,
+    upsert,
+    writer_of,
 )
 from airflow_tx.state.sql.types import digests
-from airflow_tx.state.sql.upsert import may_update, of_another, upsert, writer_of
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import new_values
+from airflow_tx.commit import handoff
 from airflow_tx.commit import write as writing
 from airflow_tx.commit.phase import PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
@@ -333,12 +333,12 @@ def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
 
     def paused(*args: Any, **options: Any) -> Any:
         """While it slept after its write, another try of the same task did all, and a later one wrote to its key."""
-        monkeypatch.setattr(new_values, "stage_keys", stage)
+        monkeypatch.setattr(handoff, "stage_keys", stage)
         refs.update(phase.write("b", grant))
         state.write(phase.acquire(), [word("man", 100)])
         return stage(*args, **options)
 
-    monkeypatch.setattr(new_values, "stage_keys", paused)
+    monkeypatch.setattr(handoff, "stage_keys", paused)
     with pytest.raises(Outranked):
         phase.write("b", grant)
     assert read(phase.run, refs["counts"]) == [word("man", 3)]

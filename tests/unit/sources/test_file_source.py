@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.files.fileset import FilesPosition, fingerprint, split_glob
 from airflow_tx.sources.files.records import csv_schema, parse_schema
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.sources.files.storage import spark_path
+from airflow_tx.sources.files.storage import FilesPosition, fingerprint, spark_path, split_glob
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.files.fileset import FilesPosition
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.storage import FilesPosition
 
 ATTEMPT = TransactionAttempt(1, 1)
 
