@@ -8,6 +8,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -31,32 +32,35 @@ class Mutant:
 
     :param path: of its file, relative to the repository.
     :param line: of the change.
+    :param lines: what a test executes if it comes past the change.
     :param function: its qualified name.
     :param first_line: of the function, its decorators included.
     :param what: the change in words.
     :param diff: the change, as lines.
+    :param compiled: makes the code of its changed file.
     """
 
     path: str
     line: int
+    lines: range
     function: str
     first_line: int
     what: str
     diff: str
-    code: CodeType
+    compiled: Callable[[], CodeType]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What it is known by as long as its function is as it is."""
         text = f"{self.path} {self.function} {self.what} {self.diff}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def apply(self, functions: list[FunctionType]) -> bool:
         """Give the functions of its file their changed code, whoever has imported them.
 
         :return: whether there was one.
         """
-        changed = dict(_codes(self.code))
+        changed = dict(_codes(self.compiled()))
         found = False
         for function in functions:
             code = changed.get((function.__code__.co_firstlineno, function.__code__.co_name))
@@ -79,15 +83,20 @@ def mutants(path: Path, root: Path) -> Iterator[Mutant]:
     for name, function in _functions(module, ""):
         before = ast.unparse(function).splitlines()
         first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
-        for node in _nodes(function):
+        for node, lines in _nodes(function, range(0)):
             for what, change in _changes(node):
-                changed = _changed(module, node, change)
-                after = ast.unparse(_at(changed, function)).splitlines()
+                changed = _changed(function, node, change)
+                after = ast.unparse(changed).splitlines()
                 if before != after:
                     diff = "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=1))[2:])
-                    line = getattr(node, "lineno", first)
-                    code = compile(changed, path, "exec")
-                    yield Mutant(str(path.relative_to(root)), line, name, first, what, diff, code)
+                    line = getattr(node, "lineno", lines.start)
+                    compiled = partial(_compiled, module, function, changed, path)
+                    yield Mutant(str(path.relative_to(root)), line, lines, name, first, what, diff, compiled)
+
+
+def _compiled(module: ast.Module, function: Function, changed: ast.AST, path: Path) -> CodeType:
+    copied = copy.deepcopy(module, {id(function): changed})
+    return compile(ast.fix_missing_locations(copied), path, "exec")
 
 
 def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
@@ -99,17 +108,27 @@ def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
             yield f"{prefix}{node.name}", node
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """What may be changed below a node: no annotation, no default, no decorator, nothing that is only said."""
+def _nodes(tree: ast.AST, lines: range) -> Iterator[tuple[ast.AST, range]]:
+    """What may be changed below a node, and the lines of its statement, of a compound one its head.
+
+    No annotation, no default, no decorator, nothing that is only said.
+    """
     own = tree.body if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else ast.iter_child_nodes(tree)
     for child in own:
         if isinstance(tree, ast.AnnAssign) and child is tree.annotation:
             continue
         if _is_said(child) or isinstance(child, ast.Import | ast.ImportFrom | ast.JoinedStr):
             continue
-        yield child
+        near = _head(child) if isinstance(child, ast.stmt) else lines
+        yield child, near
         if not isinstance(child, ast.Raise):  # what an error says
-            yield from _nodes(child)
+            yield from _nodes(child, near)
+
+
+def _head(statement: ast.stmt) -> range:
+    below = [each.lineno for name in ("body", "handlers") for each in getattr(statement, name, ())]
+    end = statement.end_lineno or statement.lineno
+    return range(statement.lineno, max(min([end + 1, *below]), statement.lineno + 1))
 
 
 def _is_said(node: ast.AST) -> bool:
@@ -233,10 +252,10 @@ def _operand_dropped(index: int) -> Change:
     return change
 
 
-def _changed(module: ast.Module, node: ast.AST, change: Change) -> ast.Module:
-    """A copy of a module in which one node is changed."""
+def _changed(function: Function, node: ast.AST, change: Change) -> ast.AST:
+    """A copy of a function in which one node is changed."""
     memo: dict[int, Any] = {}
-    copied = copy.deepcopy(module, memo)
+    copied = copy.deepcopy(function, memo)
     old = memo[id(node)]
     new = change(copy.copy(old) if isinstance(old, ast.stmt) and not hasattr(old, "test") else old)
     if new is not old and new is not None:
@@ -251,11 +270,3 @@ class _Replacing(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         return self.new if node is self.old else self.generic_visit(node)
-
-
-def _at(module: ast.Module, function: Function) -> ast.AST:
-    return next(
-        node
-        for node in ast.walk(module)
-        if isinstance(node, type(function)) and node.lineno == function.lineno and node.name == function.name
-    )

@@ -1,0 +1,279 @@
+"""What a task of the processing phase notes in the ledger, and when it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import (
+    FailedTransaction,
+    IncompleteBatch,
+    RowsChanged,
+    SkippedTransaction,
+    StaleAttempt,
+    StaleTry,
+    UnknownTransaction,
+)
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, Processed
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.paths import ack_name
+from airflow_tx.protocol.records import Ack, Phase, decode
+from tests.model.driver import Run, Topology
+
+NAMED = TaskTry("p", -1, "t1")
+MAPPED = TaskTry("m", 4, "t2")
+
+
+@pytest.fixture
+def run(topology: Topology) -> Run:
+    made = Run(topology, "r1")
+    made.begin(2)
+    return made
+
+
+def start(run: Run, task: TaskTry, attempt: TransactionAttempt | None = None) -> Any:
+    return run.topology.ledger().start(attempt or run.attempt, task)
+
+
+def ack(run: Run, task: TaskTry, **given: Any) -> Any:
+    return run.topology.ledger().run(processing.ack, run.attempt, task, **given)
+
+
+def fail(run: Run, task: TaskTry, reason: str = "of memory") -> Any:
+    return run.topology.ledger().run(processing.fail, run.attempt, task, reason)
+
+
+def processed(run: Run, rows_digest: str | None = None, expected: Any = None) -> Any:
+    assert run.begun is not None
+    ledger, wanted = run.topology.ledger(), rows_digest or run.begun.rows_digest
+    return ledger.run(processing.processed, run.attempt, rows_digest=wanted, expected=expected)
+
+
+def folder(run: Run) -> str:
+    record = run.topology.record(1)
+    assert record is not None
+    return run.topology.paths.acks(1, record.acks)
+
+
+def entry(run: Run, task: TaskTry) -> Ack:
+    path = f"{folder(run)}/{ack_name(task.task_id, task.map_index)}"
+    return decode(Ack, path, run.topology.store().get(path).data)
+
+
+# --- whose transaction it is -------------------------------------------------------------------------------------
+
+
+def test_a_task_of_another_transaction_of_the_same_number_is_refused(run: Run) -> None:
+    with pytest.raises(StaleAttempt, match="another transaction of this number"):
+        start(run, NAMED, replace(run.attempt, birth="another"))
+
+
+def test_so_it_is_when_that_one_is_final(run: Run) -> None:
+    run.process({})
+    run.commit()
+    with pytest.raises(StaleAttempt, match="another transaction of this number"):
+        start(run, NAMED, replace(run.attempt, birth="another"))
+
+
+def test_a_task_that_knows_no_birth_is_believed(run: Run) -> None:
+    assert start(run, NAMED, replace(run.attempt, birth="")) == Done()
+
+
+def test_a_task_of_an_older_attempt_is_refused_and_told_the_newest(run: Run) -> None:
+    old = run.attempt
+    run.begin(2)
+    with pytest.raises(StaleAttempt, match="attempt 1 refused: attempt 2 is the newest"):
+        start(run, NAMED, old)
+
+
+def test_a_task_of_a_committed_transaction_has_nothing_to_do(run: Run) -> None:
+    run.process({})
+    run.commit()
+    assert start(run, NAMED) == AlreadyCommitted(1)
+    assert processed(run) == AlreadyCommitted(1)
+    assert fail(run, NAMED) == Done()
+    with pytest.raises(UnknownTransaction, match="open transaction 1"):
+        ack(run, NAMED)
+
+
+def test_a_task_of_a_skipped_transaction_is_told_so(run: Run) -> None:
+    run.topology.skip(1)
+    with pytest.raises(SkippedTransaction):
+        start(run, NAMED)
+
+
+def test_a_transaction_that_never_began_is_unknown(run: Run) -> None:
+    with pytest.raises(UnknownTransaction, match="open transaction 7"):
+        start(run, NAMED, TransactionAttempt(7, 1))
+
+
+# --- start, ack, fail --------------------------------------------------------------------------------------------
+
+
+def test_every_start_and_every_ack_touches_the_folder_that_processed_reads(run: Run) -> None:
+    store, versions = run.topology.store(), list[int]()
+    for step in (start, start, ack):
+        versions.append(store.children(folder(run)).version)
+        step(run, NAMED)
+    assert [*versions, store.children(folder(run)).version] == [0, 1, 2, 3]
+
+
+def test_a_task_that_begin_named_acks_the_message_that_begin_emitted(run: Run) -> None:
+    start(run, NAMED)
+    assert (entry(run, NAMED).emitted, entry(run, NAMED).acked) == ("0", "0")
+    ack(run, NAMED)
+    record = run.topology.record(1)
+    assert record is not None
+    assert (entry(run, NAMED).emitted, entry(run, NAMED).acked) == ("0", record.tasks["p"])
+
+
+@pytest.mark.parametrize("task", [MAPPED, TaskTry("p", 0, "t3"), TaskTry("m", -1, "t4")], ids=str)
+def test_any_other_instance_emits_a_message_to_itself_and_acks_that(run: Run, task: TaskTry) -> None:
+    start(run, task)
+    emitted = entry(run, task).emitted
+    assert len(emitted) == 16
+    assert int(emitted, 16) != 0
+    ack(run, task)
+    assert (entry(run, task).emitted, entry(run, task).acked) == (emitted, emitted)
+
+
+def test_an_ack_holds_what_the_task_consumed_and_gave_and_a_new_start_empties_it(run: Run) -> None:
+    start(run, NAMED)
+    ack(run, NAMED, rows=3, outputs=["a"])
+    found = entry(run, NAMED)
+    assert (found.task_try, found.done, found.rows, found.outputs) == ("t1", True, 3, ["a"])
+    start(run, NAMED)
+    found = entry(run, NAMED)
+    assert (found.task_try, found.done, found.rows, found.outputs) == ("t1", False, None, [])
+
+
+def test_a_start_makes_a_complete_batch_incomplete(run: Run) -> None:
+    run.process({})
+    processed(run)
+    before = run.topology.record(1)
+    assert before is not None
+    assert (before.phase, before.processed is None) == (Phase.PROCESSED, False)
+    start(run, MAPPED)
+    after = run.topology.record(1)
+    assert after is not None
+    assert (after.phase, after.processed, after.epoch) == (Phase.PROCESSING, None, before.epoch + 1)
+
+
+def test_a_start_forgets_the_error_and_a_second_one_changes_nothing(run: Run) -> None:
+    start(run, NAMED)
+    fail(run, NAMED)
+    start(run, NAMED)
+    after = run.topology.record(1)
+    assert after is not None
+    assert (after.phase, after.error, after.failures, after.epoch) == (Phase.PROCESSING, None, 1, 2)
+    start(run, NAMED)
+    assert run.topology.record(1) == after
+
+
+def test_an_ack_or_a_failure_of_a_try_that_never_started_is_refused(run: Run) -> None:
+    for step in (ack, fail):
+        with pytest.raises(StaleTry, match="no try"):
+            step(run, NAMED)
+
+
+def test_an_ack_or_a_failure_of_a_replaced_try_is_refused(run: Run) -> None:
+    start(run, NAMED)
+    start(run, replace(NAMED, task_try="t9"))
+    for step in (ack, fail):
+        with pytest.raises(StaleTry, match="t9"):
+            step(run, NAMED)
+
+
+def test_a_try_is_asked_for_only_if_another_one_was_there(run: Run) -> None:
+    ledger = run.topology.ledger()
+    for task in (NAMED, NAMED):
+        ledger.start(run.attempt, task, is_current=lambda: pytest.fail("it was asked for"))
+    with pytest.raises(StaleTry, match="t1"):
+        ledger.start(run.attempt, replace(NAMED, task_try="t9"), is_current=lambda: False)
+
+
+def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(run: Run) -> None:
+    start(run, NAMED)
+    start(run, MAPPED)
+    ack(run, NAMED)
+    fail(run, MAPPED, "of memory")
+    with pytest.raises(FailedTransaction, match="of memory"):
+        ack(run, MAPPED)
+    assert ack(run, NAMED) == Done()
+
+
+def test_a_failure_is_counted_once_with_the_beginning_of_its_reason(run: Run) -> None:
+    start(run, NAMED)
+    for _ in range(2):
+        fail(run, NAMED, "x" * 600)
+    record = run.topology.record(1)
+    assert record is not None
+    assert (record.phase, record.failures, record.error) == (Phase.FAILED, 1, "x" * 500)
+
+
+def test_a_task_fails_its_transaction_also_when_all_has_acked(run: Run) -> None:
+    start(run, NAMED)
+    ack(run, NAMED)
+    processed(run)
+    fail(run, NAMED)
+    assert run.topology.phase(1) is Phase.FAILED
+
+
+# --- processed ---------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_complete_when_all_that_started_and_all_that_begin_named_have_acked(run: Run) -> None:
+    for missing, task in (("p", MAPPED), ("m[4]", NAMED)):
+        with pytest.raises(IncompleteBatch, match=rf"{missing[0]}"):
+            processed(run)
+        start(run, task)
+    with pytest.raises(IncompleteBatch, match=r"m\[4\], p"):
+        processed(run)
+    for task in (NAMED, MAPPED):
+        ack(run, task)
+    done = processed(run)
+    assert isinstance(done, Processed)
+    assert (set(done.acks), done.ack_val, done.epoch) == ({("p", -1), ("m", 4)}, 0, 1)
+    assert processed(run) == done
+
+
+def test_only_those_that_airflow_expects_count(run: Run) -> None:
+    start(run, MAPPED)
+    start(run, NAMED)
+    ack(run, NAMED)
+    assert set(processed(run, expected={("p", -1)}).acks) == {("p", -1)}
+    with pytest.raises(IncompleteBatch, match="q"):
+        processed(run, expected={("p", -1), ("q", -1)})
+
+
+def test_one_that_airflow_does_not_expect_need_not_ack_though_begin_named_it(run: Run) -> None:
+    assert processed(run, expected=()).acks == {}
+
+
+def test_rows_of_another_digest_are_not_complete(run: Run) -> None:
+    run.process({})
+    with pytest.raises(RowsChanged):
+        processed(run, rows_digest="another")
+
+
+def test_a_failed_batch_is_not_complete_and_says_why(run: Run) -> None:
+    start(run, NAMED)
+    fail(run, NAMED, "of memory")
+    with pytest.raises(FailedTransaction, match="of memory"):
+        processed(run)
+
+
+def test_a_message_that_was_never_acked_is_noticed(run: Run) -> None:
+    """Whoever is done has acked what was emitted to it, and nothing else."""
+    record = run.topology.record(1)
+    assert record is not None
+    done = Ack("t", "", emitted="5", acked="5", done=True)
+    named = replace(done, emitted="0", acked=record.tasks["p"])
+    both = {("p", -1): named, ("m", 0): done}
+    assert processing.ack_val(record, both, both) == 0
+    assert processing.ack_val(record, {**both, ("m", 0): replace(done, acked="4")}, both) == 1
+    assert processing.ack_val(record, {("m", 0): done}, both) == int(record.tasks["p"], 16)
+    assert processing.ack_val(record, {("m", 0): done}, [("m", 0)]) == 0
