@@ -25,7 +25,7 @@ from tests.mutation.selection import Selection, is_slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT = ["airflow_tx/protocol", "airflow_tx/state/fence.py", "airflow_tx/commit"]
-ROOMS = ("commit", "coordinator", "operators", "processing", "protocol", "state", "topology", "triggers")
+ROOMS = ("commit", "coordinator", "processing", "protocol", "state", "topology", "triggers")
 TESTS = [*(f"tests/unit/{room}" for room in ROOMS), "tests/model", "tests/contract"]
 RESULTS = ROOT / ".mutants.jsonl"
 LISTED = ROOT / "tests/survivors.md"
