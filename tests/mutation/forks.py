@@ -6,12 +6,15 @@ import gc
 import os
 import resource
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from tests.model.explorer import explore
 from tests.model.shapes import Shape
@@ -39,6 +42,7 @@ class Forks:
     def __init__(self, selection: Selection, root: Path, jobs: int, limit: float) -> None:
         self._selection, self._root, self._jobs, self._limit = selection, root, jobs, limit
         self._functions = _functions(selection.files)
+        self._pools: list[Any] = [each for each in gc.get_objects() if type(each) is ThreadPoolExecutor]
         began = time.process_time()
         explore(LAST)
         self._exploring = time.process_time() - began
@@ -92,6 +96,9 @@ class Forks:
     def _try(self, mutant: Mutant, chosen: Sequence[int], writing: int) -> None:
         """In the child: never returns."""
         outcome = "survives {tests} tests"
+        for pool in self._pools:  # a fork takes no thread along
+            pool._threads.clear()
+            pool._idle_semaphore = threading.Semaphore(0)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
