@@ -34,17 +34,17 @@ LISTED = ROOT / "tests/survivors.md"
 class Run:
     """A plugin that runs the mutants instead of the tests."""
 
-    def __init__(self, wanted: Sequence[Mutant], known: dict[str, str], jobs: int, limit: float) -> None:
-        self.wanted, self.known, self.jobs, self.limit = wanted, known, jobs, limit
+    def __init__(self, wanted: Sequence[Mutant], known: dict[str, str], given: argparse.Namespace) -> None:
+        self.wanted, self.known, self.given = wanted, known, given
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if not is_slow(item)]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        selection = Selection(frozenset(str(ROOT / mutant.path) for mutant in self.wanted))
+        selection = Selection(frozenset(str(ROOT / mutant.path) for mutant in self.wanted), self.given.most)
         selection.measure(session.items)
-        forks = Forks(selection, ROOT, self.jobs, self.limit)
+        forks = Forks(selection, ROOT, self.given.jobs, self.given.limit)
         unknown = [mutant for mutant in self.wanted if mutant.key not in self.known]
         survivors = 0
         for number, (mutant, outcome) in enumerate(forks.run(unknown), 1):
@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--known", action="store_true", help="say what was found before, and try nothing")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one mutant")
+    parser.add_argument("--most", type=float, default=30.0, help="seconds of tests for one mutant")
     parser.add_argument("--tests", nargs="*", default=TESTS)
     given = parser.parse_args()
     if given.again:
@@ -125,7 +126,7 @@ def main() -> int:
         began = time.monotonic()
         # Nothing of the warm process may go into the forks: no output of a test, no thread, no limit of time.
         options = ["-q", "-p", "no:cacheprovider", "-o", "timeout=0", *given.tests]
-        pytest.main(options, plugins=[Run(wanted, known, given.jobs, given.limit)])
+        pytest.main(options, plugins=[Run(wanted, known, given)])
         print(f"\n{left} mutants in {time.monotonic() - began:.0f} s")
     _summary(wanted, known, verbose=not left)
     return 0 if all(mutant.key in known for mutant in wanted) else 1

@@ -18,8 +18,6 @@ from tests.mutation.mutants import Mutant
 SERVERS = ("zookeeper", "postgres", "mariadb", "redis", "kafka", "memcached", "delta", "spark", "source_suite")
 # Of one test on the code as it is, while its lines are traced; slower ones are left out.
 SLOW = 3.0
-# Seconds of tests that one mutant gets: in a function that all tests come through, hundreds say the same.
-MOST = 30.0
 
 
 def is_slow(item: pytest.Item) -> bool:
@@ -42,10 +40,12 @@ class Selection:
     """The tests, as they were on the code as it is.
 
     :param files: that are mutated.
+    :param most: seconds of tests for one mutant: in a function that all tests come through, hundreds say the same.
     """
 
-    def __init__(self, files: frozenset[str]) -> None:
+    def __init__(self, files: frozenset[str], most: float) -> None:
         self.files = files
+        self._most = most
         self.items: list[pytest.Item] = []
         self.seconds: list[float] = []
         self._by_line: dict[tuple[str, int], list[int]] = {}
@@ -90,7 +90,7 @@ class Selection:
         chosen, seconds = list[int](), 0.0
         for number in sorted(found, key=lambda each: (-killers[each], self.seconds[each])):
             seconds += self.seconds[number]
-            if seconds > MOST:
+            if chosen and seconds > self._most:
                 break
             chosen.append(number)
         return chosen
