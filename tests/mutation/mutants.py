@@ -94,9 +94,20 @@ def mutants(path: Path, root: Path) -> Iterator[Mutant]:
                     yield Mutant(str(path.relative_to(root)), line, lines, name, first, what, diff, compiled)
 
 
-def _compiled(module: ast.Module, function: Function, changed: ast.AST, path: Path) -> CodeType:
-    copied = copy.deepcopy(module, {id(function): changed})
-    return compile(ast.fix_missing_locations(copied), path, "exec")
+def _compiled(module: ast.Module, function: Function, changed: Function, path: Path) -> CodeType:
+    """Compile the changed function alone, in its classes."""
+    body = [each for each in module.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+    return compile(ast.Module([*body, *_around(module, function, changed)], []), path, "exec")
+
+
+def _around(tree: ast.Module | ast.ClassDef, function: Function, changed: Function) -> Iterator[ast.stmt]:
+    for each in tree.body:
+        if each is function:
+            yield changed
+        elif isinstance(each, ast.ClassDef) and (body := [*_around(each, function, changed)]):
+            copied = copy.copy(each)
+            copied.body, copied.decorator_list, copied.bases = body, [], []
+            yield copied
 
 
 def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
@@ -252,10 +263,10 @@ def _operand_dropped(index: int) -> Change:
     return change
 
 
-def _changed(function: Function, node: ast.AST, change: Change) -> ast.AST:
+def _changed(function: Function, node: ast.AST, change: Change) -> Function:
     """A copy of a function in which one node is changed."""
     memo: dict[int, Any] = {}
-    copied = copy.deepcopy(function, memo)
+    copied: Function = copy.deepcopy(function, memo)
     old = memo[id(node)]
     new = change(copy.copy(old) if isinstance(old, ast.stmt) and not hasattr(old, "test") else old)
     if new is not old and new is not None:
