@@ -1,0 +1,196 @@
+"""Who gets the turn, and what a grant and a commit leave in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import FailedTransaction, Outranked
+from airflow_tx.protocol import commit
+from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
+    Committed,
+    Done,
+    Granted,
+    NotYet,
+    Processed,
+    Restarted,
+    ToBeSkipped,
+)
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.records import Phase
+from tests.model.driver import Committer, Run, Topology
+
+
+@pytest.fixture
+def run(topology: Topology) -> Run:
+    made = Run(topology, "r1")
+    made.processed(2, {"a": 1})
+    return made
+
+
+@pytest.fixture
+def committer(run: Run) -> Committer:
+    made = run.committer()
+    made.processed()
+    return made
+
+
+def record(run: Run) -> Any:
+    return run.topology.record(1)
+
+
+def granted(run: Run) -> Token:
+    grant = run.written().grant
+    assert grant is not None
+    return grant.token
+
+
+def failed(run: Run, epoch: int | None, reason: str = "of memory") -> Any:
+    return run.topology.ledger().run(commit.note_commit_failed, run.attempt, epoch, reason)
+
+
+def test_output_that_was_replaced_since_it_was_read_is_not_granted(run: Run, committer: Committer) -> None:
+    """Also if all has acked again meanwhile."""
+    run.process({"a": 5})
+    assert committer.ask() == Restarted()
+    run.committer().processed()
+    assert record(run).phase is Phase.PROCESSED
+    assert committer.ask() == Restarted()
+    committer.processed()
+    assert isinstance(committer.ask(), Granted)
+
+
+def test_a_grant_raises_the_epoch_by_one_and_is_taken_by_the_next(run: Run, committer: Committer) -> None:
+    before = record(run).epoch
+    first = committer.ask().grant
+    again = run.committer()
+    again.processed()
+    second = again.ask().grant
+    assert [first.token.epoch, second.token.epoch] == [before + 1, before + 2]
+    with pytest.raises(Outranked):
+        run.topology.ledger().run(commit.commit, first.token, states=())
+
+
+def test_a_committed_transaction_is_granted_to_nobody(run: Run, committer: Committer) -> None:
+    run.commit()
+    assert committer.ask() == AlreadyCommitted(1)
+
+
+def test_a_failed_transaction_is_granted_only_to_be_skipped(run: Run, committer: Committer) -> None:
+    run.start().fail("of memory")
+    with pytest.raises(FailedTransaction, match="of memory"):
+        committer.ask()
+    run.topology.note_skip(1)
+    assert committer.ask() == ToBeSkipped(1)
+
+
+def test_the_turn_of_another_one_is_named(topology: Topology, run: Run) -> None:
+    second = Run(topology, "r2")
+    second.processed(1, {})
+    waiting = second.committer()
+    waiting.processed()
+    assert waiting.ask() == NotYet(1)
+    topology.note_skip(2)
+    assert waiting.ask() == NotYet(1)
+
+
+def test_a_grant_is_noted_with_all_that_a_repair_asks_for(run: Run, committer: Committer) -> None:
+    granted = committer.ask().grant
+    found = record(run)
+    assert (found.phase, found.granted, found.nonce, found.error) == (Phase.COMMITTING, True, granted.token.nonce, None)
+    assert (found.granted_at, found.by_phase) == ("2013-01-01T00:00:00.000+00:00", False)
+
+
+# --- a commit that fails -----------------------------------------------------------------------------------------
+
+
+def test_the_failure_of_a_commit_is_noted_and_the_turn_stays(run: Run, committer: Committer) -> None:
+    epoch = committer.ask().grant.token.epoch
+    assert failed(run, epoch, "x" * 600) == Done()
+    found = record(run)
+    assert (found.phase, found.failures, found.error) == (Phase.COMMITTING, 1, "x" * 500)
+
+
+def test_of_one_grant_the_first_failure_is_noted(run: Run, committer: Committer) -> None:
+    epoch = committer.ask().grant.token.epoch
+    for reason in ("the first", "the second"):
+        failed(run, epoch, reason)
+    assert (record(run).failures, record(run).error) == (1, "the first")
+
+
+@pytest.mark.parametrize("epoch", [1, None], ids=["an earlier one", "none"])
+def test_a_failure_that_knows_another_grant_than_the_newest_is_not_noted(
+    run: Run, committer: Committer, epoch: int | None
+) -> None:
+    committer.ask()
+    assert failed(run, epoch) == Done()
+    assert (record(run).failures, record(run).error) == (0, None)
+
+
+@pytest.mark.parametrize(("epoch", "failures"), [(1, 1), (None, 1), (9, 0)])
+def test_before_its_turn_a_commit_fails_with_the_output_that_it_knows_or_with_none(
+    run: Run, committer: Committer, epoch: int | None, failures: int
+) -> None:
+    failed(run, epoch)
+    assert record(run).failures == failures
+
+
+def test_before_its_turn_every_failure_is_noted(run: Run, committer: Committer) -> None:
+    for reason in ("the first", "the second"):
+        failed(run, 1, reason)
+    assert (record(run).failures, record(run).error) == (2, "the second")
+
+
+def test_a_commit_that_fails_while_a_task_works_or_when_all_is_over_is_not_noted(run: Run) -> None:
+    assert failed(run, None) == Done()
+    assert record(run).failures == 0
+    run.commit()
+    assert failed(run, None) == Done()
+
+
+# --- the mark ----------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_says_whether_it_was_the_one_that_made_it_final(topology: Topology, run: Run) -> None:
+    token = granted(run)
+    ledger = topology.ledger()
+    assert ledger.run(commit.commit, token, states=()) == Committed(1, here=True)
+    assert ledger.run(commit.commit, token, states=()) == Committed(1, here=False)
+
+
+def test_a_commit_of_another_transaction_of_this_number_is_refused(topology: Topology, run: Run) -> None:
+    token = granted(run)
+    topology.ledger().run(commit.commit, token, states=())
+    with pytest.raises(Outranked, match="no open transaction"):
+        topology.ledger().run(commit.commit, replace(token, birth="another"), states=())
+
+
+def test_what_is_left_of_it_is_its_history(topology: Topology, run: Run) -> None:
+    token = granted(run)
+    topology.clock.advance(60)
+    topology.ledger().run(commit.commit, token, states=("s",), rows=7, ack_val=3)
+    found = topology.history(1)
+    assert found is not None
+    assert (found.txid, found.attempts, found.run_id, found.rows, found.ack_val) == (1, 1, "r1", 7, f"{3:016x}")
+    assert (found.began, found.ended) == ("2013-01-01T00:00:00.000+00:00", "2013-01-01T00:01:00.000+00:00")
+    assert (found.processed, found.granted_at, found.birth) == (found.began, found.began, token.birth)
+    assert (topology.topology.states, topology.topology.births) == ({"s": 1}, {"s": token.birth})
+    assert topology.store().get(topology.paths.transaction(1)) is None
+    assert topology.store().children(topology.paths.all_acks).names == ()
+
+
+def test_another_output_is_noted_beside_what_is_there(topology: Topology, run: Run) -> None:
+    token = granted(run)
+    for outputs in ({"s": "1"}, {"t": "2"}):
+        assert topology.ledger().run(commit.take_output, token, outputs) == Done()
+    assert record(run).outputs == {"s": "1", "t": "2"}
+
+
+def test_processed_is_answered_again_while_the_turn_is_held(run: Run) -> None:
+    token, committer = granted(run), run.committer()
+    done = committer.processed()
+    assert isinstance(done, Processed)
+    assert done.epoch == token.epoch
