@@ -22,7 +22,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 from airflow_tx.state.api import FencedState, StateKind
 
 Deltas = Mapping[str, int]
@@ -79,6 +79,18 @@ def decides(rows: Rows) -> Decide:
     return decide
 
 
+class ProvenLedger(Ledger):
+    """Each multi leaves its nonce in the record by which a lost reply is resolved."""
+
+    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp) -> bool:
+        sent = super()._send(read, decision, stamp)
+        if sent:
+            node = self.store.get(decision.proof)
+            assert node is not None, f"{decision.proof} proves a step and is not there"
+            assert f'"op":"{stamp.op}"'.encode() in node.data, f"{decision.proof} does not hold the nonce of its step"
+        return sent
+
+
 class Topology:
     """A ledger with its states and a source whose batches a test dictates.
 
@@ -106,7 +118,7 @@ class Topology:
 
     def ledger(self) -> Ledger:
         """The ledger as a new process has it."""
-        return Ledger(self.store(), self.paths, clock=self.clock, ids=self.ids, history=self.kept)
+        return ProvenLedger(self.store(), self.paths, clock=self.clock, ids=self.ids, history=self.kept)
 
     def allocate(self, rows: Rows) -> Any:
         """The coordinator asks for the next transaction, ahead of the run that is to have it."""
