@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FailedTransaction, Outranked
+from airflow_tx.errors import FailedTransaction, Outranked, RowsChanged
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import (
     AlreadyCommitted,
@@ -20,6 +20,7 @@ from airflow_tx.protocol.answers import (
     ToBeSkipped,
 )
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import Phase
 from tests.model.driver import Committer, Run, Topology
 
@@ -104,12 +105,24 @@ def test_a_grant_is_noted_with_all_that_a_repair_asks_for(run: Run, committer: C
     assert (found.granted_at, found.by_phase) == ("2013-01-01T00:00:00.000+00:00", False)
 
 
+def test_rows_of_another_digest_are_granted_to_nobody(run: Run, committer: Committer) -> None:
+    request = AcquireRequest(run.attempt, record(run).epoch, "another")
+    with pytest.raises(RowsChanged, match="another"):
+        run.topology.ledger().run(commit.acquire, request)
+
+
+def test_a_grant_to_a_phase_of_several_tasks_is_noted_as_such(run: Run, committer: Committer) -> None:
+    request = AcquireRequest(run.attempt, record(run).epoch, record(run).rows_digest, by_phase=True)
+    run.topology.ledger().run(commit.acquire, request)
+    assert record(run).by_phase
+
+
 # --- a commit that fails -----------------------------------------------------------------------------------------
 
 
 def test_the_failure_of_a_commit_is_noted_and_the_turn_stays(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
-    assert failed(run, epoch, "x" * 600) == Done()
+    assert failed(run, epoch, "x" * 501) == Done()
     found = record(run)
     assert (found.phase, found.failures, found.error) == (Phase.COMMITTING, 1, "x" * 500)
 

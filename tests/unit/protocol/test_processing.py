@@ -208,7 +208,7 @@ def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(ru
 def test_a_failure_is_counted_once_with_the_beginning_of_its_reason(run: Run) -> None:
     start(run, NAMED)
     for _ in range(2):
-        fail(run, NAMED, "x" * 600)
+        fail(run, NAMED, "x" * 501)
     record = run.topology.record(1)
     assert record is not None
     assert (record.phase, record.failures, record.error) == (Phase.FAILED, 1, "x" * 500)
