@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -12,6 +13,7 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
+from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.begin import TopologyRequest
@@ -80,15 +82,22 @@ def decides(rows: Rows) -> Decide:
 
 
 class ProvenLedger(Ledger):
-    """Each multi leaves its nonce in the record by which a lost reply is resolved."""
+    """Checks that a step leaves its nonce in every record that it changes, and one of them proves it.
+
+    A lost reply is resolved by the one; who waits for a change of any other sees it by the nonce.
+    """
 
     def _send(self, read: Reader, decision: Decision[object], stamp: Stamp) -> bool:
-        sent = super()._send(read, decision, stamp)
-        if sent:
-            node = self.store.get(decision.proof)
-            assert node is not None, f"{decision.proof} proves a step and is not there"
-            assert f'"op":"{stamp.op}"'.encode() in node.data, f"{decision.proof} does not hold the nonce of its step"
-        return sent
+        records = {
+            write.path: write.data for write in decision.writes if isinstance(write, Create | Put) and write.data
+        }
+        holding = {path: json.loads(data).get("op") for path, data in records.items()}
+        assert holding[decision.proof] == stamp.op, f"{decision.proof} does not prove its step"
+        for path, op in holding.items():
+            assert op in (None, stamp.op) or path.startswith(self.paths.histories), (
+                f"{path} has the nonce of another step"
+            )
+        return super()._send(read, decision, stamp)
 
 
 class Topology:

@@ -1,0 +1,246 @@
+"""A skip from the wish to the end, and back: what the ledger keeps, and who is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import (
+    AlreadyFinal,
+    ChangeRefused,
+    NotSkipped,
+    Outranked,
+    SkipRefused,
+    StateMissing,
+    UnknownTransaction,
+)
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.commit import AcquireRequest, acquire
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Outcome, Phase, Skipped
+from airflow_tx.protocol.replay import note_changed, to_decide_anew
+from airflow_tx.protocol.step import Audit
+from tests.model.driver import Run, Topology
+
+ADA = Audit("ada", "it breaks the job")
+NOTED = {"who": "ada", "when": "2013-01-01T00:00:00.000+00:00", "why": "it breaks the job"}
+
+
+@pytest.fixture
+def run(topology: Topology) -> Run:
+    made = Run(topology, "r1")
+    made.processed(2, {"a": 1})
+    return made
+
+
+def record(topology: Topology, txid: int = 1) -> Any:
+    return topology.record(txid)
+
+
+def noted(topology: Topology, txid: int = 1) -> Any:
+    return topology.ledger().run(skip.note_skip, txid, ADA)
+
+
+def withdrawn(topology: Topology, txid: int = 1) -> Any:
+    return topology.ledger().run(skip.withdraw_skip, txid)
+
+
+def granted(topology: Topology, **states: bool) -> Any:
+    return topology.ledger().run(skip.grant_skip, 1, states)
+
+
+def token(topology: Topology, **states: bool) -> Token:
+    answer = granted(topology, **states)
+    assert isinstance(answer, Granted)
+    return answer.grant.token
+
+
+def fenced(run: Run, *states: str) -> None:
+    """Let a grant be about to write to these states."""
+    request = AcquireRequest(run.attempt, record(run.topology).epoch, record(run.topology).rows_digest, {}, states)
+    run.committer().processed()
+    run.topology.ledger().run(acquire, request)
+
+
+# --- the wish ----------------------------------------------------------------------------------------------------
+
+
+def test_a_wish_is_kept_in_the_transaction_and_listed_in_the_topology(topology: Topology, run: Run) -> None:
+    Run(topology, "r2").begin(1)
+    for txid in (2, 1, 2):
+        assert noted(topology, txid) == Done()
+    assert [record(topology, txid).skip for txid in (1, 2)] == [NOTED, NOTED]
+    assert topology.topology.skips == [1, 2]
+
+
+def test_a_wish_that_is_withdrawn_leaves_a_transaction_as_it_was(topology: Topology, run: Run) -> None:
+    before = record(topology)
+    noted(topology)
+    assert withdrawn(topology) == Done()
+    after = record(topology)
+    assert topology.topology.skips == []
+    assert (after.skip, after.phase, after.epoch, after.error) == (None, before.phase, before.epoch, before.error)
+    assert withdrawn(topology) == Done()
+    assert record(topology) == after
+
+
+def test_a_failure_stays_noted_when_a_wish_is_withdrawn(topology: Topology, run: Run) -> None:
+    run.start().fail("of memory")
+    noted(topology)
+    withdrawn(topology)
+    assert (record(topology).phase, record(topology).error) == (Phase.FAILED, "of memory")
+
+
+def test_a_wish_that_is_withdrawn_under_a_grant_outranks_it_and_needs_a_replay(topology: Topology, run: Run) -> None:
+    noted(topology)
+    grant = token(topology)
+    withdrawn(topology)
+    after = record(topology)
+    assert (after.phase, after.epoch) == (Phase.FAILED, grant.epoch + 1)
+    assert after.error == "it was to be skipped, and that was withdrawn"
+    with pytest.raises(Outranked):
+        topology.ledger().run(skip.commit_skip, grant, states=())
+
+
+def test_of_a_final_transaction_nothing_is_wished_or_withdrawn(topology: Topology, run: Run) -> None:
+    topology.skip(1)
+    assert noted(topology) == AlreadySkipped(1)
+    assert granted(topology) == AlreadySkipped(1)
+    with pytest.raises(AlreadyFinal, match="airflow tx readmit trace 1 --why TEXT"):
+        withdrawn(topology)
+    Run(topology, "r2").whole(1)
+    for step in (noted, withdrawn):
+        with pytest.raises(AlreadyFinal, match="committed"):
+            step(topology, 2)
+        for txid in (0, 9):
+            with pytest.raises(UnknownTransaction, match=f"transaction {txid} of topology 'trace'"):
+                step(topology, txid)
+
+
+# --- the grant ---------------------------------------------------------------------------------------------------
+
+
+def test_a_skip_that_nobody_wants_is_refused_and_says_how_to_ask(topology: Topology, run: Run) -> None:
+    with pytest.raises(SkipRefused, match="airflow tx skip trace 1 --why TEXT"):
+        granted(topology)
+
+
+def test_a_skip_waits_for_its_turn(topology: Topology, run: Run) -> None:
+    Run(topology, "r2").begin(1)
+    noted(topology, 2)
+    assert topology.ledger().run(skip.grant_skip, 2, {}) == NotYet(1)
+
+
+def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(topology: Topology, run: Run) -> None:
+    noted(topology)
+    before = record(topology)
+    grant = token(topology)
+    after = record(topology)
+    assert (after.phase, after.granted) == (Phase.COMMITTING, False)
+    assert (after.nonce, after.epoch) == (grant.nonce, before.epoch + 1)
+    assert token(topology).epoch == before.epoch + 2
+    with pytest.raises(Outranked):
+        topology.ledger().run(skip.commit_skip, grant, states=())
+
+
+def test_what_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Topology, run: Run) -> None:
+    fenced(run, "s", "t")
+    noted(topology)
+    with pytest.raises(SkipRefused, match="in state s already, which cannot undo it. Replay it"):
+        granted(topology, s=False, t=True)
+    with pytest.raises(StateMissing, match="t"):
+        granted(topology, s=True)
+    assert isinstance(granted(topology, s=True, t=True), Granted)
+
+
+def test_one_that_a_person_has_not_noted_yet_is_refused_with_the_word_that_nothing_was_changed(
+    topology: Topology, run: Run
+) -> None:
+    fenced(run, "s")
+    with pytest.raises(SkipRefused, match="Nothing was changed. Replay it"):
+        skip.check_undoable(topology.paths, 1, record(topology), {"s": False}, noted=False)
+    skip.check_undoable(topology.paths, 1, record(topology), {"s": True}, noted=False)
+
+
+# --- the end, and after it ---------------------------------------------------------------------------------------
+
+
+def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology, run: Run) -> None:
+    noted(topology)
+    grant = token(topology)
+    ledger = topology.ledger()
+    assert ledger.run(skip.commit_skip, grant, states=("s",)) == Committed(1, here=True)
+    assert ledger.run(skip.commit_skip, grant, states=("s",)) == Committed(1, here=False)
+    kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))
+    assert (kept.key, kept.run_id, kept.rows, kept.skip, kept.readmit) == ("r1", "r1", [0, 2], NOTED, None)
+    history = topology.history(1)
+    assert history is not None
+    assert (history.outcome, history.skip, history.rows) == (Outcome.SKIPPED, NOTED, None)
+    assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
+
+
+def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topology, run: Run) -> None:
+    with pytest.raises(Outranked):
+        topology.ledger().run(skip.commit_skip, Token(1, 1, 1, 1, "n"), states=())
+
+
+def test_only_what_is_skipped_and_not_yet_back_is_readmitted(topology: Topology, run: Run) -> None:
+    with pytest.raises(NotSkipped, match="not skipped"):
+        topology.ledger().run(skip.note_readmission, 1, ADA)
+    topology.skip(1)
+    assert topology.ledger().run(skip.note_readmission, 1, ADA) == Done()
+    assert Reader(topology.store()).peek(Skipped, topology.paths.skipped(1)).readmit == NOTED
+    Run(topology, "r1").begin(2)
+    with pytest.raises(NotSkipped, match="re-admitted as 2"):
+        topology.ledger().run(skip.note_readmission, 1, ADA)
+
+
+# --- rows that are to be decided again ---------------------------------------------------------------------------
+
+
+def changed(topology: Topology, **states: bool) -> Any:
+    return topology.ledger().run(note_changed, 1, states, ADA)
+
+
+def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_grant(
+    topology: Topology, run: Run
+) -> None:
+    before = record(topology)
+    assert changed(topology) == Done()
+    after = record(topology)
+    assert (after.phase, after.epoch) == (Phase.FAILED, before.epoch + 1)
+    assert after.changed == [{**NOTED, "attempt": 1}]
+    assert after.error == "its rows are to be decided anew (ada: it breaks the job)"
+    assert changed(topology) == Done()
+    assert record(topology) == after
+
+
+def test_each_attempt_that_it_was_said_of_stays_noted(topology: Topology, run: Run) -> None:
+    changed(topology)
+    Run(topology, "r1").begin(2)
+    changed(topology)
+    assert [each["attempt"] for each in record(topology).changed] == [1, 2]
+
+
+def test_what_may_be_in_a_state_that_cannot_undo_it_keeps_its_rows(topology: Topology, run: Run) -> None:
+    fenced(run, "s", "t", "u")
+    with pytest.raises(ChangeRefused, match="in state t, u already"):
+        changed(topology, s=True, t=False)
+    assert changed(topology, s=True, t=True, u=True) == Done()
+
+
+def test_of_a_skipped_transaction_no_rows_are_decided_again(topology: Topology, run: Run) -> None:
+    topology.skip(1)
+    assert changed(topology) == AlreadySkipped(1)
+
+
+def test_rows_are_asked_for_again_if_there_are_any_and_nobody_wants_them_skipped(topology: Topology, run: Run) -> None:
+    assert not to_decide_anew(record(topology), [0, 2])
+    changed(topology)
+    assert to_decide_anew(record(topology), [0, 2])
+    assert not to_decide_anew(record(topology), None)
+    noted(topology)
+    assert not to_decide_anew(record(topology), [0, 2])
