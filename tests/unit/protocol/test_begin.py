@@ -17,7 +17,7 @@ from airflow_tx.protocol.records import Metadata, Skipped
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
-START = {"A": 3}
+START: Any = {"A": 3}
 
 
 class Source:
