@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.compat import RunInfo
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, RunHeld, SourceError
 from airflow_tx.processing.begin import allocate, ask, conf_of, key_of
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
@@ -75,3 +75,53 @@ def test_a_run_that_was_deleted_and_made_anew_has_the_batch_of_its_key(
     assert isinstance(first, Begun)
     assert isinstance(again, Begun)
     assert (again.metadata, again.position, str(again.attempt)) == (first.metadata, first.position, "1.2")
+
+
+def _interval(run_id: str, start: datetime, length: timedelta) -> RunInfo:
+    return replace(run_of(run_id), interval_start=start, interval_end=start + length)
+
+
+DAY = timedelta(days=1)
+OF_BACKFILLS = {
+    "interval": (DataIntervalSource, _interval("first", FIRST, DAY), _interval("second", FIRST, DAY)),
+    "partition": (
+        RunPartitionSource,
+        replace(run_of("first"), partition_date=FIRST),
+        replace(run_of("second"), partition_date=FIRST),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_BACKFILLS)
+def test_a_second_run_of_a_backfilled_batch_is_refused_while_the_first_is_live_and_takes_it_over_when_it_has_failed(
+    case: str, store: CountingStore
+) -> None:
+    source, first, second = OF_BACKFILLS[case]
+    spec = MemorySpec("sales", "sales", source("package.reader"), max_pending=3, memory=store)
+    begun = ask(spec, FakeTi("begin", "first"), first, retry=False)
+    with pytest.raises(RunHeld, match="begin of run second refused: transaction 1 belongs to run first, .* running"):
+        ask(spec, FakeTi("begin", "second", runs={"first": "running"}), second, retry=False)
+    again = ask(spec, FakeTi("begin", "second", runs={"first": "failed"}), second, retry=False)
+    assert isinstance(begun, Begun)
+    assert isinstance(again, Begun)
+    assert (again.metadata, str(again.attempt)) == (begun.metadata, "1.2")
+
+
+@pytest.mark.parametrize(
+    ("run", "refusal"),
+    [
+        (_interval("half", FIRST + DAY / 2, DAY), "overlaps 2026-01-01T00:00:00.00:00/2026-01-02T00:00:00.00:00"),
+        (_interval("empty", FIRST + DAY, 0 * DAY), "run empty has the empty data interval .*CronDataIntervalTimetable"),
+        (run_of("none"), "run none has no data interval.*CronDataIntervalTimetable"),
+    ],
+    ids=["half", "empty", "none"],
+)
+def test_a_run_whose_interval_would_count_rows_twice_or_has_none_is_refused_and_allocates_nothing(
+    run: RunInfo, refusal: str, store: CountingStore
+) -> None:
+    spec = MemorySpec("sales", "sales", DataIntervalSource("package.reader"), max_pending=3, memory=store)
+    ask(spec, FakeTi("begin", "first"), _interval("first", FIRST, DAY), retry=False)
+    allocated = store.get(spec.paths.allocated)
+    with pytest.raises(SourceError, match=refusal):
+        ask(spec, FakeTi("begin", run.run_id), run, retry=False)
+    assert store.get(spec.paths.allocated) == allocated
