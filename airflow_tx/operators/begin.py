@@ -12,7 +12,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
-from airflow_tx.operators.turn import RetriedOperator
+from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.spec import HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:

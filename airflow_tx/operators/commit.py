@@ -1,18 +1,157 @@
-"""The committer: waits for its turn, updates the states, marks the commit. Source: protocol.md §§2, 4, 7."""
+"""The committer waits for its turn, updates the states and marks the commit; what other tasks share with it.
+
+Source: protocol.md §§2, 4, 6, 7.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
-from airflow_tx.operators.turn import InTurnOperator, final_errors, note_commit, push_new_values, wait_for_turn
-from airflow_tx.spec import COMMIT_KEY, begun_by, spec_of
+from airflow_tx.errors import (
+    FenceOutranked,
+    IncompleteBatch,
+    Outranked,
+    Refused,
+    SkippedTransaction,
+    StagingError,
+    StateError,
+    StateUnavailable,
+)
+from airflow_tx.processing.task import failure_reason
+from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    from airflow_tx.commit.commit import Commit
+    from airflow_tx.commit.turn import WaitingLine
+
+log = logging.getLogger(__name__)
+
+# Another try may have what this one was refused: it outranks in turn, or finds the transaction committed, or the ack
+# of a task that Airflow knows to have succeeded a moment before the ledger does, or the output of one that works again.
+_TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
+
+
+def note_commit_failure(context: Context) -> None:
+    """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
+    from airflow_tx.commit.run_slots import Yielded
+    from airflow_tx.protocol import commit
+
+    if isinstance(context.get("exception"), Yielded):
+        return
+    spec, ti = spec_of(context["dag"]), context["ti"]
+    attempt = begun_by(ti, spec).attempt
+    known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
+    try:
+        with spec.store() as store:
+            spec.ledger(store).run(
+                commit.note_commit_failed, attempt, known.epoch if known else None, failure_reason(context)
+            )
+    except Refused as error:
+        log.info("%s", error)
+
+
+class RetriedOperator(BaseOperator):
+    """A task that is tried again: every line of it may be killed and run again."""
+
+    def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+
+
+class InTurnOperator(RetriedOperator):
+    """A task that defers until the turn is near, and is then executed again."""
+
+    ui_color = "#cfe2ff"
+
+    def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Run when the turn is near, or when this run is to give up its run slot."""
+        from airflow_tx.commit.run_slots import yield_slot
+
+        if event and "yield" in event:
+            spec = spec_of(context["dag"])
+            txid = begun_by(context["ti"], spec).txid
+            yield_slot(spec, context, blocking=event["yield"], txid=txid, log=self.log)
+        return self.execute(context)
+
+    def take_turn(self, context: Context, kind: type[Any], updates: Sequence[Update]) -> Any:
+        """Perform a commit, or its part before the others of a phase, in its turn; or defer until that is near."""
+        from airflow_tx.commit.turn import commit_in_turn
+
+        with final_errors(), part(kind, context, updates, self.log) as commit:
+            line = commit_in_turn(commit, commit.ledger.store, patience=Settings.load().warm_wait)
+        if line is not None:
+            self._wait(commit.spec, context, line)
+        return commit
+
+    def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
+        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.triggers.turn import TurnTrigger
+
+        trigger = TurnTrigger(
+            zookeeper_conn_id=spec.conn_id,
+            root=spec.paths.root,
+            topology=spec.topology,
+            txid=line.txid,
+            op=line.op,
+            mapped=sorted(spec.mapped),
+            hold=Settings.load().min_deferral,
+            slots=slots_of(spec, context, txid=line.txid),
+            waited=line.waited_for,
+        )
+        self.defer(trigger=trigger, method_name="execute_turn")
+
+
+@contextmanager
+def final_errors() -> Iterator[None]:
+    """End the task at once by what another try would be refused again.
+
+    :raises AirflowSkipException, AirflowFailException: in place of those.
+    """
+    try:
+        yield
+    except _TRY_AGAIN:
+        raise
+    except SkippedTransaction as error:
+        raise AirflowSkipException(str(error)) from None
+    except (Refused, StateError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+@contextmanager
+def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any) -> Iterator[Any]:
+    """Connect one task's part of a commit to the ledger as long as the block."""
+    spec, ti = spec_of(context["dag"]), context["ti"]
+    begun = begun_by(ti, spec)
+    with spec.store() as store:
+        made = kind(spec, begun, updates, spec.ledger(store), ti, log)
+        context[COMMIT_KEY] = made  # type: ignore[literal-required]
+        yield made
+
+
+def push_new_values(commit: Commit) -> None:
+    """Push references to what the updates have left for later tasks, one XCom each."""
+    for name, ref in commit.new_values.items():
+        commit.ti.xcom_push(key=name, value=ref)
+
+
+def note_commit(operator: Any, context: Context, commit: Commit) -> None:
+    """Let the asset events of the task carry txid and attempt."""
+    begun = commit.begun
+    for outlet in operator.outlets:
+        if isinstance(outlet, Asset):
+            extra = context["outlet_events"][outlet].extra
+            extra.update(topology=commit.spec.topology, txid=begun.txid, attempt=begun.attempt.attempt)
 
 
 class CommitOperator(InTurnOperator):
@@ -50,20 +189,19 @@ class CommitOperator(InTurnOperator):
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
         from airflow_tx.commit.commit import Commit
-        from airflow_tx.commit.turn import commit_in_turn
 
-        spec, ti = spec_of(context["dag"]), context["ti"]
-        if spec.phase is not None:
-            from airflow_tx.operators.commit_phase import write_in_phase
-
-            return write_in_phase(context, self.updates, self.log)
-        begun = begun_by(ti, spec)
-        with final_errors(), spec.store() as store:
-            commit = Commit(spec, begun, self.updates, spec.ledger(store), ti, self.log)
-            context[COMMIT_KEY] = commit  # type: ignore[literal-required]
-            line = commit_in_turn(commit, store, patience=Settings.load().warm_wait)
-        if line is not None:
-            wait_for_turn(self, spec, context, line)
-        push_new_values(ti, commit.new_values)
-        note_commit(self, context, spec, begun)
+        if spec_of(context["dag"]).phase is not None:
+            return self._write_in_phase(context)
+        commit = self.take_turn(context, Commit, self.updates)
+        push_new_values(commit)
+        note_commit(self, context, commit)
         return None
+
+    def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
+        """Write; the last task of the phase looks at what it returns."""
+        from airflow_tx.commit.phase import PhaseWrite
+
+        with final_errors(), part(PhaseWrite, context, self.updates, self.log) as own:
+            wrote: dict[str, Any] | None = own.run()
+            push_new_values(own)
+            return wrote

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.config import Settings
 from airflow_tx.errors import FailedBatch, Refused
-from airflow_tx.operators.turn import (
+from airflow_tx.operators.commit import (
     InTurnOperator,
     RetriedOperator,
     final_errors,
     note_commit,
     note_commit_failure,
-    push_new_values,
-    wait_for_turn,
+    part,
 )
 from airflow_tx.processing.task import check_arguments
-from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
+from airflow_tx.spec import begun_by, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow.sdk import Context
 
     from airflow_tx.commit.update import Update
@@ -41,18 +35,9 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
         from airflow_tx.commit.phase import PhaseTurn
-        from airflow_tx.commit.turn import commit_in_turn
 
-        spec, ti = spec_of(context["dag"]), context["ti"]
-        with final_errors(), spec.store() as store:
-            turn = PhaseTurn(
-                spec, begun_by(ti, spec), updates_of(context["dag"], spec), spec.ledger(store), ti, self.log
-            )
-            context[COMMIT_KEY] = turn  # type: ignore[literal-required]
-            line = commit_in_turn(turn, store, patience=Settings.load().warm_wait)
-        if line is not None:
-            wait_for_turn(self, spec, context, line)
-        return turn.shared()
+        shared: dict[str, Any] = self.take_turn(context, PhaseTurn, _updates(context)).shared()
+        return shared
 
 
 class MarkCommittedOperator(RetriedOperator):
@@ -70,39 +55,17 @@ class MarkCommittedOperator(RetriedOperator):
         """
         from airflow_tx.commit.phase import PhaseEnd
 
-        spec = spec_of(context["dag"])
-        with final_errors(), part(PhaseEnd, context, updates_of(context["dag"], spec), self.log) as end:
+        with final_errors(), part(PhaseEnd, context, _updates(context), self.log) as end:
             end.run()
-        note_commit(self, context, spec, end.begun)
+        note_commit(self, context, end)
 
 
-def write_in_phase(context: Context, updates: Sequence[Update], log: Any) -> dict[str, Any] | None:
-    """Write as a CommitOperator inside of a phase; the last task looks at what it returns.
-
-    :raises AirflowFailException: the ledger or a state refuses, and would again.
-    """
-    from airflow_tx.commit.phase import PhaseWrite
-
-    with final_errors(), part(PhaseWrite, context, updates, log) as own:
-        wrote: dict[str, Any] | None = own.run()
-        push_new_values(own.ti, own.new_values)
-        return wrote
-
-
-@contextmanager
-def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any) -> Iterator[Any]:
-    """Connect one task's part of the phase to the ledger as long as the block."""
-    spec, ti = spec_of(context["dag"]), context["ti"]
-    with spec.store() as store:
-        made = kind(spec, begun_by(ti, spec), updates, spec.ledger(store), ti, log)
-        context[COMMIT_KEY] = made  # type: ignore[literal-required]
-        yield made
-
-
-def updates_of(dag: Any, spec: TransactionSpec) -> tuple[Update, ...]:
-    """Return the updates of all committers of the phase."""
-    assert spec.phase is not None
-    return tuple(update for task in spec.phase.committers for update in dag.get_task(task).updates)
+def _updates(context: Context) -> tuple[Update, ...]:
+    """Give the updates of all committers of the phase."""
+    dag: Any = context["dag"]
+    phase = spec_of(dag).phase
+    assert phase is not None
+    return tuple(update for task in phase.committers for update in dag.get_task(task).updates)
 
 
 # --- around any other task of the phase --------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.operators.spark_submit import acknowledge, describe_batch
-from airflow_tx.operators.turn import RetriedOperator
 from airflow_tx.spark.submit import explain, find_application
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
-from airflow_tx.operators.turn import note_commit_failure
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec

@@ -24,7 +24,7 @@ from airflow_tx.topology.transaction import Transaction
 from tests.unit.bench import FakeTi, Numbers, run_of
 
 _DATES = ("data_interval_start", "data_interval_end", "logical_date", "partition_key", "partition_date")
-_NO_DATES = {"run_type": "manual", "conf": {}, **dict.fromkeys(_DATES)}
+_NO_DATES: dict[str, Any] = {"run_type": "manual", "conf": {}, **dict.fromkeys(_DATES)}
 
 
 @task
@@ -67,7 +67,7 @@ def test_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_
         # On a run that has a transaction it would process, or commit, a second time.
         ti = FakeTi(task_id, "r1", xcoms={("begin", "return_value", -1): begun.to_json()})
         run = SimpleNamespace(**{**_NO_DATES, "run_id": run_id, "triggering_user_name": user})
-        tried = dag.get_task(task_id)
+        tried: Any = dag.get_task(task_id)
         context: Any = {"dag": dag, "ti": ti, "dag_run": run, "task": tried}
         with (
             set_current_context(context),

@@ -19,7 +19,7 @@ from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
-from airflow_tx.operators.turn import final_errors
+from airflow_tx.operators.commit import final_errors
 from airflow_tx.processing import begin as beginning
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing

@@ -26,7 +26,7 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.turn import note_commit_failure
+from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing

@@ -18,8 +18,7 @@ from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError, Outranked, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.operators.turn import push_new_values
+from airflow_tx.operators.commit import CommitOperator, push_new_values
 from airflow_tx.processing.batch import inputs_of, rows_of_output
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.attempt import TaskTry
@@ -57,7 +56,8 @@ def told(run: Run) -> dict[str, Any]:
     commit = run.commit()
     assert commit_in_turn(commit, run.spec.memory, patience=0) is None
     pushed: dict[str, Any] = {}
-    push_new_values(SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value})), commit.new_values)
+    commit.ti.xcom_push = lambda key, value: pushed.update({key: value})
+    push_new_values(commit)
     return pushed
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import TaskGroup
 
 from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
-from airflow_tx.operators.turn import note_commit_failure
+from airflow_tx.operators.commit import note_commit_failure
 from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
 
 
