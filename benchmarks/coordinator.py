@@ -122,7 +122,9 @@ class Bench:
         taken = {"with": self._share()}
         self.airflow.pause("arrivals_coordinator")
         for run in self.airflow.runs("arrivals_coordinator"):
-            self.airflow.set_run_state("arrivals_coordinator", run["dag_run_id"], "failed")
+            self.airflow.call(
+                "PATCH", f"dags/arrivals_coordinator/dagRuns/{run['dag_run_id']}", json={"state": "failed"}
+            )
         time.sleep(15)
         return {**taken, "without": self._share()}
 

@@ -1,37 +1,97 @@
-"""Airflow's REST API as tests need it: DAGs, runs, clears and backfills."""
+"""Airflow's REST API as tests need it: DAGs, runs and their tasks, with logs and XComs, clears and backfills."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from airflow_tx.testing.airflow_tasks import AIRFLOW_PATIENCE, AirflowAnswer, AirflowTasks, JsonObject, run_path
-from airflow_tx.testing.eventually import eventually
+import httpx
+
+from airflow_tx.testing.eventually import Hopeless, eventually
+
+JsonObject = dict[str, Any]
 
 RUN_ENDED = ("success", "failed")
+TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+# Seconds; a busy machine takes its time.
+AIRFLOW_PATIENCE = 300.0
+_LOG_TAIL = 25
+_TRIES = 7
+_LOG_NOISE = frozenset(
+    ("timestamp", "event", "level", "logger", "error_detail", "filename", "lineno")
+    + ("dag_id", "run_id", "task_id", "map_index", "try_number", "ti_id")
+)
 
 
-class AirflowClient(AirflowTasks):
-    """One Airflow, seen through its REST API."""
+class AirflowAnswer(AssertionError):
+    """An API call that Airflow refused; the message holds its whole answer."""
+
+
+class AirflowClient:
+    """One Airflow, seen through its REST API.
+
+    :param address: such as http://127.0.0.1:8080
+    """
+
+    def __init__(self, address: str, user: str, password: str) -> None:
+        self.address = address
+        self.user = user
+        self.password = password
+        self._http = httpx.Client(base_url=address, timeout=30, trust_env=False)
+        # On SQLite an api-server that gets two requests to write at once blocks itself, and then the scheduler.
+        self._one_at_a_time = threading.Lock()
+
+    # --- the wire
+
+    def call(self, method: str, path: str, **arguments: Any) -> Any:
+        """Call the API below /api/v2 and return the decoded answer; logs in when needed. Threads wait for each other.
+
+        :raises AirflowAnswer: the status is not 2xx.
+        """
+        with self._one_at_a_time:
+            for _ in range(_TRIES):
+                answer = self._http.request(method, f"/api/v2/{path}", **arguments)
+                if answer.status_code == 401:
+                    self._log_in()
+                elif answer.status_code == 500 and "Database error" in answer.text:
+                    time.sleep(0.5)  # SQLite was locked, and nothing has happened
+                else:
+                    break
+        if not answer.is_success:
+            raise AirflowAnswer(f"{method} {path}: {answer.status_code} {answer.text[:2000]}")
+        return answer.json() if answer.content else None
+
+    def _object(self, method: str, path: str, **arguments: Any) -> JsonObject:
+        answer: JsonObject = self.call(method, path, **arguments)
+        return answer
+
+    def listed(self, path: str, key: str, params: JsonObject | None = None) -> list[JsonObject]:
+        """Call for a list, which Airflow gives in portions of 50 unless asked for more."""
+        found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[key]
+        return found
+
+    def _log_in(self) -> None:
+        answer = self._http.post("/auth/token", json={"username": self.user, "password": self.password})
+        answer.raise_for_status()
+        self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
     # --- DAGs
 
     def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
         """Wait until the scheduler knows the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
-
-        def explained() -> str:
-            return f"import errors: {self.import_errors()}"
-
-        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=explained)
+        explain = lambda: f"import errors: {self.import_errors()}"  # noqa: E731
+        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=explain)
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
 
     def import_errors(self) -> dict[str, str]:
         """Per DAG file that cannot be imported, its traceback."""
-        errors = self.call("GET", "importErrors", params={"limit": 100})["import_errors"]
-        return {error["filename"]: error["stack_trace"] for error in errors}
+        return {error["filename"]: error["stack_trace"] for error in self.listed("importErrors", "import_errors")}
 
     # --- runs
 
@@ -57,9 +117,7 @@ class AirflowClient(AirflowTasks):
 
     def runs(self, dag_id: str) -> list[JsonObject]:
         """The runs of a DAG, oldest first."""
-        params: JsonObject = {"limit": 1000, "order_by": "id"}
-        found: list[JsonObject] = self.call("GET", f"dags/{dag_id}/dagRuns", params=params)["dag_runs"]
-        return found
+        return self.listed(f"dags/{dag_id}/dagRuns", "dag_runs", {"order_by": "id"})
 
     def wait_run(
         self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = AIRFLOW_PATIENCE
@@ -95,59 +153,11 @@ class AirflowClient(AirflowTasks):
         what = f"{dag_id}: the runs are {dict(states)}"
         eventually(lambda: not others(), timeout, what, interval=0.3, explain=explained)
 
-    def set_run_state(self, dag_id: str, run_id: str, state: str) -> JsonObject:
-        """Mark a run success or failed, or queue it."""
-        return self._object("PATCH", run_path(dag_id, run_id), json={"state": state})
-
-    def delete_run(self, dag_id: str, run_id: str) -> None:
-        """Delete a run, once the scheduler knows the end of its tasks: later it would end those of a run of this id."""
-        ended = self.run(dag_id, run_id)["end_date"]
-        if ended is not None:
-            what = f"the scheduler has gone around since run {run_id} of {dag_id} ended"
-            eventually(lambda: self._scheduled_at() > datetime.fromisoformat(ended), 60, what, interval=0.3)
-        self.call("DELETE", run_path(dag_id, run_id))
-
-    def _scheduled_at(self) -> datetime:
-        health = self.call("GET", "monitor/health")
-        return datetime.fromisoformat(health["scheduler"]["latest_scheduler_heartbeat"])
-
     # --- clearing
 
     def clear_run(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
         """Clear a run: all of its tasks, or the failed ones."""
         self.call("POST", f"{run_path(dag_id, run_id)}/clear", json={"dry_run": False, "only_failed": only_failed})
-
-    def clear_runs(self, dag_id: str, run_ids: Sequence[str], *, only_failed: bool = False) -> None:
-        """Clear several runs in one call, as those marked in the list of runs."""
-        body = {"dry_run": False, "only_failed": only_failed, "dag_runs": [{"dag_run_id": each} for each in run_ids]}
-        self.call("POST", f"dags/{dag_id}/clearDagRuns", json=body)
-
-    def clear_range(
-        self,
-        dag_id: str,
-        first: datetime,
-        last: datetime,
-        task_ids: Sequence[str] | None = None,
-        *,
-        downstream: bool = False,
-        only_failed: bool = False,
-    ) -> set[str]:
-        """Clear tasks of all runs whose logical dates lie in a range, its ends included.
-
-        :param task_ids: None: all.
-        :return: ids of the runs that were cleared.
-        """
-        body: JsonObject = {
-            "dry_run": False,
-            "start_date": first.isoformat(),
-            "end_date": last.isoformat(),
-            "include_downstream": downstream,
-            "only_failed": only_failed,
-        }
-        if task_ids is not None:
-            body["task_ids"] = list(task_ids)
-        cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)["task_instances"]
-        return {task["dag_run_id"] for task in cleared}
 
     def clear(
         self,
@@ -176,42 +186,116 @@ class AirflowClient(AirflowTasks):
         cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)["task_instances"]
         return [task["task_id"] for task in cleared]
 
-    # --- backfills
-
-    def create_backfill(
-        self,
-        dag_id: str,
-        first: datetime,
-        last: datetime,
-        *,
-        reprocess: str = "none",
-        backwards: bool = False,
-        max_active_runs: int = 10,
-    ) -> None:
-        """Backfill a DAG from `first` to `last`, both included.
-
-        :param reprocess: dates that have a run already: none, failed or completed.
-        """
-        body: JsonObject = {
-            "dag_id": dag_id,
-            "from_date": first.isoformat(),
-            "to_date": last.isoformat(),
-            "reprocess_behavior": reprocess,
-            "run_backwards": backwards,
-            "max_active_runs": max_active_runs,
-        }
-        self.call("POST", "backfills", json=body)
-
-    def end_backfills(self, dag_id: str) -> None:
-        """End the backfills of a DAG whose runs have ended; Airflow does so every 30 s, and refuses others before."""
-        for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
-            if backfill["completed_at"] is None:
-                try:
-                    self.call("PUT", f"backfills/{backfill['id']}/cancel")
-                except AirflowAnswer as answer:
-                    if "already completed" not in str(answer):
-                        raise
-
     def _known(self, dag_id: str) -> bool:
         dag = self.call("GET", f"dags/{dag_id}")
         return not dag["is_paused"] and not dag["is_stale"]
+
+    # --- tasks
+
+    def run(self, dag_id: str, run_id: str) -> JsonObject:
+        return self._object("GET", run_path(dag_id, run_id))
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[JsonObject]:
+        return self.listed(f"{run_path(dag_id, run_id)}/taskInstances", "task_instances")
+
+    def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> JsonObject:
+        return self._object("GET", task_path(dag_id, run_id, task_id, map_index))
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """Per task its state; of a mapped one under `task[index]`."""
+        return {_label(task): task["state"] for task in self.task_instances(dag_id, run_id)}
+
+    def wait_task(
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        states: Collection[str] | str = TASK_ENDED,
+        *,
+        map_index: int = -1,
+        timeout: float = AIRFLOW_PATIENCE,
+    ) -> JsonObject:
+        """Wait until a task instance is in one of `states`."""
+        wanted = (states,) if isinstance(states, str) else tuple(states)
+
+        def there() -> JsonObject | None:
+            task = self.task(dag_id, run_id, task_id, map_index)
+            if task["state"] in wanted:
+                return task
+            if task["state"] in TASK_ENDED:
+                raise Hopeless(f"it is {task['state']}")
+            return None
+
+        task: JsonObject = self.wait_for(there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id)
+        return task
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.call("GET", path, params={"map_index": map_index, "deserialize": "true"})["value"]
+
+    # --- what happened
+
+    def task_log(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, try_number: int | None = None
+    ) -> str:
+        """The log of a try as plain lines; None: the newest try."""
+        if try_number is None:
+            try_number = self.task(dag_id, run_id, task_id, map_index)["try_number"]
+        path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/logs/{try_number}"
+        answer = self.call("GET", path, params={"map_index": map_index, "full_content": "true"})
+        return "\n".join(_line(entry) for entry in answer["content"])
+
+    def whole_log(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+        """The logs of all tries of a task, oldest first."""
+        last = self.task(dag_id, run_id, task_id, map_index)["try_number"]
+        return "\n".join(
+            self._log_or_reason(dag_id, run_id, task_id, map_index, number) for number in range(1, last + 1)
+        )
+
+    def wait_for(self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str) -> Any:
+        """`eventually`, which explains itself with the tasks and logs of a run."""
+
+        return eventually(
+            check,
+            timeout,
+            f"{dag_id} {run_id}: {what}",
+            interval=0.3,
+            explain=lambda: self.describe_run(dag_id, run_id),
+        )
+
+    def describe_run(self, dag_id: str, run_id: str) -> str:
+        """States of the tasks of a run, and the last log lines of those that did not succeed."""
+        parts = [f"run {run_id} of {dag_id} is {self.run(dag_id, run_id)['state']}"]
+        for task in self.task_instances(dag_id, run_id):
+            parts.append(f"--- {_label(task)}: {task['state']} (try {task['try_number']})")
+            if task["state"] not in ("success", None) and task["try_number"]:
+                log = self._log_or_reason(dag_id, run_id, task["task_id"], task["map_index"], task["try_number"])
+                parts += [f"    {line}" for line in log.splitlines()[-_LOG_TAIL:]]
+        return "\n".join(parts)
+
+    def _log_or_reason(self, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
+        try:
+            return self.task_log(dag_id, run_id, task_id, map_index, try_number)
+        except Exception as error:  # noqa: BLE001 - a description must not hide the failure it describes
+            return f"(no log: {error})"
+
+
+def run_path(dag_id: str, run_id: str) -> str:
+    return f"dags/{dag_id}/dagRuns/{run_id}"
+
+
+def task_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}"
+    return path if map_index < 0 else f"{path}/{map_index}"
+
+
+def _label(task: JsonObject) -> str:
+    return task["task_id"] if task["map_index"] < 0 else f"{task['task_id']}[{task['map_index']}]"
+
+
+def _line(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    details = [f"{key}={value}" for key, value in entry.items() if key not in _LOG_NOISE]
+    errors = [f"{detail['exc_type']}: {detail['exc_value']}" for detail in entry.get("error_detail") or ()]
+    return " ".join([str(entry.get("level", "")), str(entry["event"]), *details, *errors]).strip()

@@ -13,11 +13,11 @@ from typing import Any, TypeGuard
 
 import pytest
 
-from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.ahead import Ahead
+from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
 
 _ahead = pytest.StashKey[Ahead]()
@@ -71,7 +71,7 @@ def stack(
         }
         # In a folder to which tests may add DAG files.
         dags = shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-        with LocalAirflow(folder / "home", dags, env) as airflow:
+        with TriedAirflow(folder / "home", dags, env) as airflow:
             made = Stack(folder, airflow, zookeeper, failpoints)
             items = [item for item in request.session.items if _runs_ahead(item)]
             ahead = request.session.stash[_ahead] = Ahead(items, "stack", made)

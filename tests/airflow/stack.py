@@ -16,11 +16,12 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 
-from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples.servers import spark_environment
+from tests.airflow.client import TriedAirflow
 
 DAGS = Path(__file__).parent / "dags"
 SIZE = 10
@@ -47,7 +48,7 @@ class Stack:
     """The servers, and what the tests ask them; the ledger is read raw, not through the code under test."""
 
     folder: Path
-    airflow: LocalAirflow
+    airflow: TriedAirflow
     zookeeper: LocalZooKeeper
     failpoints: Failpoints
 

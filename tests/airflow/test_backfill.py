@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.testing.airflow_tasks import AirflowAnswer
+from airflow_tx.testing.airflow_client import AirflowAnswer
 from airflow_tx.testing.eventually import eventually
 from dags import order_book
 from tests.airflow.ahead import once

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import Signal, Stack
 
 TARGET = "runs_target"
@@ -39,7 +39,7 @@ def until(stack: Stack) -> Iterator[Signal]:
     signal.give()
 
 
-def from_task(airflow: LocalAirflow, calls: Calls) -> list[Any]:
+def from_task(airflow: TriedAirflow, calls: Calls) -> list[Any]:
     """What functions of `compat` answer in a task."""
     run_id = uuid.uuid4().hex
     airflow.trigger("runs_asked", run_id, {"calls": calls})
@@ -48,7 +48,7 @@ def from_task(airflow: LocalAirflow, calls: Calls) -> list[Any]:
     return answers
 
 
-def from_command(airflow: LocalAirflow, calls: Calls) -> list[Any]:
+def from_command(airflow: TriedAirflow, calls: Calls) -> list[Any]:
     """What functions of `compat` answer in a process of its own that has the database."""
     command = [sys.executable, "-c", COMMAND, json.dumps(calls)]
     done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import SIZE, RawLedger, Stack
 from tests.airflow.test_compat_runs import parent
 
@@ -32,7 +32,7 @@ class Feed:
             folder.mkdir()
 
     @property
-    def airflow(self) -> LocalAirflow:
+    def airflow(self) -> TriedAirflow:
         return self.stack.airflow
 
     @property
