@@ -122,9 +122,8 @@ class Bench:
         taken = {"with": self._share()}
         self.airflow.pause("arrivals_coordinator")
         for run in self.airflow.runs("arrivals_coordinator"):
-            self.airflow.call(
-                "PATCH", f"dags/arrivals_coordinator/dagRuns/{run['dag_run_id']}", json={"state": "failed"}
-            )
+            path = f"dags/arrivals_coordinator/dagRuns/{run['dag_run_id']}"
+            self.airflow.call("PATCH", path, json={"state": "failed"})
         time.sleep(15)
         return {**taken, "without": self._share()}
 

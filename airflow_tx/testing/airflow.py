@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from airflow_tx.testing.airflow_client import AirflowClient
+from airflow_tx.testing.airflow_client import AirflowAnswer, AirflowClient, JsonObject
 from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 from airflow_tx.testing.servers.server import free_ports
@@ -119,9 +119,8 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """`airflow backfill create` from `first` to `last`, both included; the DAG is not paused afterwards.
+        """`airflow backfill create`, with the arguments of `create_backfill`; the DAG is not paused afterwards.
 
-        :param reprocess: dates that have a run already: none, failed or completed.
         :raises AssertionError: it refused, such as while another backfill of the DAG has not ended.
         """
         dates = ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
@@ -147,6 +146,40 @@ class LocalAirflow(AirflowClient):
             eventually(again, 60, f"{dag_id} is backfilled although others write", interval=0.5)
         finally:
             self.pause(dag_id, False)
+
+    def create_backfill(
+        self,
+        dag_id: str,
+        first: datetime,
+        last: datetime,
+        *,
+        reprocess: str = "none",
+        backwards: bool = False,
+        max_active_runs: int = 10,
+    ) -> None:
+        """Backfill a DAG from `first` to `last`, both included.
+
+        :param reprocess: dates that have a run already: none, failed or completed.
+        """
+        body: JsonObject = {
+            "dag_id": dag_id,
+            "from_date": first.isoformat(),
+            "to_date": last.isoformat(),
+            "reprocess_behavior": reprocess,
+            "run_backwards": backwards,
+            "max_active_runs": max_active_runs,
+        }
+        self.call("POST", "backfills", json=body)
+
+    def end_backfills(self, dag_id: str) -> None:
+        """End the backfills of a DAG whose runs have ended; Airflow does so every 30 s, and refuses others before."""
+        for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
+            if backfill["completed_at"] is None:
+                try:
+                    self.call("PUT", f"backfills/{backfill['id']}/cancel")
+                except AirflowAnswer as answer:
+                    if "already completed" not in str(answer):
+                        raise
 
     def start_component(self, name: str) -> None:
         """Start one of COMPONENTS; for one that was killed."""

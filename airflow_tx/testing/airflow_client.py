@@ -83,8 +83,11 @@ class AirflowClient:
     def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
         """Wait until the scheduler knows the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
-        explain = lambda: f"import errors: {self.import_errors()}"  # noqa: E731
-        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=explain)
+
+        def errors() -> str:
+            return f"import errors: {self.import_errors()}"
+
+        eventually(lambda: self._known(dag_id), timeout, what, interval=0.3, explain=errors)
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
@@ -255,13 +258,8 @@ class AirflowClient:
     def wait_for(self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str) -> Any:
         """`eventually`, which explains itself with the tasks and logs of a run."""
 
-        return eventually(
-            check,
-            timeout,
-            f"{dag_id} {run_id}: {what}",
-            interval=0.3,
-            explain=lambda: self.describe_run(dag_id, run_id),
-        )
+        what = f"{dag_id} {run_id}: {what}"
+        return eventually(check, timeout, what, interval=0.3, explain=lambda: self.describe_run(dag_id, run_id))
 
     def describe_run(self, dag_id: str, run_id: str) -> str:
         """States of the tasks of a run, and the last log lines of those that did not succeed."""
