@@ -10,14 +10,13 @@ from hypothesis import HealthCheck, settings
 
 from airflow_tx import compat
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.jars import skipped_without_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.examples import examples
-from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process
+from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,11 +17,11 @@ from airflow_tx.cli.context import (
     conn_id_of,
     ledger_on,
     paths_of,
+    print_done,
     root_of,
     store_of,
 )
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -120,7 +120,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.protocol.repair import state_lost
 
     confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
-    _done(ledger_on(store, args).run(state_lost, args.state_lost, audit_of(args)))
+    print_done("Repaired", ledger_on(store, args).run(state_lost, args.state_lost, audit_of(args)))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
@@ -130,18 +130,13 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
     held = [
-        HeldState.of(
-            name,
-            undoable=states[name].kind is StateKind.OPAQUE,
-            fence=fence,
-            holds=states[name].holds,
-        )
+        HeldState.of(name, undoable=states[name].kind is StateKind.OPAQUE, fence=fence, holds=states[name].holds)
         for name, fence in found.items()
         if fence is not None
     ]
     plan = plan_rebuild(paths_of(args), held)
     confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.summary}.")
-    _done(_repairs(args, store).ledger_lost(held, request, audit_of(args)))
+    print_done("Repaired", _repairs(args, store).ledger_lost(held, request, audit_of(args)))
 
 
 def _reset(args: Namespace, store: Store) -> None:
@@ -157,7 +152,7 @@ def _reset(args: Namespace, store: Store) -> None:
         for state in states.values():
             state.clear()
 
-    _done(_repairs(args, store).reset(request, audit_of(args), clear=clear))
+    print_done("Repaired", _repairs(args, store).reset(request, audit_of(args), clear=clear))
 
 
 def _check_clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> None:
@@ -207,8 +202,3 @@ def _repairs(args: Namespace, store: Store) -> Any:
     from airflow_tx.protocol.repair import Repairs
 
     return Repairs(ledger_on(store, args))
-
-
-def _done(repaired: Repaired) -> None:
-    begins = f"transaction {repaired.current} commits next"
-    print(f"Repaired: {repaired.summary}. Generation {repaired.generation}; {begins}.")

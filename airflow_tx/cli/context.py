@@ -1,4 +1,4 @@
-"""What every command is, and asks first: where the ledger is, who is there, and whether that is meant."""
+"""Shared by all commands: decorators, ledger access, --why, confirmation."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
 
 CommandFunction = Callable[[Namespace], None]
@@ -86,6 +87,11 @@ def audit_of(args: Namespace) -> Any:
     from airflow_tx.protocol.step import Audit
 
     return Audit(who=getuser(), why=args.why)
+
+
+def print_done(what: str, repaired: Repaired) -> None:
+    """Print what a repair has done."""
+    print(f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
 
 
 def check_why(args: Namespace, command: str) -> None:

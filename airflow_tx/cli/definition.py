@@ -56,11 +56,7 @@ ARG_DAG_ID = _arg("--dag-id", help="The DAG that names the states (default: as t
 ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: as the ledger says)")
 ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
 ARG_REASON = _arg("--why", metavar="TEXT", help="The reason, kept in the ledger; it must be given")
-ARG_REPLAY_WHY = _arg(
-    "--why",
-    metavar="TEXT",
-    help="The reason for --changed-rows, kept in the ledger",
-)
+ARG_REPLAY_WHY = _arg("--why", metavar="TEXT", help="The reason for --changed-rows, kept in the ledger")
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
 ARG_FAILED = _flag(
     "--failed", "Every open transaction that has failed, or whose run ended or was deleted; and runs that made room"
@@ -80,8 +76,7 @@ ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how ma
 ARG_OLD = _arg("old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals")
 ARG_STATE_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
 ARG_STATE_DAG_ID = _arg(
-    "--dag-id",
-    help="The DAG that names the states; then the ledger is not asked (default: as the ledger says)",
+    "--dag-id", help="The DAG that names the states; then the ledger is not asked (default: as the ledger says)"
 )
 
 ARG_NEW = _arg("new", metavar="NEW", nargs="?", help="The new name; without it, the name stays")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, print_done, store_of
 from airflow_tx.errors import RenameRefused
 from airflow_tx.protocol import repair
-from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import FencedState
@@ -23,7 +21,7 @@ def rename(args: Namespace) -> None:
         confirm(args, f"Go on with state {args.old} of topology {args.topology} as {args.new}.")
         if args.old in record.states:
             _move(args, record, state)
-        _done(ledger_on(store, args).run(repair.rename_state, args.old, args.new, audit_of(args)))
+        print_done("Done", ledger_on(store, args).run(repair.rename_state, args.old, args.new, audit_of(args)))
 
 
 @action
@@ -31,12 +29,8 @@ def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
         confirm(args, f"Let topology {args.topology} go on without state {args.old}; another may take its place.")
-        _done(_forgotten(args, store))
-
-
-def _forgotten(args: Namespace, store: Store) -> Repaired:
-    # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
-    return ledger_on(store, args).run(repair.state_lost, args.old, audit_of(args))
+        # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
+        print_done("Done", ledger_on(store, args).run(repair.state_lost, args.old, audit_of(args)))
 
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
@@ -75,7 +69,3 @@ def _move(args: Namespace, record: TopologyRecord, state: FencedState) -> None:
             remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
             f"airflow tx state forget {args.topology} {args.old}",
         )
-
-
-def _done(repaired: Repaired) -> None:
-    print(f"Done: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")

@@ -12,9 +12,8 @@ from typing import Any
 
 from airflow_tx.cli import render
 from airflow_tx.cli.context import command, paths_of, store_of
-from airflow_tx.errors import ConfigError, UnknownTransaction
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import Fence, FencedState, QueryableState
 from airflow_tx.state.column_types import CONVERT, from_plain
 
@@ -41,7 +40,7 @@ def get_values(args: Namespace) -> None:
 def _state(args: Namespace) -> FencedState:
     from airflow_tx.cli.dags import transactional_dag
 
-    dag_id = args.dag_id or _dag_id(args)
+    dag_id = args.dag_id or _known_dag(args)
     spec, states = transactional_dag(dag_id)
     if spec.topology != args.topology:
         remedy = f"Its topology is {spec.topology!r}: airflow tx state get {spec.topology} ... --dag-id {dag_id}"
@@ -52,13 +51,9 @@ def _state(args: Namespace) -> FencedState:
     return states[args.state]
 
 
-def _dag_id(args: Namespace) -> str:
-    paths = paths_of(args)
+def _known_dag(args: Namespace) -> str:
     with store_of(args) as store:
-        record = Reader(store).peek_if_any(TopologyRecord, paths.record)
-    if record is None:
-        raise UnknownTransaction(what=f"topology {args.topology!r}", path=paths.record)
-    return record.dag_id
+        return topology_record(store, paths_of(args)).dag_id
 
 
 def _last(name: str, fence: Fence | None) -> str:

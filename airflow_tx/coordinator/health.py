@@ -66,8 +66,8 @@ class Finding(str, Enum):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was seen of one open transaction.
+class Health:
+    """What is known of one open transaction.
 
     :param op: of its record.
     :param lasts: seconds for which the finding has been the same.
@@ -87,27 +87,28 @@ class Seen:
 
 @dataclass(frozen=True)
 class CoordinatorMemory:
-    """What the coordinator has seen so far; it may be lost, and then only waits begin anew.
+    """What the coordinator knows so far; it may be lost, and then only waits begin again.
 
+    :param health: of the open transactions, by txid.
     :param source_wait: seconds until the source may be asked again.
     :param source_failures: how many times in a row it failed.
     """
 
-    seen: Mapping[int, Seen] = field(default_factory=dict)
+    health: Mapping[int, Health] = field(default_factory=dict)
     source_wait: float = 0.0
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
         """Note that a run was started, or could not be: the next time comes later."""
-        one = self.seen.get(txid)
+        one = self.health.get(txid)
         return self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
 
     def blocked(self, txid: int) -> CoordinatorMemory:
         """Note that a transaction is replayed no more in this attempt."""
-        one = self.seen.get(txid)
+        one = self.health.get(txid)
         return self if one is None else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
 
-    def asked(self, wait: float) -> CoordinatorMemory:
+    def answered(self, wait: float) -> CoordinatorMemory:
         """Note that the source answered; it is asked again after `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
@@ -116,25 +117,25 @@ class CoordinatorMemory:
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
-    def _with(self, txid: int, one: Seen) -> CoordinatorMemory:
-        return replace(self, seen={**self.seen, txid: one})
+    def _with(self, txid: int, one: Health) -> CoordinatorMemory:
+        return replace(self, health={**self.health, txid: one})
 
     def to_json(self) -> dict[str, Any]:
-        seen = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.seen.items()}
-        return {"seen": seen, "source_wait": self.source_wait, "source_failures": self.source_failures}
+        health = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.health.items()}
+        return {"health": health, "source_wait": self.source_wait, "source_failures": self.source_failures}
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
         """Rebuild what `to_json` gave; of another version of this package, nothing."""
         try:
-            seen = {int(txid): _seen_of(one) for txid, one in value["seen"].items()}
-            return cls(seen, float(value["source_wait"]), int(value["source_failures"]))
+            health = {int(txid): _health_of(one) for txid, one in value["health"].items()}
+            return cls(health, float(value["source_wait"]), int(value["source_failures"]))
         except (TypeError, KeyError, ValueError, AttributeError):
             return cls()
 
 
-def _seen_of(value: Mapping[str, Any]) -> Seen:
-    return Seen(**{**value, "finding": Finding(value["finding"])})
+def _health_of(value: Mapping[str, Any]) -> Health:
+    return Health(**{**value, "finding": Finding(value["finding"])})
 
 
 # --- one transaction ---------------------------------------------------------------------------------------------
@@ -155,17 +156,17 @@ class OpenTransaction:
     record: TransactionRecord
 
 
-def seen_of(case: OpenTransaction, before: Seen | None, elapsed: float) -> Seen:
+def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> Health:
     """Judge a transaction now.
 
-    :param before: what was seen of it `elapsed` seconds ago, if it was.
+    :param before: what was known of it `elapsed` seconds ago, if it was.
     """
     look, record = case.look, case.record
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
         # A new attempt is no success yet: what was tried before is remembered until it has acked everything.
-        one = Seen(record.attempt, record.op, working=working, tries=before.tries if before else 0)
+        one = Health(record.attempt, record.op, working=working, tries=before.tries if before else 0)
         elapsed = 0.0
     else:
         one = replace(before, working=before.working + elapsed)
@@ -179,7 +180,7 @@ def seen_of(case: OpenTransaction, before: Seen | None, elapsed: float) -> Seen:
     return replace(one, op=record.op, finding=found, lasts=lasts, tries=0 if fine else one.tries)
 
 
-def _find(case: OpenTransaction, one: Seen) -> Finding:
+def _find(case: OpenTransaction, one: Health) -> Finding:
     record, txid = case.record, case.txid
     if _is_blocked(case, one):
         return Finding.BLOCKED
@@ -201,7 +202,7 @@ def _find(case: OpenTransaction, one: Seen) -> Finding:
     return Finding.GONE if state is None else Finding.ENDED
 
 
-def _find_live(case: OpenTransaction, one: Seen) -> Finding:
+def _find_live(case: OpenTransaction, one: Health) -> Finding:
     record, txid = case.record, case.txid
     if case.states[record.run_id] != "running":
         return Finding.NOTHING  # it begins as soon as it has a run slot
@@ -217,7 +218,7 @@ def _find_live(case: OpenTransaction, one: Seen) -> Finding:
     return Finding.NOTHING
 
 
-def _find_committer(case: OpenTransaction, one: Seen) -> Finding:
+def _find_committer(case: OpenTransaction, one: Health) -> Finding:
     look = case.look
     if look.owner is not False:
         return Finding.NOTHING
@@ -228,7 +229,7 @@ def _find_committer(case: OpenTransaction, one: Seen) -> Finding:
     return Finding.SILENT if look.busy else Finding.SUSPECT
 
 
-def _is_blocked(case: OpenTransaction, one: Seen) -> bool:
+def _is_blocked(case: OpenTransaction, one: Health) -> bool:
     mark = (case.look.topology.blocked if case.look.topology else None) or {}
     marked = (mark.get("txid"), mark.get("attempt")) == (case.txid, case.record.attempt)
     return case.record.skip is None and (marked or one.blocked)
@@ -263,7 +264,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
     return state == "running" or (state == "queued" and record.request == "") or record.skip is not None
 
 
-def due_after(rules: Rules, record: TransactionRecord, one: Seen) -> float | None:
+def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
     """How long the finding has to last before something is done about it; None: nothing is."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED:

@@ -14,14 +14,14 @@ from airflow_tx.commit.run_slots import Comeback, comeback
 from airflow_tx.coordinator.health import (
     CoordinatorMemory,
     Finding,
+    Health,
     OpenTransaction,
     Rules,
     RunStates,
-    Seen,
     due_after,
+    health_of,
     is_free,
     is_noted,
-    seen_of,
 )
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.protocol.records import TransactionRecord
@@ -122,12 +122,12 @@ def plan(
     :param ready: whether the source has, or may have, rows for another transaction.
     """
     moved = frozenset(stale_successors(look.opened, current=look.current, position=look.position))
-    seen: dict[int, Seen] = {}
+    health: dict[int, Health] = {}
     actions: list[Action] = []
     waits: list[float] = []
     for txid, record in sorted(look.opened.items()):
-        one = seen_of(OpenTransaction(look, states, rules, moved, txid, record), memory.seen.get(txid), elapsed)
-        seen[txid] = one
+        one = health_of(OpenTransaction(look, states, rules, moved, txid, record), memory.health.get(txid), elapsed)
+        health[txid] = one
         due = due_after(rules, record, one)
         if due is None:
             continue
@@ -138,7 +138,7 @@ def plan(
     actions += _marks(look, states)
     if ready and look.room(rules.max_pending):
         actions.append(Allocate())
-    after = replace(memory, seen=seen, source_wait=max(memory.source_wait - elapsed, 0.0))
+    after = replace(memory, health=health, source_wait=max(memory.source_wait - elapsed, 0.0))
     return Plan(tuple(actions), min(waits, default=None), after)
 
 

@@ -79,7 +79,7 @@ class SnapshotReader:
         current = (counter or read.peek(Counter, paths.current)).txid
         allocated = read.peek(Counter, paths.allocated).txid
         opened: dict[int, TransactionRecord] = {}
-        # Backwards: one that starts where its predecessor does not end then did so at one moment.
+        # Newest first: a mismatch between neighbours is then real, not read at two times.
         for txid in range(allocated, current - 1, -1):
             record = read.peek_if_any(TransactionRecord, paths.transaction(txid))
             if record is None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -60,7 +60,7 @@ class CoordinatorTrigger(LedgerTrigger):
     :param dag_id: of the runs.
     :param source: class path and arguments; None: nothing is allocated.
     :param rules: fields of `Rules`.
-    :param memory: what the coordinator has seen so far.
+    :param memory: what the coordinator knows so far.
     :param refresh: seconds after which it fires anyway.
     :param shows: whether its committer shows in the ledger while it holds the turn.
     """
@@ -88,7 +88,7 @@ class CoordinatorTrigger(LedgerTrigger):
 
 
 class _Watch:
-    """What one trigger has seen. The time is that of this process, which no clock can move."""
+    """What one trigger knows. The time is that of this process, which no clock can move."""
 
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
@@ -118,11 +118,9 @@ class _Watch:
         ready = "position" in found and not waiting and await self._ready(look, found["position"])
         planned = plan(look, states, self.memory, elapsed=elapsed, rules=self._rules, ready=ready)
         # A source that was asked just now has a new time to wait.
-        self.memory = planned.memory if waiting else self._kept(planned.memory)
+        after = replace(self.memory, health=planned.memory.health)
+        self.memory = planned.memory if waiting else after
         return [type(action).__name__ for action in planned.actions]
-
-    def _kept(self, after: CoordinatorMemory) -> CoordinatorMemory:
-        return CoordinatorMemory(after.seen, self.memory.source_wait, self.memory.source_failures)
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         """The ledger, and from where the source is to be asked; in a thread."""
@@ -160,7 +158,7 @@ class _Watch:
             self._say(
                 "source", f"The source cannot be asked in the triggerer ({error}); the task asks it now and then."
             )
-            self.memory = self.memory.asked(max(_BLIND, poll))
+            self.memory = self.memory.answered(max(_BLIND, poll))
             return True
         if self._question is None:
             question = partial(_ask, source, TransactionAttempt(look.allocated + 1, 1), position)
@@ -169,14 +167,14 @@ class _Watch:
         answered, _ = await asyncio.wait([self._question], timeout=poll)
         if not answered:
             return False  # replays do not wait for it
-        asked, self._question = self._question.result(), None
-        if asked.error is not None:
+        answer, self._question = self._question.result(), None
+        if answer.error is not None:
             self.memory = self.memory.failed(poll)
-            self._say("source", f"{asked.error} It is asked again, later and later.")
+            self._say("source", f"{answer.error} It is asked again, later and later.")
             return False
         self._said.pop("source", None)
-        self.memory = self.memory.asked(min(max(poll, asked.cost / _SHARE), max(poll, _LONGEST_PAUSE)))
-        return asked.ready
+        self.memory = self.memory.answered(min(max(poll, answer.cost / _SHARE), max(poll, _LONGEST_PAUSE)))
+        return answer.ready
 
     def _made(self) -> Source:
         if self._source is None:

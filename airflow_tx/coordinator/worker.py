@@ -61,7 +61,7 @@ def allocates(spec: TransactionSpec) -> bool:
 
 def shows(spec: TransactionSpec) -> bool:
     """Whether its committer shows in the ledger while it holds the turn: not where several tasks hold it by turns."""
-    return getattr(spec, "phase", None) is None
+    return spec.phase is None
 
 
 class Coordination:
@@ -69,7 +69,7 @@ class Coordination:
 
     :param store: of the ledger, connected.
     :param ti: its task instance.
-    :param memory: what it has seen before.
+    :param memory: what it knew before.
     """
 
     def __init__(
@@ -207,9 +207,9 @@ class Coordination:
             self._say("source", f"{error} The source is asked again, later and later; replays go on.")
             return
         if not isinstance(answer, Begun):
-            self.memory = self.memory.asked(self.pace.poll)
+            self.memory = self.memory.answered(self.pace.poll)
             return
-        self.memory = self.memory.asked(0.0)
+        self.memory = self.memory.answered(0.0)
         self._said.pop("source", None)
         attempt = answer.attempt
         failpoint("coordinator.after_allocate", topology=self.spec.topology, txid=attempt.txid)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_tx.errors import TxError
@@ -45,16 +43,6 @@ def pyspark_jars(pattern: str) -> list[Path]:
     return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
-def delta_jars() -> list[Path]:
-    """Fetch Delta Lake for the Spark that is installed. Raises as `fetch_jars`."""
-    import pyspark
-
-    from airflow_tx.state.delta.session import VERSION
-
-    release = ".".join(pyspark.__version__.split(".")[:2])
-    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)
-
-
 def kafka_connector_jars() -> list[Path]:
     """Fetch Spark's own connector to Kafka, for the Spark that is installed. Raises as `fetch_jars`."""
     import pyspark
@@ -66,19 +54,6 @@ def kafka_connector_jars() -> list[Path]:
     pool = fetch_jars("org.apache.commons", "commons-pool2", "2.13.1", alone=True)
     clients = fetch_jars("org.apache.kafka", "kafka-clients", "3.9.2", alone=True)
     return [*connector, *tokens, *pool, *clients]
-
-
-@contextlib.contextmanager
-def skipped_without_jars() -> Iterator[None]:
-    """Skip the test whose jars are not here and cannot be fetched; under CI let it fail."""
-    try:
-        yield
-    except JarsUnavailable as error:
-        if os.environ.get("CI"):
-            raise
-        import pytest
-
-        pytest.skip(str(error))
 
 
 def fetch_jars(

@@ -23,7 +23,8 @@ MARK = "AIRFLOW_TX_FAMILY"
 def marked(mark: str) -> list[int]:
     """The processes that carry `mark`, this one aside."""
     wanted = f"{MARK}={mark}".encode()
-    return [pid for pid in _pids() if pid != os.getpid() and wanted in _environment(pid)]
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    return [pid for pid in others if wanted in _read(pid, "environ").split(b"\0")]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
@@ -38,9 +39,8 @@ def end_marked(mark: str, *, timeout: float = 15) -> None:
             signal_process(pid, signal.SIGKILL)
         return not left
 
-    eventually(
-        none_left, timeout, "every process of the family has ended", explain=lambda: describe_processes(marked(mark))
-    )
+    what = "every process of the family has ended"
+    eventually(none_left, timeout, what, explain=lambda: _described(marked(mark)))
 
 
 def signal_process(pid: int, number: int) -> bool:
@@ -52,19 +52,10 @@ def signal_process(pid: int, number: int) -> bool:
     return True
 
 
-def describe_processes(pids: Sequence[int]) -> str:
-    """Pids and command lines, one a line."""
+def _described(pids: Sequence[int]) -> str:
     return "\n".join(
         f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}" for pid in pids
     )
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _environment(pid: int) -> list[bytes]:
-    return _read(pid, "environ").split(b"\0")
 
 
 def _read(pid: int, name: str) -> bytes:

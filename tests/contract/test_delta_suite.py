@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_tx.state.delta.state import DeltaState
-from airflow_tx.testing.jars import delta_jars
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
-from tests.servers import skip_without
+from tests.servers import delta_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,8 @@ from airflow_tx.state.api import Fence
 from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.jars import delta_jars
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
-from tests.servers import skip_without
+from tests.servers import delta_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

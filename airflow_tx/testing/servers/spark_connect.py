@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_tx.errors import TxError
+from airflow_tx.testing.jars import pyspark_jars
 from airflow_tx.testing.servers.server import LocalServer
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -83,13 +83,11 @@ class LocalSparkConnect(LocalServer):
 
 
 def _spark_submit() -> str:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise TxError(message="pyspark, which brings the Spark Connect server, is not installed. pip install pyspark")
-    home = Path(found.submodule_search_locations[0])
-    if not list((home / "jars").glob("spark-connect_*.jar")):
-        raise TxError(message=f"{home}/jars holds no Spark Connect server. Install pyspark, not pyspark-client alone.")
-    return str(home / "bin" / "spark-submit")
+    found = pyspark_jars("spark-connect_*.jar")
+    if not found:
+        problem = "No Spark Connect server found in pyspark's jars."
+        raise TxError(message=f"{problem} Install the full package pyspark (not pyspark-client).")
+    return str(found[0].parents[1] / "bin" / "spark-submit")
 
 
 def _inherited() -> dict[str, str]:

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
-    FenceForeign,
-    FenceOutranked,
-    LedgerBehind,
-    StateBehind,
-)
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import (
-    ChunkConflict,
-    FenceOutranked,
-    StateError,
-)
+from airflow_tx.errors import ChunkConflict, FenceOutranked, StateError
 from airflow_tx.state.api import Fence, FencedState
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals
 
@@ -199,15 +195,7 @@ class UpdateSuite(StateTests):
 
     def test_keys_come_back_as_they_were(self, make_state: MakeState, grants: Grants) -> None:
         keys = ["", " ", "a", "A", "ä", "a\u0308", '"', "\\", "{a,b}"]
-        keys += [
-            "NULL",
-            "null",
-            "'; --",
-            "\t\n\r",
-            "%s",
-            ":x",
-            "日本",
-        ]
+        keys += ["NULL", "null", "'; --", "\t\n\r", "%s", ":x", "日本"]
         state = make_state("opaque")
         for txid in (1, 2):
             grants.commit(txid, state, dict.fromkeys(keys, 1))

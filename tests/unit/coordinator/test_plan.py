@@ -179,7 +179,7 @@ def test_a_wait_begins_when_the_failure_is_seen_and_ends_with_it() -> None:
     found = planned(seen, {"r1": "failed"}, 9.0)
     found = planned(seen, {"r1": "running"}, 5.0, memory=found.memory)
     assert due(seen, {"r1": "failed"}, 9.0, memory=found.memory) == ()
-    assert found.memory.seen[1].finding is Finding.NOTHING
+    assert found.memory.health[1].finding is Finding.NOTHING
 
 
 def test_the_plan_says_when_something_is_due() -> None:
@@ -402,7 +402,7 @@ def test_memory_is_plain_json() -> None:
 
 def test_what_is_over_is_forgotten() -> None:
     found = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"})
-    assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.seen) == {2}
+    assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.health) == {2}
 
 
 def test_a_source_that_fails_is_asked_later_and_later() -> None:
@@ -411,7 +411,7 @@ def test_a_source_that_fails_is_asked_later_and_later() -> None:
         memory = memory.failed(1.0)
         waits.append(memory.source_wait)
     assert waits == [2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert memory.asked(1.0) == CoordinatorMemory(source_wait=1.0)
+    assert memory.answered(1.0) == CoordinatorMemory(source_wait=1.0)
 
 
 # --- whatever the ledger and Airflow say
@@ -626,7 +626,7 @@ def test_a_run_that_cannot_be_created_is_told_of_once_and_tried_later_and_later(
         world.pass_(1.0)
     told = [line for line in world.log.lines if "was not started" in line]
     assert len(told) == 2
-    assert coordination.memory.seen[1].tries == 4
+    assert coordination.memory.health[1].tries == 4
 
 
 def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
@@ -775,7 +775,7 @@ def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: Wor
         operator.go_on({"ti": ti}, {"due": ["Replay"], "memory": memory})  # type: ignore[typeddict-item]
     seen = CoordinatorMemory.from_json(second.value.trigger.serialize()[1]["memory"])
     assert [line for line in world.log.lines if "was not started" in line] == []
-    assert set(seen.seen) == {1, 2, 3, 4}
+    assert set(seen.health) == {1, 2, 3, 4}
 
 
 def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,10 +229,10 @@ def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dic
     begin(store, "r1")
     runs["r1"] = "failed"
     memory = CoordinatorMemory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
-    assert memory.seen[1].finding is Finding.ENDED
-    assert memory.seen[1].lasts > 0
+    assert memory.health[1].finding is Finding.ENDED
+    assert memory.health[1].lasts > 0
     again = made(memory=memory.to_json(), refresh=0.2, rules={**RULES, "backoff": 50.0})
-    assert CoordinatorMemory.from_json(fire(again)["memory"]).seen[1].lasts > memory.seen[1].lasts
+    assert CoordinatorMemory.from_json(fire(again)["memory"]).health[1].lasts > memory.health[1].lasts
 
 
 def test_it_never_fires_before_its_hold_is_over(store: CountingStore, sleeps: Sleeps) -> None:
