@@ -7,6 +7,7 @@ from examples.example import Example
 from examples.global_count import GlobalCount
 from examples.kafka_counts import KafkaCounts
 from examples.locations import Locations
+from examples.memcached_words import MemcachedWords
 from examples.orders import Orders
 from examples.sql_orders import SqlOrders
 from examples.trident_words import TridentWords
@@ -15,5 +16,16 @@ from examples.words import Words
 
 EXAMPLES: dict[str, type[Example]] = {
     example.name: example
-    for example in (Daily, GlobalCount, KafkaCounts, Locations, Orders, SqlOrders, TridentWords, Twitter, Words)
+    for example in (
+        Daily,
+        GlobalCount,
+        KafkaCounts,
+        Locations,
+        MemcachedWords,
+        Orders,
+        SqlOrders,
+        TridentWords,
+        Twitter,
+        Words,
+    )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -232,6 +233,25 @@ def test_what_somebody_else_stored_is_named(server: LocalMemcached, prefix: str)
         assert other.recv(100) == b"STORED\r\n"
     with pytest.raises(StateError, match="was not written by a map"):
         _get(_state(server, prefix), "a")
+
+
+def test_the_servers_of_a_connection_are_looked_up_when_they_are_used(
+    server: LocalMemcached, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factory = MemcachedState.opaque("tx_cache", prefix=prefix)
+    assert repr(factory) == f"MemcachedState('tx_cache', 'opaque', prefix={prefix!r}, cache=None)"
+    for host, port in ((server.address, None), ("127.0.0.1", server.port)):
+        told: dict[str, Any] = {"conn_type": "memcached", "host": host, "port": port}
+        monkeypatch.setenv("AIRFLOW_CONN_TX_CACHE", json.dumps(told))
+        _commit(factory.make_state({}, 0, 1), 1, {"a": 5})
+    assert _get(_state(server, prefix), "a") == [5]
+    for told, problem in (
+        ({"conn_type": "redis", "host": "h"}, "needs a connection of type memcached"),
+        ({"conn_type": "memcached", "host": "a,b:x"}, r"host = 'a,b:x'.*several with commas"),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_TX_CACHE", json.dumps(told))
+        with pytest.raises(ConfigError, match=problem):
+            _get(factory.make_state({}, 0, 1), "a")
 
 
 @pytest.mark.parametrize("wrong", [{"servers": []}, {"servers": "host:1"}, {"servers": ["host:x"]}, {"prefix": "a b"}])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from airflow_tx.connections.memcached import parsed_server, servers_of_connection
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.keys import Key
@@ -17,7 +18,7 @@ from airflow_tx.state.trident.maps import NonTransactionalMap, OpaqueMap, Transa
 from airflow_tx.state.trident.snapshot import SnapshottableMap
 
 _LONGEST_PREFIX = 100
-_PORT = 11211
+Servers: TypeAlias = Sequence[str | tuple[str, int]] | str
 _MAPS: Mapping[StateKind, Any] = {
     StateKind.NON_TRANSACTIONAL: NonTransactionalMap,
     StateKind.TRANSACTIONAL: TransactionalMap,
@@ -36,12 +37,13 @@ class MemcachedMap:
     refuses most writers that were overtaken, and not all: one that reads after the other has written is taken for a
     later one, as is a second write of a key within a batch.
 
-    :param servers: "host:port", or (host, port).
+    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached, which is
+        looked up when the map is used.
     :param prefix: the keys begin with it; without spaces.
     :param timeout: seconds that a server may take to answer.
     """
 
-    def __init__(self, servers: Sequence[str | tuple[str, int]], *, prefix: str = "", timeout: float = 10.0) -> None:
+    def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
         self.servers = _checked_servers(servers)
         if len(prefix.encode()) > _LONGEST_PREFIX or not prefix.isprintable() or not prefix.isascii() or " " in prefix:
             raise ConfigError(
@@ -58,7 +60,7 @@ class MemcachedMap:
         self._read: dict[str, bytes | None] = {}
 
     def __repr__(self) -> str:
-        return f"MemcachedMap({[':'.join(map(str, server)) for server in self.servers]}, prefix={self.prefix!r})"
+        return f"MemcachedMap({_shown(self.servers)}, prefix={self.prefix!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_read": {}}
@@ -111,8 +113,13 @@ class MemcachedMap:
     @property
     def _client(self) -> MemcachedClient:
         if self._opened is None:
-            self._opened = MemcachedClient(self.servers, state=self.name, timeout=self._timeout)
+            self._opened = MemcachedClient(self._addresses(), state=self.name, timeout=self._timeout)
         return self._opened
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        if not isinstance(self.servers, str):
+            return self.servers
+        return servers_of_connection(self.servers)
 
 
 class MemcachedState:
@@ -132,7 +139,7 @@ class MemcachedState:
     only a failed attempt touched keeps what that attempt wrote, since Memcached cannot list the keys of a transaction;
     so they are noted beside them (`JournaledMap`).
 
-    :param servers: "host:port", or (host, port).
+    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
     :param prefix: of all keys.
     :param cache: how many values are kept in this process during a batch; None: none.
@@ -141,7 +148,7 @@ class MemcachedState:
 
     def __init__(
         self,
-        servers: Sequence[str | tuple[str, int]],
+        servers: Servers,
         kind: StateKind | str,
         *,
         prefix: str = "",
@@ -163,27 +170,27 @@ class MemcachedState:
         return self.kind is StateKind.OPAQUE
 
     @classmethod
-    def opaque(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+    def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
         """Values that remember their last txid and the value before it.
 
-        :param servers: "host:port", or (host, port).
+        :param servers: as for the class.
         :param options: prefix: of all keys. cache: how many values are kept in this process during a batch.
             timeout: seconds that a server may take.
         """
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod
-    def transactional(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+    def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
         """Values that remember their last txid; parameters as for `opaque`."""
         return cls(servers, StateKind.TRANSACTIONAL, **options)
 
     @classmethod
-    def non_transactional(cls, servers: Sequence[str | tuple[str, int]], **options: Any) -> MemcachedState:
+    def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
         """Values alone: a replay counts twice; parameters as for `opaque`."""
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
 
     def __repr__(self) -> str:
-        servers = [":".join(map(str, server)) for server in self._backing().servers]
+        servers = _shown(self._backing().servers)
         return f"MemcachedState({servers}, {self.kind.value!r}, prefix={self.prefix!r}, cache={self.cache})"
 
     def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> SnapshottableMap[Any]:
@@ -197,18 +204,16 @@ class MemcachedState:
         return MemcachedMap(self.servers, prefix=self.prefix, timeout=self.timeout)
 
 
-def _checked_servers(servers: Sequence[str | tuple[str, int]]) -> list[tuple[str, int]]:
-    found = list[tuple[str, int]]()
-    for server in [] if isinstance(servers, str) else servers:
-        host, port = server if isinstance(server, tuple) else (server.rpartition(":")[0] or server, _port(server))
-        found.append((host, port))
+def _checked_servers(servers: Servers) -> list[tuple[str, int]] | str:
+    if isinstance(servers, str) and servers and ":" not in servers:
+        return servers
+    given = [] if isinstance(servers, str) else servers
+    found = [server if isinstance(server, tuple) else parsed_server(server) for server in given]
     if not found or any(port < 1 for _, port in found):
-        raise ConfigError(option="servers of a Memcached state", value=servers, remedy='Give a list: ["host:11211"].')
+        remedy = 'Give a list, ["host:11211"], or the id of an Airflow connection.'
+        raise ConfigError(option="servers of a Memcached state", value=servers, remedy=remedy)
     return found
 
 
-def _port(server: str) -> int:
-    _, colon, port = server.rpartition(":")
-    if not colon:
-        return _PORT
-    return int(port) if port.isdecimal() else 0
+def _shown(servers: list[tuple[str, int]] | str) -> str:
+    return repr(servers if isinstance(servers, str) else [":".join(map(str, server)) for server in servers])
