@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +18,9 @@ from airflow_tx.sources.api import Source
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+    from airflow_tx.acks.api import AckerStore
     from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.begin import TopologyRequest
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.staging import StagingArea
@@ -58,6 +60,9 @@ class TransactionSpec:
     :param inside: ids of all tasks of the block but `begin`.
     :param phase: its commit phase, if it has several committers.
     :param stages: whether output of its tasks is staged.
+    :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
+        no messages.
+    :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
     """
 
     topology: str
@@ -73,6 +78,8 @@ class TransactionSpec:
     inside: tuple[str, ...] = ()
     phase: PhaseSpec | None = None
     stages: bool = False
+    ackers: int | None = None
+    acker_store: str | None = None
 
     @property
     def paths(self) -> Paths:
@@ -114,6 +121,21 @@ class TransactionSpec:
         from airflow_tx.protocol.ledger import Ledger
 
         return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds from begin until everything has to be processed."""
+        return self.message_timeout or Settings.load().message_timeout
+
+    def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
+        """Connect to its ackers as long as the block.
+
+        :param store: of its ledger.
+        :raises ConfigError, AckersUnavailable: there are none.
+        """
+        from airflow_tx.acks.location import ackers_of
+
+        return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
         """Where the output of its tasks lies between processing and commit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 from airflow_tx.acks.api import AckerStore
@@ -10,9 +12,28 @@ from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.connections.redis import parameters_of_connection, parameters_of_url
 from airflow_tx.errors import AckersUnavailable, ConfigError, StoreError
+from airflow_tx.protocol.api import Store
 
 DEFAULT_ROOT = "/airflow_tx"
 _OPTION = "acker_store"
+
+
+@contextmanager
+def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
+    """Connect to the ackers of a transaction as long as the block.
+
+    :param conn_id: of an Airflow connection; None: they lie beside the ledger.
+    :param root: of the ledgers.
+    :raises ConfigError, AckersUnavailable: see `open_ackers`.
+    """
+    if conn_id is None:
+        yield ZnodeAckers(ledger, root)
+        return
+    store = open_ackers(conn_id, root=root)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:

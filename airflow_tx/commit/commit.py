@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit.handoff import NewValues, clean_up, found_again, pass_on, take_skip
+from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
@@ -47,6 +48,7 @@ class Completion(Enum):
 
     READY = "everything has acked"
     NOT_YET = "a task works again"
+    MESSAGES = "messages of it are not acked"
     OVER = "it is final already"
 
 
@@ -70,6 +72,7 @@ class Commit:
         """References to what the updates have left for later tasks, by name; once it is committed, or written."""
         self.epoch: int | None = None
         """The newest that it knows: of its grant, or before that of the output that has acked."""
+        self.messages = Messages()
         self._processed: Processed | None = None
         self._outputs: dict[str, str] = {}
         self._rows: list[RowsToWrite] | None = None
@@ -84,12 +87,14 @@ class Commit:
         :raises Refused: it never will, as it is.
         """
         if self._processed is None:
+            self.messages = await_messages(self.spec, self.ledger, self.begun.attempt)
+            if self.messages.waiting:
+                return Completion.MESSAGES
             answer = self._ask()
             if isinstance(answer, AlreadyCommitted):
                 self._log_already()
                 # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
-                topology = self.ledger.topology()
-                self._pass_on(Committed.first(topology, self.begun.txid))
+                self._pass_on(Committed.first(self.ledger.topology(), self.begun.txid))
                 return Completion.OVER
             self._processed = answer
         return Completion.NOT_YET if self._processed is None else Completion.READY
@@ -144,10 +149,11 @@ class Commit:
 
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
         """
-        own, states = self.begun.attempt, self._states()
+        own, states = self.begun.attempt, compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
-            answer = self.ledger.run(processing.processed, own, rows_digest=self.begun.rows_digest, expected=wanted)
+            rows, emitted = self.begun.rows_digest, self.messages.emitted
+            answer = self.ledger.run(processing.processed, own, rows_digest=rows, expected=wanted, emitted=emitted)
         except IncompleteBatch:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
@@ -159,9 +165,6 @@ class Commit:
             names = ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in failed)
             raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=names)
         return answer
-
-    def _states(self) -> dict[tuple[str, int], str | None]:
-        return compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
 
     def _read(self, update: Update) -> RowsToWrite:
         def pull(task: str, name: str, index: int) -> Any:
@@ -292,5 +295,4 @@ class Commit:
 
     @property
     def _where(self) -> Mapping[str, Any]:
-        own = self.begun
-        return {"topology": self.spec.topology, "txid": own.txid, "attempt": own.attempt.attempt}
+        return {"topology": self.spec.topology, "txid": self.begun.txid, "attempt": self.begun.attempt.attempt}

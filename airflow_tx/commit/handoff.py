@@ -67,6 +67,9 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         spec.source.cleanup_before(min([*read, txid]))
+        if spec.ackers:
+            with spec.open_ackers(ledger.store) as ackers:
+                ackers.forget(spec.topology, txid)
     except Exception as error:  # noqa: BLE001
         log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
 

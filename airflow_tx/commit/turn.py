@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -16,6 +16,9 @@ from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
 
+MESSAGE_PATIENCE = 5.0
+"""Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
+_MESSAGE_POLL = 0.5
 WARM_PLACES = 2
 """How many in line wait in their worker."""
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
@@ -48,6 +51,7 @@ class WaitingLine:
 
     :param op: of its own record: another one means that something happened to it; None: it is final.
     :param acks: of its own record.
+    :param messages: whether it waits for messages of its own, before it waits for its turn.
     :param earlier: open transactions from `current` on, those that are close.
     :param skip: whether the one whose turn it is is to be skipped, by the first that finds it.
     """
@@ -59,6 +63,7 @@ class WaitingLine:
     earlier: Mapping[int, Earlier] = field(default_factory=dict)
     skip: bool = False
     acks: str = ""
+    messages: bool = False
 
     @property
     def wait(self) -> Wait:
@@ -142,6 +147,7 @@ def commit_in_turn(
     :raises Refused, StateError, StagingError: it cannot be committed as it is.
     """
     deadline = clock() + patience
+    messages_until = clock() + min(patience, MESSAGE_PATIENCE)
     line: WaitingLine | None = None
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
@@ -154,6 +160,12 @@ def commit_in_turn(
         if line.skip and skipping != line.current:
             skipping = line.current  # tried once: if it cannot be skipped now, it is waited for like any other
             commit.skip(line.current)
+            continue
+        if completion is Completion.MESSAGES:
+            if clock() >= messages_until:
+                _log_messages(commit)
+                return replace(line, messages=True)
+            time.sleep(_MESSAGE_POLL)
             continue
         wait = Wait.WARM if completion is Completion.NOT_YET else line.wait
         if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
@@ -175,6 +187,12 @@ def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> N
         if read_line(store, spec.paths, line.txid, spec.mapped) == line:
             commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
+
+
+def _log_messages(commit: Commit) -> None:
+    spec, timeout = commit.spec, commit.spec.timeout
+    text = "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout)."
+    commit.log.info(text, commit.begun.attempt, spec.topology, commit.messages.waiting, timeout)
 
 
 def _log_wait(commit: Commit, line: WaitingLine) -> None:

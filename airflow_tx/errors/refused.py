@@ -60,12 +60,30 @@ class FailedTransaction(Refused):
     template = "Transaction {txid}.{attempt} has failed: {reason}. Clear its failed task or its run to replay it."
 
 
+class MessagesFailed(FailedTransaction):
+    """A message of the newest attempt was failed, or is not acked in time."""
+
+    template = (
+        "Transaction {txid}.{attempt} has failed: {reason}. Clear `begin` or the whole run: its next attempt emits its "
+        "messages again."
+    )
+
+
 class IncompleteBatch(Refused):
     """The committer ran although not every processing task has acked."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}. "
         "Clear {tasks}: a task marked success by hand leaves no output."
+    )
+
+
+class MessagesLost(IncompleteBatch):
+    """The ackers hold other trees of messages than the tasks of the attempt have acked."""
+
+    template = (
+        "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}. "
+        "Their store was emptied, or a replaced try of a task has emitted messages. Clear `begin` or the whole run."
     )
 
 

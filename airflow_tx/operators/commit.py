@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import WaitingLine
+    from airflow_tx.triggers.base import WaitTrigger
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class RetriedOperator(BaseOperator):
 
 
 class InTurnOperator(RetriedOperator):
-    """A task that defers until the turn is near, and is then executed again."""
+    """A task that defers until the turn is near, or messages are acked, and is then executed again."""
 
     ui_color = "#cfe2ff"
 
@@ -96,19 +97,23 @@ class InTurnOperator(RetriedOperator):
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
         from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.triggers.messages import MessagesTrigger
         from airflow_tx.triggers.turn import TurnTrigger
 
-        trigger = TurnTrigger(
-            zookeeper_conn_id=spec.conn_id,
-            root=spec.paths.root,
-            topology=spec.topology,
-            txid=line.txid,
-            op=line.op,
-            mapped=sorted(spec.mapped),
-            hold=Settings.load().min_deferral,
-            slots=slots_of(spec, context, txid=line.txid),
-            waited=line.waited_for,
-        )
+        common: dict[str, Any] = {
+            "zookeeper_conn_id": spec.conn_id,
+            "root": spec.paths.root,
+            "topology": spec.topology,
+            "txid": line.txid,
+            "hold": Settings.load().min_deferral,
+            "slots": slots_of(spec, context, txid=line.txid),
+        }
+        trigger: WaitTrigger
+        if line.messages:
+            attempt = begun_by(context["ti"], spec).attempt.attempt
+            trigger = MessagesTrigger(**common, attempt=attempt, acker_store=spec.acker_store, timeout=spec.timeout)
+        else:
+            trigger = TurnTrigger(**common, op=line.op, mapped=sorted(spec.mapped), waited=line.waited_for)
         self.defer(trigger=trigger, method_name="execute_turn")
 
 

@@ -48,6 +48,22 @@ class CurrentBatch:
         rows = source.emit_batch(self.attempt, self.metadata)
         return iter(cast("Iterable[Mapping[str, Any]]", rows))
 
+    def emit(self, *, tracked: bool = True) -> str:
+        """Make a message for work that leaves the DAG: the transaction is not committed before it, and all that is
+        made of it, is acked.
+
+            queue.push(json.dumps([current_batch().emit(), row]))
+
+        :param tracked: False: nothing waits for it.
+        :return: its reference, for `airflow_tx.acks.Collector.process`.
+        :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
+        """
+        return self.emit_many(1, tracked=tracked)[0]
+
+    def emit_many(self, count: int, *, tracked: bool = True) -> list[str]:
+        """Make so many messages in one request; as `emit`."""
+        return self._processing.messages.emit(count, tracked=tracked)
+
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows of a task's output, or of the new values of a committer, as dicts.
 

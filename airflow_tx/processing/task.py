@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
@@ -45,6 +46,7 @@ class Processing:
         self.begun = begun
         self.task = task
         self.anchored = anchored
+        self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
@@ -132,7 +134,9 @@ class Processing:
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         with self._final_refusals(), self._connected() as ledger:
-            ledger.run(processing.ack, self.attempt, self.task, rows=consumed_rows, outputs=outputs)
+            trees = self.messages.trees
+            ledger.run(processing.ack, self.attempt, self.task, rows=consumed_rows, outputs=outputs, trees=trees)
+        self.messages.close()
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_tx.errors import (
     FailedTransaction,
     IncompleteBatch,
+    MessagesLost,
     RowsChanged,
     SkippedTransaction,
     StaleAttempt,
@@ -89,11 +90,13 @@ def ack(
     *,
     rows: int | None = None,
     outputs: Collection[Any] = (),
+    trees: int = 0,
 ) -> Decision[Done]:
     """Note that a processing task is done, and its output.
 
     :param rows: rows it consumed, if counted.
     :param outputs: plain-JSON references to what it wrote.
+    :param trees: of messages, whose roots it has emitted.
     :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
     """
     record = newest_record(read, paths, attempt, "ack")
@@ -105,7 +108,7 @@ def ack(
     if record.phase is not Phase.PROCESSING and not found.done:
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value)
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
-    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs))
+    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs), trees=trees)
     return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 
 
@@ -121,9 +124,29 @@ def fail(
         return Decision(Done())
     path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
+    return _failed(paths, stamp, attempt, record, reason)
+
+
+def fail_messages(
+    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, reason: str
+) -> Decision[Done | AlreadyCommitted]:
+    """Note that messages of an attempt have failed, or are not acked in time: it is replayed, not tried again.
+
+    :raises StaleAttempt: a newer attempt exists.
+    """
+    record = newest_record(read, paths, attempt, "fail")
+    if isinstance(record, AlreadyCommitted):
+        return Decision(record)
+    if record.phase is not Phase.PROCESSING:
+        return Decision(Done())
+    return _failed(paths, stamp, attempt, record, reason)
+
+
+def _failed(
+    paths: Paths, stamp: Stamp, attempt: TransactionAttempt, record: TransactionRecord, reason: str
+) -> Decision[Done]:
     failed = replace(record, phase=Phase.FAILED, failures=record.failures + 1, error=reason[:500], op=stamp.op)
-    path = paths.transaction(attempt.txid)
-    return put(path, failed, Done())
+    return put(paths.transaction(attempt.txid), failed, Done())
 
 
 def processed(
@@ -134,12 +157,14 @@ def processed(
     *,
     rows_digest: str,
     expected: Collection[Instance] | None = None,
+    emitted: Mapping[TaskTry, int] | None = None,
 ) -> Decision[Processed | AlreadyCommitted]:
     """Note that everything that must ack has acked: the batch is complete.
 
     :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
         whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all that started.
-    :raises IncompleteBatch, RowsChanged, FailedTransaction, StaleAttempt: it is not.
+    :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
+    :raises IncompleteBatch, MessagesLost, RowsChanged, FailedTransaction, StaleAttempt: it is not.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -148,9 +173,9 @@ def processed(
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
     if record.rows_digest != rows_digest:
         raise RowsChanged(txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest)
-    acks = _acks(read, paths.acks(attempt.txid, record.acks))
-    wanted = must_ack(record, acks) if expected is None else set(expected)
-    acks = {instance: entry for instance, entry in acks.items() if instance in wanted}
+    found = _acks(read, paths.acks(attempt.txid, record.acks))
+    wanted = must_ack(record, found) if expected is None else set(expected)
+    acks = {instance: entry for instance, entry in found.items() if instance in wanted}
     missing = missing_acks(acks, wanted)
     value = ack_val(record, acks, wanted)
     if missing or value:
@@ -159,9 +184,22 @@ def processed(
     result = Processed(record.epoch, acks, value)
     if record.phase is not Phase.PROCESSING:
         return Decision(result)
+    _check_trees(attempt, found, emitted or {})
     path = paths.transaction(attempt.txid)
     done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, op=stamp.op)
     return put(path, done, result)
+
+
+def _check_trees(attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]) -> None:
+    """Refuse trees of messages that the ackers have lost, or that a try which does not count has emitted."""
+    acked = {TaskTry(*instance, entry.task_try): entry.trees for instance, entry in acks.items() if entry.trees}
+    if acked == emitted:
+        return
+    expected, found = (
+        ", ".join(f"{count} trees of {task} (try {task.task_try})" for task, count in each.items()) or "no trees"
+        for each in (acked, emitted)
+    )
+    raise MessagesLost(txid=attempt.txid, attempt=attempt.attempt, expected=expected, found=found)
 
 
 def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()) -> set[Instance]:

@@ -184,7 +184,7 @@ class Ack:
 
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
     :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
-    :param rows: rows consumed, if the task counted them.
+    :param rows: rows consumed, if the task counted them; `trees`: of messages, whose roots this try has emitted.
     :param outputs: references to its output, of exactly this try.
     """
 
@@ -195,6 +195,7 @@ class Ack:
     done: bool = False
     rows: int | None = None
     outputs: list[Any] = field(default_factory=list)
+    trees: int = 0
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,13 @@ class Transaction:
         share one.
     :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
     :param message_timeout: seconds from begin until all tasks have acked, after which the transaction counts as failed
-        and may be replayed; default: `[tx] message_timeout`. It is acted upon by whoever replays, never by the tasks.
+        and may be replayed; default: `[tx] message_timeout`. It is acted upon by whoever replays, never by the tasks;
+        but a committer that waits for messages fails then.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode below which the topology lies; default: `[tx] root`.
+    :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
+        nothing waits for them; default: its tasks emit none.
+    :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
     :param at_least_once: allow a source and a state that cannot give exactly once together.
     """
 
@@ -59,6 +63,8 @@ class Transaction:
         message_timeout: float | None = None,
         zookeeper_conn_id: str | None = None,
         root: str | None = None,
+        ackers: int | None = None,
+        acker_store: str | None = None,
         at_least_once: bool = False,
     ) -> None:
         self._dag = _current_dag(topology)
@@ -71,7 +77,10 @@ class Transaction:
             message_timeout=message_timeout,
             zookeeper_conn_id=zookeeper_conn_id,
             root=root,
+            ackers=ackers,
+            acker_store=acker_store,
         )
+        _check_ackers(self._spec)
         self._before: frozenset[str] = frozenset()
         self._begin: BeginTransactionOperator | None = None
 
@@ -135,6 +144,17 @@ class Transaction:
             inside=tuple(sorted(task.task_id for task in block.tasks)),
             phase=None if block.phase is None else block.phase.spec,
             stages=block.stages,
+        )
+
+
+def _check_ackers(spec: TransactionSpec) -> None:
+    if spec.ackers is not None and spec.ackers < 0:
+        raise refusal(spec, f"ackers={spec.ackers}", "Give a number: 1, more for many messages, 0 to track none.")
+    if spec.acker_store is not None and spec.ackers is None:
+        raise refusal(spec, "it has an acker_store and no ackers", "Write ackers=1 as well.")
+    if "://" in (spec.acker_store or ""):
+        raise refusal(
+            spec, "acker_store is no connection id", "Define an Airflow connection: a URL would show its password."
         )
 
 

@@ -1,0 +1,313 @@
+"""A transaction with messages: it is committed when every one of them is acked, never before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.acks.collector import Collector
+from airflow_tx.acks.reference import Reference
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.commit.commit import Completion
+from airflow_tx.errors import (
+    AckersUnavailable,
+    FailedTransaction,
+    MessagesFailed,
+    MessagesLost,
+    StaleMessage,
+    TransactionDefinitionError,
+    UnknownMessage,
+)
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.protocol import processing as steps
+from airflow_tx.protocol.records import Phase
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.triggers.messages import MessagesTrigger
+from tests.unit.bench import CountingStore, Numbers
+from tests.unit.commit.message_run import MessageRun, MessageSpec
+from tests.unit.conftest import Sleeps
+
+AWAY = AckersUnavailable(where="redis", reason="refused")
+
+
+@pytest.fixture
+def acker_nodes() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(store: CountingStore, acker_nodes: MemoryStore, log: Any, tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    state = MemoryState("words", keys=["word"], values={"count": Count()})
+
+    def run(**options: Any) -> MessageRun:
+        fields = {"source": Numbers(), "tasks": ("count",), "inside": ("count", "commit"), "ackers": 2, **options}
+        spec = MessageSpec(
+            "numbers",
+            "numbers",
+            memory=store,
+            make_ackers=lambda: ZnodeAckers(acker_nodes, "/airflow_tx"),
+            broken=[],
+            **fields,
+        )
+        return MessageRun(spec, state, log)
+
+    return run
+
+
+@pytest.fixture
+def run(make: Any) -> MessageRun:
+    made: MessageRun = make()
+    return made
+
+
+def test_a_transaction_is_committed_when_every_message_of_it_is_acked(run: MessageRun) -> None:
+    run.begin()
+    first, second = run.work(2)
+    run.ack(first)
+    line = run.commit_now()
+    assert line is not None
+    assert line.messages
+    assert run.count == 0
+    assert run.record is not None
+    assert run.record.phase is Phase.PROCESSING
+    assert "of 2 trees of messages these are not complete: 1 of task count" in run.log.lines[-1]
+    run.ack(second)
+    assert run.commit_now() is None
+    assert run.count == 10
+
+
+def test_what_the_ackers_keep_goes_with_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
+    run.begin()
+    (root,) = run.work()
+    run.ack(root)
+    run.commit_now()
+    found = acker_nodes.children("/airflow_tx.acks/numbers")
+    assert found is not None
+    assert found.names == ()
+    run.collector.process(root).ack()
+    with pytest.raises(UnknownMessage, match="transaction 1 is not open: it has ended"):
+        run.collector.flush()
+
+
+def test_a_message_that_fails_fails_the_attempt_and_the_next_one_refuses_what_is_left_of_it(run: MessageRun) -> None:
+    run.begin()
+    lost, failed = run.work(2)
+    with pytest.raises(ZeroDivisionError), run.collector.process(failed):
+        raise ZeroDivisionError("by nothing")
+    with pytest.raises(MessagesFailed, match=r"1\.1 has failed: a message was failed: ZeroDivisionError: by nothing"):
+        run.commit_now()
+    assert run.record is not None
+    assert (run.record.phase, run.record.failures) == (Phase.FAILED, 1)
+    with pytest.raises(FailedTransaction):
+        run.commit_now()
+    assert run.begin().attempt.attempt == 2
+    again = run.work(2)
+    with pytest.raises(StaleMessage, match=r"1\.1 of topology 'numbers' refused: attempt 2 is the newest"):
+        run.ack(lost)
+    run.ack(*again)
+    assert run.commit_now() is None
+    assert run.count == 10
+
+
+def test_messages_that_are_not_acked_in_time_fail_the_attempt(make: Any) -> None:
+    run: MessageRun = make(message_timeout=1e-6)
+    run.begin()
+    run.work(3)
+    with pytest.raises(MessagesFailed, match=r"it still waits: of 3 trees .* 3 of task count\. Clear `begin`"):
+        run.commit_now()
+    assert run.record is not None
+    assert run.record.phase is Phase.FAILED
+    assert run.count == 0
+
+
+def test_a_message_that_was_acked_twice_fails_the_attempt(run: MessageRun) -> None:
+    run.begin()
+    with run.collector.process(*run.work()) as root:
+        word = root.emit()
+    for _ in range(3):
+        run.collector.process(word).ack()
+    run.collector.flush()
+    with pytest.raises(MessagesFailed, match="messages of count were acked more than once"):
+        run.commit_now()
+
+
+def test_while_the_ackers_are_away_nothing_is_committed_and_the_committer_waits_for_them(run: MessageRun) -> None:
+    run.begin()
+    run.ack(*run.work())
+    run.spec.broken.append(AWAY)
+    assert run.commit_now().messages
+    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: The ackers at redis cannot be reached")
+    assert run.count == 0
+    run.spec.broken.clear()
+    assert run.commit_now() is None
+
+
+def test_ackers_that_stay_away_until_the_time_is_up_fail_the_attempt(make: Any) -> None:
+    run: MessageRun = make(message_timeout=1e-6)
+    run.begin()
+    run.work()
+    run.spec.broken.append(AWAY)
+    with pytest.raises(MessagesFailed, match="it still waits: The ackers at redis cannot be reached"):
+        run.commit_now()
+
+
+def test_ackers_that_come_back_empty_let_nothing_be_committed(run: MessageRun, acker_nodes: MemoryStore) -> None:
+    run.begin()
+    run.work(2)
+    acker_nodes.restore(())
+    with pytest.raises(MessagesLost, match=r"2 trees of count .*, the ackers hold no trees\. Their store was emptied"):
+        run.commit_now()
+    assert run.count == 0
+
+
+def test_ackers_that_were_set_back_to_before_some_trees_let_nothing_be_committed(
+    run: MessageRun, acker_nodes: MemoryStore
+) -> None:
+    run.begin()
+    processing = run.start()
+    run.ack(CurrentBatch(processing).emit())
+    before = acker_nodes.snapshot()
+    CurrentBatch(processing).emit()
+    acker_nodes.restore(before)
+    run.end(processing)
+    with pytest.raises(MessagesLost, match=r"2 trees of count .* hold 1 trees of count"):
+        run.commit_now()
+
+
+def test_a_begin_that_died_before_it_has_opened_the_attempt_opens_it_when_it_is_tried_again(run: MessageRun) -> None:
+    run.spec.broken.append(AWAY)
+    with pytest.raises(AckersUnavailable):
+        run.begin()
+    run.spec.broken.clear()
+    assert run.begin(retry=True).attempt.attempt == 1
+    run.ack(*run.work())
+    assert run.commit_now() is None
+
+
+def test_a_task_that_dies_with_messages_under_way_is_not_tried_again_in_the_same_attempt(run: MessageRun) -> None:
+    run.begin()
+    CurrentBatch(run.start()).emit()
+    with pytest.raises(AirflowFailException, match=r"Task count has emitted messages of transaction 1\.1 .* `begin`"):
+        CurrentBatch(run.start()).emit()
+    assert run.begin().attempt.attempt == 2
+    run.ack(*run.work())
+    assert run.commit_now() is None
+
+
+def test_messages_of_a_try_that_was_replaced_by_one_without_are_noticed(run: MessageRun) -> None:
+    run.begin()
+    run.ack(CurrentBatch(run.start()).emit())
+    run.end(run.start())
+    with pytest.raises(MessagesLost, match="acked no trees, the ackers hold 1 trees of count"):
+        run.commit_now()
+
+
+def test_a_transaction_that_was_processed_does_not_ask_the_ackers_again(
+    run: MessageRun, acker_nodes: MemoryStore
+) -> None:
+    run.begin()
+    run.ack(*run.work())
+    assert run.commit().complete() is Completion.READY
+    acker_nodes.restore(())
+    assert run.commit_now() is None
+
+
+def test_messages_fail_only_the_newest_attempt_and_no_processed_one(run: MessageRun) -> None:
+    run.begin()
+    ledger = run.spec.ledger(run.spec.memory)
+    run.ack(*run.work())
+    assert run.commit().complete() is Completion.READY
+    ledger.run(steps.fail_messages, run.begun.attempt, "too late")
+    assert run.record is not None
+    assert run.record.phase is Phase.PROCESSED
+    assert run.commit_now() is None
+    ledger.run(steps.fail_messages, run.begun.attempt, "much too late")
+
+
+# --- without tracking
+
+
+def test_without_ackers_messages_are_waited_for_by_nobody(make: Any) -> None:
+    run: MessageRun = make(ackers=0)
+    run.begin()
+    (reference,) = run.work()
+    assert Reference.parse(reference).lineage.trees == ()
+    assert run.commit_now() is None
+
+
+def test_a_message_may_be_left_out(run: MessageRun) -> None:
+    run.begin()
+    processing = run.start()
+    assert Reference.parse(CurrentBatch(processing).emit(tracked=False)).lineage.trees == ()
+    run.end(processing)
+    assert run.commit_now() is None
+
+
+def test_messages_that_nothing_would_wait_for_are_refused_unless_that_is_said(make: Any) -> None:
+    without: MessageRun = make(ackers=None)
+    without.begin()
+    with pytest.raises(TransactionDefinitionError, match=r"task count emits messages. Write .*ackers=1"):
+        CurrentBatch(without.start()).emit()
+    CurrentBatch(without.start()).emit(tracked=False)
+    beside: MessageRun = make()
+    beside.begun = without.begun
+    with pytest.raises(TransactionDefinitionError, match="not upstream of the committer"):
+        CurrentBatch(beside.start(anchored=False)).emit()
+
+
+# --- waiting
+
+
+def _trigger(**options: Any) -> MessagesTrigger:
+    fields: dict[str, Any] = {"topology": "numbers", "txid": 1, "attempt": 1, "acker_store": None, "timeout": 3600}
+    return MessagesTrigger(zookeeper_conn_id="none", root="/airflow_tx", hold=0, **{**fields, **options})
+
+
+@pytest.fixture
+def beside(make: Any, store: CountingStore) -> MessageRun:
+    """Its ackers lie beside its ledger."""
+    run: MessageRun = make()
+    object.__setattr__(run.spec, "make_ackers", lambda: ZnodeAckers(store, "/airflow_tx"))
+    run.collector = Collector(ZnodeAckers(store, "/airflow_tx"), interval=600)
+    run.begin()
+    return run
+
+
+def test_a_waiting_committer_is_woken_when_the_last_message_is_acked(beside: MessageRun, store: CountingStore) -> None:
+    first, second = beside.work(2)
+    beside.ack(first)
+    assert _trigger().event(store) is None
+    beside.ack(second)
+    assert _trigger().event(store) == {"reason": "its messages are acked"}
+    assert beside.commit_now() is None
+    assert _trigger().event(store) == {"reason": "its record changed"}
+
+
+def test_a_waiting_committer_is_woken_by_what_cannot_be_waited_for(beside: MessageRun, store: CountingStore) -> None:
+    failed, _ = beside.work(2)
+    late = _trigger(timeout=1e-6).event(store)
+    assert late is not None
+    assert "it still waits" in late["reason"]
+    beside.collector.process(failed).fail("no use")
+    assert _trigger().event(store) == {"reason": "a message was failed: no use"}
+    beside.begin()
+    assert _trigger().event(store) == {"reason": "its record changed"}
+
+
+def test_the_trigger_is_made_again_from_its_fields(
+    beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: store)
+    beside.ack(*beside.work())
+    path, fields = _trigger().serialize()
+    assert path == "airflow_tx.triggers.messages.MessagesTrigger"
+
+    async def first() -> Any:
+        return await anext(MessagesTrigger(**fields).run())
+
+    assert asyncio.run(first()).payload == {"reason": "its messages are acked"}
