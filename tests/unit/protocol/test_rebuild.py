@@ -1,0 +1,328 @@
+"""Where a lost ledger goes on, as the fences say, and what is made of the one that is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import RepairRefused, UnreadableRecord
+from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
+from airflow_tx.protocol.records import Binding, History, Metadata, Outcome, Skipped, encode
+from airflow_tx.protocol.step import Audit
+from tests.model.driver import Run, Topology
+
+PATHS = Paths("/tx", "trace")
+ADA = Audit("ada", "the disk is gone")
+EARLY, LATE = "2012-12-31T00:00:00+00:00", "2013-06-01T00:00:00+00:00"
+
+
+def held(
+    state: str,
+    txid: int,
+    *,
+    applied: bool = True,
+    holds: bool = True,
+    undoable: bool = True,
+    life: str = "L",
+    rank: tuple[int, int, int] = (1, 1, 1),
+    birth: str = "b",
+    **batch: Any,
+) -> HeldState:
+    """What the fence of a state holds of a transaction; rows and positions are named by its number."""
+    generation, attempt, epoch = rank
+    token = Token(generation, txid, attempt, epoch, "nonce", birth)
+    kept = {"rows": f"rows {txid}", "position": txid, "prev": txid - 1, **batch}
+    return HeldState(state, undoable, holds, life, token, applied, kept)
+
+
+def plan(*states: HeldState) -> RebuildPlan:
+    return plan_rebuild(PATHS, states)
+
+
+# --- a fence -----------------------------------------------------------------------------------------------------
+
+
+def fence(batch: str) -> Any:
+    return SimpleNamespace(batch=batch, token=Token(1, 7, 1, 1, "n"), incarnation="L", applied=True)
+
+
+def test_a_fence_says_what_its_transaction_was() -> None:
+    batch = {"rows": 1, "position": 2, "prev": None, "key": "r1"}
+    found = HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)))
+    assert found == HeldState("s", False, True, "L", Token(1, 7, 1, 1, "n"), True, batch)
+    assert found.batch == batch
+    assert (
+        HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)), holds=lambda txid: txid != 7).holds is False
+    )
+
+
+@pytest.mark.parametrize("batch", ["", "null", "[]", "{}", '{"rows": 1, "position": 2}'])
+def test_a_fence_that_keeps_no_batch_is_named(batch: str) -> None:
+    with pytest.raises(UnreadableRecord, match="fence of state 's'"):
+        HeldState.of("s", undoable=True, fence=fence(batch))
+
+
+# --- the plan ----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
+    found = plan(held("s", 7, rank=(3, 2, 5), granted="2013"), held("t", 7, granted="2012", rank=(3, 2, 4)))
+    assert found == RebuildPlan(
+        "L", 4, 8, Metadata(2, "rows 7", 7), {"s": 7, "t": 7}, {"s": "b", "t": "b"}, found.summary, granted="2012"
+    )
+    assert found.summary == "transaction 7 is complete in every state; 8 is next"
+    assert found.transaction == {}
+
+
+def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
+    assert plan(held("s", 7, key="r7")).transaction["key"] == "r7"
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        (held("s", 7), held("t", 7, applied=False)),
+        (held("s", 7, applied=False), held("t", 6)),
+        (held("s", 7), held("t", 7, birth="another")),
+        (held("s", 7), held("t", 6)),
+    ],
+    ids=["half written", "not raised", "of two lives", "not everywhere"],
+)
+def test_one_that_is_not_complete_everywhere_is_begun_again(states: tuple[HeldState, ...]) -> None:
+    found = plan(*states)
+    assert (found.current, found.meta, found.last) == (7, Metadata(1, None, 6), {"s": 6, "t": 6})
+    assert found.transaction == {}
+    assert found.births == {each.state: each.token.birth for each in states}
+    assert "it is next, from where transaction 6 ended" in found.summary
+
+
+def test_the_first_transaction_is_begun_again_from_nothing() -> None:
+    found = plan(held("s", 1, applied=False))
+    assert (found.current, found.meta, found.last) == (1, None, {})
+    second = plan(held("s", 2, applied=False))
+    assert (second.current, second.meta, second.last) == (2, Metadata(1, None, 1), {"s": 1})
+
+
+def test_the_newest_grant_says_what_the_batch_was() -> None:
+    newer = held("s", 7, rank=(1, 2, 3), rows="newer")
+    assert plan(held("t", 7, rows="older"), newer).meta == Metadata(2, "newer", 7)
+    again = plan(held("t", 7, applied=False, prev="older"), held("s", 7, rank=(1, 2, 3), prev="newer"))
+    assert again.meta == Metadata(1, None, "newer")
+
+
+@pytest.mark.parametrize(
+    ("states", "granted"),
+    [
+        ((held("s", 7, granted="b"), held("t", 7, granted="a")), "a"),
+        ((held("s", 7, granted="b"), held("t", 7)), None),
+        ((held("s", 7, granted="b"), held("t", 6, granted="a")), "b"),
+        ((held("s", 7, granted="b"), held("t", 6)), "b"),
+    ],
+    ids=["the first of them", "unknown", "of this transaction", "of an older release before"],
+)
+def test_when_the_newest_transaction_was_granted(states: tuple[HeldState, ...], granted: str | None) -> None:
+    assert plan(*states).granted == granted
+
+
+@pytest.mark.parametrize("behind", [held("t", 5), held("t", 6, applied=False)], ids=["by two", "by one, half written"])
+def test_a_state_that_is_further_behind_than_a_commit_can_leave_it_went_back(behind: HeldState) -> None:
+    with pytest.raises(RepairRefused, match="state 't' is at transaction .*, another one at 7"):
+        plan(held("s", 7), behind)
+
+
+def test_what_a_state_that_cannot_undo_holds_of_an_incomplete_one_cannot_be_begun_again() -> None:
+    whole, half = held("s", 7, undoable=False), held("t", 7, undoable=False, applied=False)
+    with pytest.raises(RepairRefused, match="complete in state 's', which cannot undo it, but not in all others"):
+        plan(whole, held("t", 6))
+    with pytest.raises(RepairRefused, match=r"half written in state 't', which cannot undo it\."):
+        plan(held("s", 7), half)
+    assert plan(replace(whole, holds=False), held("t", 6)).current == 7
+    assert plan(held("s", 7), held("t", 6, undoable=False)).current == 7
+    assert plan(whole).current == 8
+
+
+def test_fences_of_two_ledgers_or_none_are_refused() -> None:
+    with pytest.raises(RepairRefused, match="'s' of ledger L; 't' of ledger M"):
+        plan(held("s", 7), held("t", 7, life="M"))
+    with pytest.raises(RepairRefused, match="--reset"):
+        plan()
+
+
+# --- the step ----------------------------------------------------------------------------------------------------
+
+
+def rebuilt(topology: Topology, found: RebuildPlan) -> Any:
+    topology.store().ensure(topology.paths.root)
+    return topology.ledger().run(ledger_lost, topology.request, found, ADA)
+
+
+def of(topology: Topology, found: RebuildPlan) -> RebuildPlan:
+    """A plan by the states of this very ledger."""
+    return replace(found, incarnation=topology.topology.incarnation)
+
+
+def bound(topology: Topology, key: str) -> int | None:
+    found = Reader(topology.store()).peek_if_any(Binding, topology.paths.run(key))
+    return None if found is None else found.txid
+
+
+def metas(topology: Topology) -> tuple[str, ...]:
+    names: tuple[str, ...] = topology.store().children(topology.paths.metas).names
+    return names
+
+
+def test_a_ledger_that_is_gone_is_made_where_the_states_say(topology: Topology) -> None:
+    done = rebuilt(topology, plan(held("s", 7, rank=(3, 1, 1), key="r7", run_id="run 7", skip=None)))
+    record = topology.topology
+    assert (done.generation, done.current, done.summary) == (
+        4,
+        8,
+        "transaction 7 is complete in every state; 8 is next",
+    )
+    assert (record.incarnation, record.generation, record.dag_id) == ("L", 4, "trace")
+    assert (record.states, record.births, record.rebuilt) == ({"s": 7}, {"s": "b"}, 7)
+    assert (topology.current, topology.allocated, topology.position(7)) == (8, 7, 7)
+    assert (bound(topology, "r7"), metas(topology)) == (7, ("7",))
+    assert all(topology.store().get(path) is not None for path in topology.paths.folders)
+    assert Run(topology, "r8").begin(2).txid == 8
+    assert Run(topology, "r7").begin(2).txid == 7
+
+
+def test_a_transaction_that_was_skipped_keeps_its_rows(topology: Topology) -> None:
+    skip = {"who": "bob", "when": EARLY, "why": "broken"}
+    rebuilt(topology, plan(held("s", 7, key="r7", run_id="run 7", skip=skip)))
+    kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(7))
+    assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", skip)
+
+
+def test_before_the_first_transaction_nothing_is_final(topology: Topology) -> None:
+    rebuilt(topology, plan(held("s", 1, applied=False)))
+    assert (topology.current, topology.allocated, topology.topology.states, metas(topology)) == (1, 0, {}, ())
+    assert topology.topology.births == {"s": "b"}
+
+
+@pytest.fixture
+def behind(topology: Topology) -> Topology:
+    """A ledger that was put back: transaction 1 is committed, 2 and 3 are open, one of them to be skipped."""
+    Run(topology, "r1").whole(2)
+    for run_id in ("r2", "r3"):
+        Run(topology, run_id).begin(2)
+    topology.note_skip(3)
+    return topology
+
+
+def test_what_a_ledger_that_went_back_holds_of_open_transactions_goes(behind: Topology) -> None:
+    before = behind.topology
+    rebuilt(behind, of(behind, plan(held("s", 2, key="r2", run_id="r2", skip=None, granted=LATE))))
+    after = behind.topology
+    assert (behind.current, behind.allocated, behind.position(2)) == (3, 2, 2)
+    assert (after.generation, after.skips, after.blocked, after.bid) == (before.generation + 1, [], None, None)
+    assert [behind.record(txid) for txid in (1, 2, 3)] == [None, None, None]
+    assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, 2, None]
+    assert metas(behind) == ("2",)
+    assert behind.store().children(behind.paths.histories).names == ("1",)
+    assert len(after.garbage) == 2
+    assert all(each.startswith("coordinator/acks/") for each in after.garbage)
+
+
+def test_a_run_that_began_after_all_that_the_states_know_begins_anew(behind: Topology) -> None:
+    """Another run has the number in the time that is lost."""
+    rebuilt(behind, of(behind, plan(held("s", 2, granted=EARLY))))
+    assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, None, None]
+
+
+def test_so_does_none_if_nobody_knows_when_it_was_granted_or_it_is_the_very_one(behind: Topology) -> None:
+    rebuilt(behind, of(behind, plan(held("s", 2))))
+    assert bound(behind, "r2") == 2
+
+
+def test_the_very_transaction_that_the_states_know_began_in_time(behind: Topology) -> None:
+    record = behind.record(2)
+    assert record is not None
+    rebuilt(behind, of(behind, plan(held("s", 2, granted=EARLY, birth=record.birth))))
+    assert bound(behind, "r2") == 2
+
+
+def test_a_binding_to_another_transaction_stays(behind: Topology) -> None:
+    store, paths = behind.store(), behind.paths
+    store.multi([], [Put(paths.run("r3"), encode(Binding(1)))])
+    rebuilt(behind, of(behind, plan(held("s", 2))))
+    assert bound(behind, "r3") == 1
+
+
+def test_a_readmission_that_is_forgotten_gives_its_rows_back(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    topology.skip(1)
+    topology.readmit(1)
+    assert Run(topology, "r1").begin(2).txid == 2
+    rebuilt(topology, of(topology, plan(held("s", 1))))
+    kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))
+    assert (kept.rows, kept.readmitted_as, kept.readmit is None) == ([0, 2], None, False)
+    assert bound(topology, "r1") == 1
+    history = topology.history(1)
+    assert history is not None
+    assert (history.outcome, history.readmitted_as) == (Outcome.SKIPPED, None)
+    assert Run(topology, "r1").begin(2).metadata == [0, 2]
+
+
+def test_the_generation_outranks_that_of_the_states_and_that_of_the_ledger(behind: Topology) -> None:
+    assert rebuilt(behind, of(behind, plan(held("s", 2, rank=(7, 1, 1))))).generation == 8
+    assert rebuilt(behind, of(behind, plan(held("s", 2)))).generation == 9
+
+
+def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
+    record = replace(behind.topology, states={"u": 1}, births={"u": "x"})
+    behind.store().multi([], [Put(behind.paths.record, encode(record))])
+    rebuilt(behind, of(behind, plan(held("s", 2))))
+    assert (behind.topology.states, behind.topology.births) == ({"u": 1, "s": 2}, {"u": "x", "s": "b"})
+
+
+def test_a_ledger_that_is_further_than_its_states_is_not_lost(behind: Topology) -> None:
+    with pytest.raises(RepairRefused, match=r"the ledger is at transaction 2, and the states say that 1 is next"):
+        rebuilt(behind, of(behind, plan(held("s", 1, applied=False))))
+    assert rebuilt(behind, of(behind, plan(held("s", 1)))).current == 2
+
+
+def test_a_ledger_that_was_made_after_the_loss_is_replaced_unless_it_has_committed(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    rebuilt(topology, plan(held("s", 7)))
+    assert (topology.topology.incarnation, topology.topology.generation, topology.current) == ("L", 2, 8)
+    assert bound(topology, "r1") is None
+    record = replace(topology.topology, incarnation="M")
+    topology.store().multi([], [Put(topology.paths.record, encode(record))])
+    with pytest.raises(RepairRefused, match="this is ledger M, and it has committed transactions of its own"):
+        rebuilt(topology, plan(held("s", 7)))
+
+
+@pytest.mark.parametrize("own", ["a state", "a commit"])
+def test_a_ledger_of_another_life_with_results_of_its_own_stays(topology: Topology, own: str) -> None:
+    Run(topology, "r1").begin(2)
+    if own == "a state":
+        record = replace(topology.topology, states={"s": 1})
+        topology.store().multi([], [Put(topology.paths.record, encode(record))])
+    else:
+        topology.skip(1)
+    with pytest.raises(RepairRefused, match="has committed transactions of its own"):
+        rebuilt(topology, plan(held("s", 7)))
+
+
+def test_the_history_of_a_ledger_of_another_life_goes(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    old = History(5, 1, "r5", Outcome.COMMITTED, "", None, None, "", None, "", "")
+    topology.store().multi([], [Create(topology.paths.history(5), encode(old))])
+    rebuilt(topology, plan(held("s", 7)))
+    assert topology.store().children(topology.paths.histories).names == ()
+
+
+def test_what_an_older_release_kept_by_partition_goes(behind: Topology) -> None:
+    behind.store().ensure(behind.paths.places("A"))
+    rebuilt(behind, of(behind, plan(held("s", 2))))
+    assert "source" in behind.topology.garbage
