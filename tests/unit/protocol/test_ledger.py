@@ -1,0 +1,365 @@
+"""How a step is run: passes until its multi is done, or until its answer is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
+from airflow_tx.protocol.answers import NeedRunState
+from airflow_tx.protocol.api import Children, Create, Delete, Node, Put, Requirement, Write
+from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
+from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.ledger import PASSES, Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
+from airflow_tx.protocol.step import Decision, Stamp, is_another
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import CountedIds, HandClock, Run, Topology
+
+PATHS = Paths("/tx", "t")
+
+
+class Calls(MemoryStore):
+    """Lists what it is asked, and may do something before a multi or instead of its reply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, ...]] = []
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+
+    def get(self, path: str) -> Node | None:
+        self.calls.append(("get", path))
+        return super().get(path)
+
+    def children(self, path: str) -> Children | None:
+        self.calls.append(("children", path))
+        return super().children(path)
+
+    def sync(self) -> None:
+        self.calls.append(("sync",))
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        self.calls.append(("multi", *(write.path for write in writes)))
+        before, self.before = self.before, lambda: None
+        before()
+        super().multi(requirements, writes)
+        after, self.after = self.after, lambda: None
+        after()
+
+    def put(self, path: str, record: Any) -> None:
+        super().multi([], [Put(path, encode(record))])
+
+
+@pytest.fixture
+def store() -> Calls:
+    made = Calls()
+    for path in PATHS.folders:
+        made.ensure(path)
+    made.multi([], [Create(PATHS.current, encode(Counter(1))), Create(PATHS.allocated, encode(Counter(1)))])
+    made.multi([], [Create(PATHS.record, encode(TopologyRecord("i", "t", "opaque", 4, op="first")))])
+    made.calls.clear()
+    return made
+
+
+@pytest.fixture
+def ledger(store: Calls) -> Ledger:
+    return Ledger(store, PATHS, clock=HandClock(), ids=CountedIds())
+
+
+def counted(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
+    """Answer with a number that is read."""
+    return Decision(read.get(Counter, paths.current).txid)
+
+
+def raised(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
+    """Raise the number that is read, and answer with it; the topology record proves it."""
+    number = read.get(Counter, paths.current).txid + 1
+    record = TopologyRecord("i", "t", "opaque", 4, op=stamp.op)
+    read.exists(paths.record)
+    return Decision(
+        number, (Put(paths.current, encode(Counter(number))), Put(paths.record, encode(record))), paths.record
+    )
+
+
+# --- an answer that writes nothing -------------------------------------------------------------------------------
+
+
+def test_an_answer_is_decided_on_what_everybody_has_written(store: Calls, ledger: Ledger) -> None:
+    assert ledger.run(counted) == 1
+    sync = store.calls.index(("sync",))
+    assert ("get", PATHS.current) in store.calls[sync:]
+    assert store.calls[-1] == ("multi",)
+
+
+def test_an_answer_is_never_given_by_a_memory(store: Calls, ledger: Ledger) -> None:
+    assert ledger.run(raised) == 2
+    store.put(PATHS.current, Counter(9))
+    assert ledger.run(counted) == 9
+
+
+def test_an_answer_that_another_one_has_changed_meanwhile_is_decided_again(store: Calls, ledger: Ledger) -> None:
+    store.before = lambda: store.put(PATHS.current, Counter(7))
+    assert ledger.run(counted) == 7
+
+
+def test_an_answer_whose_confirmation_is_not_answered_is_decided_again(store: Calls, ledger: Ledger) -> None:
+    store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
+    assert ledger.run(counted) == 1
+
+
+def test_what_reads_nothing_needs_no_confirmation(store: Calls, ledger: Ledger) -> None:
+    assert ledger.run(lambda read, stamp, paths: Decision("yes")) == "yes"
+    assert store.calls == [("sync",)]
+
+
+def test_a_refusal_is_decided_on_what_everybody_has_written(store: Calls, ledger: Ledger) -> None:
+    def missing(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
+        return Decision(read.get(Binding, paths.run("r1")).txid)
+
+    with pytest.raises(UnreadableRecord):
+        ledger.run(missing)
+    assert ("sync",) in store.calls
+
+
+def test_a_question_is_asked_at_once_and_the_next_pass_need_not_read_again(store: Calls, ledger: Ledger) -> None:
+    def asks(read: Reader, stamp: Stamp, paths: Paths) -> Decision[NeedRunState]:
+        read.get(Counter, paths.current)
+        return Decision(NeedRunState("r1"))
+
+    assert ledger.run(asks) == NeedRunState("r1")
+    assert store.calls == [("get", PATHS.current)]
+    assert ledger.run(raised) == 2
+    assert ("get", PATHS.current) not in store.calls[1:]
+
+
+# --- a multi -----------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_writes_takes_one_multi_and_the_next_one_reads_nothing(store: Calls, ledger: Ledger) -> None:
+    assert [ledger.run(raised), ledger.run(raised), ledger.run(raised)] == [2, 3, 4]
+    multi = ("multi", PATHS.current, PATHS.record)
+    assert store.calls == [("get", PATHS.current), ("get", PATHS.record), multi, multi, multi]
+
+
+def test_a_memory_that_is_out_of_date_is_dropped(store: Calls, ledger: Ledger) -> None:
+    ledger.run(raised)
+    store.put(PATHS.current, Counter(9))
+    assert ledger.run(raised) == 10
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_multi_that_is_not_answered_is_found_out(store: Calls, ledger: Ledger, done: bool) -> None:
+    lost = OutcomeUnknown(paths="", reason="the reply is lost")
+    if done:
+        store.after = lambda: _raise(lost)
+    else:
+        store.before = lambda: _raise(lost)
+    assert ledger.run(raised) == 2
+    assert Reader(store).peek(Counter, PATHS.current) == Counter(2)
+    multi = store.calls.index(("multi", PATHS.current, PATHS.record))
+    assert store.calls[multi + 1 : multi + 3] == [("sync",), ("get", PATHS.record)]
+    ledger.run(raised)
+    assert Reader(store).peek(Counter, PATHS.current) == Counter(3)
+
+
+def test_after_a_lost_reply_nothing_is_remembered(store: Calls, ledger: Ledger) -> None:
+    ledger.run(raised)
+    store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
+    ledger.run(raised)
+    store.calls.clear()
+    ledger.run(raised)
+    assert store.calls[0] == ("get", PATHS.current)
+
+
+def test_a_store_that_goes_away_after_a_lost_reply_leaves_the_outcome_unknown(
+    store: Calls, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
+    away = StoreUnavailable(connection="zookeeper", hosts="", reason="gone")
+    monkeypatch.setattr(store, "sync", lambda: _raise(away))
+    with pytest.raises(OutcomeUnknown, match="the reply is lost"):
+        ledger.run(raised)
+
+
+def test_what_is_created_changed_and_deleted_is_remembered_as_it_is(store: Calls, ledger: Ledger) -> None:
+    def proof(stamp: Stamp) -> Put:
+        return Put(PATHS.record, encode(TopologyRecord("i", "t", "opaque", 4, op=stamp.op)))
+
+    def create(read: Reader, stamp: Stamp, paths: Paths) -> Decision[str]:
+        read.exists(paths.record)
+        names = read.names(paths.runs)
+        assert read.find(Binding, paths.run("r1")) is None
+        writes = (Create(paths.run("r1"), encode(Binding(1))), Put(paths.runs, b""), proof(stamp))
+        return Decision(" ".join(names), writes, paths.record)
+
+    def delete(read: Reader, stamp: Stamp, paths: Paths) -> Decision[str]:
+        read.exists(paths.record)
+        assert read.get(Binding, paths.run("r1")) == Binding(1)
+        names = read.names(paths.runs)
+        return Decision(" ".join(names), (Delete(paths.run("r1")), Put(paths.runs, b""), proof(stamp)), paths.record)
+
+    for _ in range(2):
+        assert ledger.run(create) == ""
+        store.calls.clear()
+        assert ledger.run(delete) == "r1"
+        assert ("get", PATHS.run("r1")) not in store.calls
+        assert len([call for call in store.calls if call[0] == "multi"]) == 1
+
+
+def test_a_step_that_is_refused_again_and_again_gives_up(store: Calls, ledger: Ledger) -> None:
+    passes = list[int]()
+
+    def contended(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
+        decision = raised(read, stamp, paths)
+        passes.append(decision.result)
+        store.put(paths.current, Counter(decision.result))
+        return decision
+
+    with pytest.raises(TooMuchContention, match="contended"):
+        ledger.run(contended)
+    assert len(passes) == PASSES
+
+
+# --- questions to others -----------------------------------------------------------------------------------------
+
+
+def test_a_begin_whose_questions_never_end_gives_up(topology: Topology) -> None:
+    topology.ledger().open(topology.request)
+    request = BeginRequest(topology.request, "r1", "r1", "t1", False, {})
+    ledger = topology.ledger()
+    places = iter(range(1000))
+
+    def decide(attempt: TransactionAttempt, position: Any) -> Any:
+        number = next(places)
+        store = topology.store()
+        path = topology.paths.meta(number + 1)
+        store.multi([], [Create(path, encode(Metadata(1, number, number)))])
+        store.multi([], [Put(topology.paths.allocated, encode(Counter(number + 1)))])
+        store.multi([], [Put(topology.paths.current, encode(Counter(number + 1)))])
+        return None
+
+    with pytest.raises(TooMuchContention, match="begin"):
+        ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+
+
+def test_a_start_whose_questions_never_end_gives_up(topology: Topology) -> None:
+    run = Run(topology, "r1")
+    run.begin(1)
+    tries = iter(range(1000))
+    topology.ledger().start(run.attempt, TaskTry("p", -1, "x"))
+
+    def is_current() -> bool:
+        topology.ledger().start(run.attempt, TaskTry("p", -1, f"t{next(tries)}"))
+        return True
+
+    with pytest.raises(TooMuchContention, match="start"):
+        topology.ledger().start(run.attempt, TaskTry("p", -1, "mine"), is_current=is_current)
+
+
+# --- reads -------------------------------------------------------------------------------------------------------
+
+
+def test_where_rows_are_still_decided_from(topology: Topology) -> None:
+    for number in (1, 2, 3):
+        Run(topology, f"r{number}").begin(number)
+    assert topology.ledger().deciding_from() == [1, 3, 6]
+    Run(topology, "r1").whole(1)
+    assert topology.ledger().deciding_from() == [1, 3, 6]
+    assert topology.ledger().position() == 1
+
+
+def test_a_transactional_source_decides_for_the_next_transaction_alone() -> None:
+    memory = MemoryStore()
+    topology = Topology(lambda: memory, "/tx", [], source="transactional")
+    topology.ledger().open(topology.request)
+    assert topology.ledger().deciding_from() == []
+    for number in (1, 2):
+        Run(topology, f"r{number}").begin(number)
+    assert topology.ledger().deciding_from() == [3]
+
+
+def test_positions_are_read_as_everybody_has_written_them(store: Calls, ledger: Ledger) -> None:
+    ledger.run(raised)
+    store.put(PATHS.current, Counter(1))
+    store.put(PATHS.allocated, Counter(0))
+    store.calls.clear()
+    assert ledger.deciding_from() == []
+    assert store.calls[0] == ("sync",)
+    assert ("get", PATHS.current) in store.calls
+
+
+def test_a_position_that_the_turn_has_moved_on_from_is_read_again(topology: Topology) -> None:
+    Run(topology, "r1").whole(1)
+    ledger = topology.ledger()
+    ledger.remember(_having_read(topology))
+    assert ledger.position() == 1
+    for number in (2, 3):
+        Run(topology, f"r{number}").whole(1)
+    assert ledger.position() == 3
+
+
+def _having_read(topology: Topology) -> Reader:
+    read = Reader(topology.store())
+    read.get(Counter, topology.paths.current)
+    return read
+
+
+def test_what_a_caller_has_read_is_remembered_but_nothing_that_was_missing(store: Calls, ledger: Ledger) -> None:
+    read = Reader(store)
+    read.get(Counter, PATHS.current)
+    read.find(Binding, PATHS.run("r1"))
+    ledger.remember(read)
+    store.multi([], [Create(PATHS.run("r1"), encode(Binding(1)))])
+    store.calls.clear()
+
+    def binds(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
+        assert read.find(Binding, paths.run("r1")) == Binding(1)
+        return raised(read, stamp, paths)
+
+    assert ledger.run(binds) == 2
+    assert ("get", PATHS.current) not in store.calls
+
+
+def test_whether_a_grant_still_holds_is_asked_of_everybody(topology: Topology) -> None:
+    run = Run(topology, "r1")
+    run.processed(1, {})
+    grant = run.written().grant
+    assert grant is not None
+    assert topology.ledger().holds(grant.token) is True
+    run.written()
+    assert topology.ledger().holds(grant.token) is False
+    run.commit()
+    assert topology.ledger().holds(grant.token) is False
+
+
+def test_it_asks_after_it_has_caught_up(store: Calls, ledger: Ledger) -> None:
+    assert ledger.holds(Token(1, 1, 1, 1, "n")) is False
+    assert store.calls[0] == ("sync",)
+
+
+# --- whose number it is ------------------------------------------------------------------------------------------
+
+
+def test_a_number_without_history_is_that_of_another_transaction_up_to_the_last_rebuild(store: Calls) -> None:
+    store.put(PATHS.record, TopologyRecord("i", "t", "opaque", 4, rebuilt=5))
+    history = History(4, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "", birth="b")
+    store.multi([], [Create(PATHS.history(4), encode(history))])
+    found = [is_another(Reader(store), PATHS, txid, "b") for txid in (4, 5, 6)]
+    assert found == [False, True, False]
+    assert is_another(Reader(store), PATHS, 4, "c") is True
+    assert is_another(Reader(store), PATHS, 5, "") is False
+
+
+def test_a_transaction_of_an_older_release_has_no_birth_that_could_differ(store: Calls) -> None:
+    history = History(4, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "")
+    store.multi([], [Create(PATHS.history(4), encode(history))])
+    assert is_another(Reader(store), PATHS, 4, "b") is False
+
+
+def _raise(error: Exception) -> Any:
+    raise error

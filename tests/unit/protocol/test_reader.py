@@ -1,0 +1,104 @@
+"""What a step requires by what it reads, and what it may assume."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Create, Node, Put, Unchanged
+from airflow_tx.protocol.reader import KnownRecords, Reader
+from airflow_tx.protocol.records import Counter, encode
+from airflow_tx.store.memory import MemoryStore
+
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """A record of version 1 in a folder of version 2."""
+    made = MemoryStore()
+    made.multi([], [Create("/a", b""), Create("/a/x", encode(Counter(1)))])
+    made.multi([], [Put("/a", b""), Put("/a", b""), Put("/a/x", encode(Counter(2)))])
+    return made
+
+
+def test_every_read_is_a_requirement_but_a_peek(store: MemoryStore) -> None:
+    for read, required in (
+        (lambda each: each.find(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
+        (lambda each: each.get(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
+        (lambda each: each.exists("/a"), [Unchanged("/a", 2)]),
+        (lambda each: each.raw("/a/x"), [Unchanged("/a/x", 1)]),
+        (lambda each: each.names("/a"), [Unchanged("/a", 2)]),
+        (lambda each: each.names_if_any("/a"), [Unchanged("/a", 2)]),
+        (lambda each: each.peek(Counter, "/a/x"), []),
+        (lambda each: each.peek_if_any(Counter, "/a/x"), []),
+        (lambda each: each.covered(Counter, "/a/x"), []),
+    ):
+        reader = Reader(store)
+        assert read(reader)
+        assert [*reader.requirements(NONE)] == required
+
+
+def test_what_is_absent_is_checked_by_creating_it(store: MemoryStore) -> None:
+    reader = Reader(store)
+    assert (reader.find(Counter, "/a/y"), reader.exists("/a/z"), reader.raw("/a/w")) == (None, False, None)
+    assert reader.names_if_any("/b") == ()
+    assert reader.requirements(NONE) == ()
+    assert set(reader.requirements(frozenset({"/a/y", "/a/w"}))) == {Absent("/a/y"), Absent("/a/w")}
+
+
+@pytest.mark.parametrize("read", ["get", "peek", "covered", "names"])
+def test_what_must_be_there_and_is_not_is_named(store: MemoryStore, read: str) -> None:
+    reader = Reader(store)
+    with pytest.raises(UnreadableRecord, match="/a/y.*missing"):
+        reader.names("/a/y") if read == "names" else getattr(reader, read)(Counter, "/a/y")
+
+
+def test_what_is_known_is_not_read_again_and_is_only_a_guess(store: MemoryStore) -> None:
+    known = KnownRecords({"/a/x": Node(encode(Counter(7)), 5)}, {"/a": Children(("old",), 4)})
+    for read in (lambda each: each.peek(Counter, "/a/x").txid, lambda each: each.names("/a")):
+        reader = Reader(store, known)
+        assert read(reader) in (7, ("old",))
+        assert reader.guessed is True
+    reader = Reader(store, known)
+    reader.find(Counter, "/a/x")
+    reader.names("/a")
+    assert set(reader.requirements(NONE)) == {Unchanged("/a/x", 5), Unchanged("/a", 4)}
+    assert reader.covered(Counter, "/a/x") == Counter(2)
+    fresh = Reader(store)
+    fresh.peek(Counter, "/a/x")
+    fresh.names("/a")
+    assert fresh.guessed is False
+
+
+def test_all_that_was_read_can_be_kept(store: MemoryStore) -> None:
+    reader = Reader(store)
+    reader.names("/a")
+    reader.peek(Counter, "/a/x")
+    assert reader.seen.children == {"/a": Children(("x",), 2)}
+    assert reader.seen.nodes == {"/a/x": Node(encode(Counter(2)), 1)}
+    reader.seen.clear()
+    assert reader.seen == KnownRecords()
+
+
+@pytest.mark.parametrize("hasty", [True, False])
+def test_a_hasty_pass_assumes_what_is_most_likely(store: MemoryStore, hasty: bool) -> None:
+    reader = Reader(store, hasty=hasty)
+    assert (reader.find(Counter, "/a/x", new=True) is None) is hasty
+    assert reader.exists("/a/y", old=True) is hasty
+    assert reader.guessed is hasty
+    if hasty:
+        assert reader.requirements(NONE) == (Unchanged("/a/y", ANY_VERSION),)
+
+
+def test_without_a_reason_a_hasty_pass_assumes_nothing(store: MemoryStore) -> None:
+    reader = Reader(store, hasty=True)
+    assert reader.find(Counter, "/a/x") == Counter(2)
+    assert reader.exists("/a/y") is False
+    assert reader.guessed is False
+
+
+def test_what_is_known_goes_before_what_is_likely(store: MemoryStore) -> None:
+    reader = Reader(store, KnownRecords({"/a/x": Node(encode(Counter(7)), 5), "/a/y": None}), hasty=True)
+    assert reader.find(Counter, "/a/x", new=True) == Counter(7)
+    assert reader.exists("/a/y", old=True) is False
