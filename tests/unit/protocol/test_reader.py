@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Create, Node, Put, Unchanged
+from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Create, Node, Put, Requirement, Unchanged
 from airflow_tx.protocol.reader import KnownRecords, Reader
 from airflow_tx.protocol.records import Counter, encode
 from airflow_tx.store.memory import MemoryStore
@@ -22,21 +25,26 @@ def store() -> MemoryStore:
     return made
 
 
-def test_every_read_is_a_requirement_but_a_peek(store: MemoryStore) -> None:
-    for read, required in (
-        (lambda each: each.find(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
-        (lambda each: each.get(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
-        (lambda each: each.exists("/a"), [Unchanged("/a", 2)]),
-        (lambda each: each.raw("/a/x"), [Unchanged("/a/x", 1)]),
-        (lambda each: each.names("/a"), [Unchanged("/a", 2)]),
-        (lambda each: each.names_if_any("/a"), [Unchanged("/a", 2)]),
-        (lambda each: each.peek(Counter, "/a/x"), []),
-        (lambda each: each.peek_if_any(Counter, "/a/x"), []),
-        (lambda each: each.covered(Counter, "/a/x"), []),
-    ):
-        reader = Reader(store)
-        assert read(reader)
-        assert [*reader.requirements(NONE)] == required
+READS: list[tuple[Callable[[Reader], Any], list[Requirement]]] = [
+    (lambda read: read.find(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
+    (lambda read: read.get(Counter, "/a/x"), [Unchanged("/a/x", 1)]),
+    (lambda read: read.exists("/a"), [Unchanged("/a", 2)]),
+    (lambda read: read.raw("/a/x"), [Unchanged("/a/x", 1)]),
+    (lambda read: read.names("/a"), [Unchanged("/a", 2)]),
+    (lambda read: read.names_if_any("/a"), [Unchanged("/a", 2)]),
+    (lambda read: read.peek(Counter, "/a/x"), []),
+    (lambda read: read.peek_if_any(Counter, "/a/x"), []),
+    (lambda read: read.covered(Counter, "/a/x"), []),
+]
+
+
+@pytest.mark.parametrize(("read", "required"), READS)
+def test_every_read_is_a_requirement_but_a_peek(
+    store: MemoryStore, read: Callable[[Reader], Any], required: list[Requirement]
+) -> None:
+    reader = Reader(store)
+    assert read(reader)
+    assert [*reader.requirements(NONE)] == required
 
 
 def test_what_is_absent_is_checked_by_creating_it(store: MemoryStore) -> None:
@@ -56,10 +64,10 @@ def test_what_must_be_there_and_is_not_is_named(store: MemoryStore, read: str) -
 
 def test_what_is_known_is_not_read_again_and_is_only_a_guess(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(encode(Counter(7)), 5)}, {"/a": Children(("old",), 4)})
-    for read in (lambda each: each.peek(Counter, "/a/x").txid, lambda each: each.names("/a")):
-        reader = Reader(store, known)
-        assert read(reader) in (7, ("old",))
-        assert reader.guessed is True
+    reader = Reader(store, known)
+    assert (reader.peek(Counter, "/a/x"), reader.guessed) == (Counter(7), True)
+    reader = Reader(store, known)
+    assert (reader.names("/a"), reader.guessed) == (("old",), True)
     reader = Reader(store, known)
     reader.find(Counter, "/a/x")
     reader.names("/a")
