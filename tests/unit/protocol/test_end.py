@@ -1,0 +1,247 @@
+"""What a grant checks, and what the end of a transaction leaves and removes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import StaleBatch, StateMissing, StateRenamed
+from airflow_tx.protocol import commit, garbage
+from airflow_tx.protocol.answers import Granted
+from airflow_tx.protocol.api import Create, Delete, Put
+from airflow_tx.protocol.attempt import TaskTry, Token
+from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.end import holds, pace_after
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import History, Outcome, Phase, TransactionRecord, encode
+from airflow_tx.protocol.step import Stamp
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import Run, Topology
+
+
+@pytest.fixture
+def run(topology: Topology) -> Run:
+    made = Run(topology, "r1")
+    made.processed(1, {})
+    made.committer().processed()
+    return made
+
+
+def acquire(run: Run, *states: str) -> Any:
+    record = changed(run.topology)
+    request = AcquireRequest(run.attempt, record.epoch, record.rows_digest, {}, states)
+    return run.topology.ledger().run(commit.acquire, request)
+
+
+def end(run: Run, *states: str) -> Any:
+    granted = acquire(run, *states)
+    assert isinstance(granted, Granted)
+    return run.topology.ledger().run(commit.commit, granted.grant.token, states=states)
+
+
+def changed(topology: Topology, txid: int = 1, **fields: Any) -> TransactionRecord:
+    """Return an open transaction, with other fields than it has."""
+    record = topology.record(txid)
+    assert record is not None
+    if fields:
+        record = replace(record, **fields)
+        topology.store().multi([], [Put(topology.paths.transaction(txid), encode(record))])
+    return record
+
+
+def set_topology(topology: Topology, **fields: Any) -> None:
+    topology.store().multi([], [Put(topology.paths.record, encode(replace(topology.topology, **fields)))])
+
+
+# --- the grant ---------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_holds_as_long_as_nothing_newer_has_its_place(run: Run) -> None:
+    token = acquire(run).grant.token
+    record, topology = changed(run.topology), run.topology.topology
+    assert holds(record, topology, token) is True
+    assert holds(None, topology, token) is False
+    for other in (
+        replace(token, nonce="another"),
+        replace(token, epoch=token.epoch + 1),
+        replace(token, attempt=2),
+        replace(token, generation=2),
+    ):
+        assert holds(record, topology, other) is False
+    assert holds(replace(record, phase=Phase.FAILED), topology, token) is False
+
+
+def test_a_state_that_is_new_while_one_is_missing_was_renamed(run: Run) -> None:
+    set_topology(run.topology, states={"s": 4, "t": 5})
+    with pytest.raises(StateRenamed, match="airflow tx state rename trace t a"):
+        acquire(run, "s", "b", "a")
+
+
+@pytest.mark.parametrize("states", [("s", "t", "u"), ("s",), ()], ids=["one is new", "one is missing", "none is left"])
+def test_a_state_may_come_or_go(run: Run, states: tuple[str, ...]) -> None:
+    set_topology(run.topology, states={"s": 0, "t": 0})
+    assert isinstance(acquire(run, *states), Granted)
+
+
+def test_a_state_that_a_grant_may_have_written_to_cannot_go(run: Run) -> None:
+    acquire(run, "s", "t")
+    with pytest.raises(StateMissing, match="t"):
+        acquire(run, "s")
+
+
+def test_a_batch_that_starts_elsewhere_than_its_predecessor_ends_is_stale(topology: Topology, run: Run) -> None:
+    changed(topology, base="elsewhere")
+    with pytest.raises(StaleBatch, match="elsewhere"):
+        acquire(run)
+
+
+# --- the end -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_noted_of_a_transaction_in_the_topology_goes_with_it(topology: Topology, run: Run) -> None:
+    set_topology(topology, blocked={"txid": 1}, bid={"run_id": "x"}, skips=[1, 2], births={"u": "old"}, states={"u": 7})
+    birth = changed(topology).birth
+    answer = end(run, "u", "s")
+    after = topology.topology
+    assert (after.blocked, after.bid, after.skips) == (None, None, [2])
+    assert (after.states, after.births) == ({"u": 1, "s": 1}, {"u": birth, "s": birth})
+    assert (answer.skip, answer.waiting) == (True, ())
+
+
+def test_what_is_noted_of_another_one_stays(topology: Topology, run: Run) -> None:
+    set_topology(topology, blocked={"txid": 2}, skips=[3], states={"u": 7}, births={"u": "old"})
+    answer = end(run)
+    after = topology.topology
+    assert (after.blocked, after.skips, after.states, after.births) == ({"txid": 2}, [3], {"u": 7}, {"u": "old"})
+    assert answer.skip is False
+
+
+def test_a_transaction_that_an_older_release_began_has_no_birth_to_note(topology: Topology, run: Run) -> None:
+    changed(topology, birth="")
+    assert run.begun is not None
+    run.begun = replace(run.begun, attempt=replace(run.attempt, birth=""))
+    end(run, "s")
+    assert (topology.topology.states, topology.topology.births) == ({"s": 1}, {})
+
+
+def test_the_end_requires_the_turn_as_it_was(topology: Topology, run: Run) -> None:
+    """A repair that sets it back refuses a mark that has read it before."""
+    token = acquire(run).grant.token
+    read = Reader(topology.store())
+    commit.commit(read, Stamp("2013-01-01", "op", 1, 10), topology.paths, token, states=())
+    required = {each.path for each in read.requirements(frozenset())}
+    paths = topology.paths
+    assert {paths.current, paths.record, paths.transaction(1), paths.acks(1, changed(topology).acks)} <= required
+
+
+@pytest.mark.parametrize("history", [1, 2])
+def test_the_history_of_so_many_is_kept(history: int) -> None:
+    store = MemoryStore()
+    topology = Topology(lambda: store, "/tx", [], history=history)
+    for number in range(1, 5):
+        Run(topology, f"r{number}").whole(1)
+    kept = tuple(str(txid) for txid in range(5 - history, 5))
+    assert topology.store().children(topology.paths.histories).names == kept
+
+
+def test_a_history_that_is_gone_already_stops_nothing(topology: Topology) -> None:
+    topology.kept = 1
+    Run(topology, "r1").whole(1)
+    topology.store().multi([], [Delete(topology.paths.history(1))])
+    Run(topology, "r2").whole(1)
+    assert topology.current == 3
+
+
+# --- what is too much for one multi ------------------------------------------------------------------------------
+
+
+def instances(run: Run, count: int) -> None:
+    """So many mapped instances have acked."""
+    folder = run.topology.paths.acks(1, changed(run.topology).acks)
+    names = run.topology.store().children(folder).names
+    done = run.topology.store().get(f"{folder}/{names[0]}").data
+    entries = [Create(f"{folder}/m@{index}", done) for index in range(count - len(names))]
+    run.topology.store().multi([], entries)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_what_is_too_much_for_the_end_is_removed_after_it(
+    topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    instances(run, 4 + left)
+    token = acquire(run).grant.token
+    multis: list[int] = []
+    store = topology.store()
+    multi = store.multi
+    monkeypatch.setattr(store, "multi", lambda required, writes: (multis.append(len(writes)), multi(required, writes)))
+    topology.ledger().run(commit.commit, token, states=())
+    assert multis[0] == 4 + (0 if left else 5)
+    assert (len([each for each in multis if each]) > 1) is bool(left)
+    assert topology.store().children(topology.paths.all_acks).names == ()
+    assert topology.topology.garbage == []
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_so_is_what_is_too_much_for_a_replay(
+    topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    instances(run, 4 + left)
+    Run(topology, "r1").begin(1)
+    (own,) = topology.store().children(topology.paths.all_acks).names
+    assert own == changed(topology).acks
+    assert topology.topology.garbage == []
+
+
+def test_what_is_to_be_removed_is_noted_once_beside_what_is_noted(topology: Topology) -> None:
+    topology.ledger().open(topology.request)
+    paths, record = topology.paths, replace(topology.topology, garbage=["source"])
+    noted = garbage.left(record, paths, paths.acks(1, "x"), paths.sources, paths.acks(1, "x"))
+    assert noted.garbage == ["source", "coordinator/acks/x"]
+
+
+def test_only_what_was_removed_is_noted_no_more(topology: Topology) -> None:
+    topology.ledger().open(topology.request)
+    set_topology(topology, garbage=["a", "b", "c"])
+    topology.ledger().run(garbage.note_removed, ["a", "c"])
+    assert topology.topology.garbage == ["b"]
+    before = topology.topology
+    topology.ledger().run(garbage.note_removed, ["x"])
+    assert topology.topology == before
+
+
+def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 2)
+    store = MemoryStore()
+    for path in ("/a/b/c", "/a/b/d", "/a/e", "/a/f/g/h", "/z"):
+        store.ensure(path)
+    garbage.empty(store, "/a/f")
+    assert (store.get("/a/f") is None, store.get("/a/f/g")) == (False, None)
+    garbage.remove(store, "/a")
+    assert [path for path, _, _ in store.snapshot()] == ["/z"]
+    garbage.remove(store, "/a")
+    garbage.empty(store, "/a")
+
+
+# --- the pace ----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_was_never_complete_says_nothing_of_the_pace() -> None:
+    history = History(1, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "", size={"rows": 5})
+    assert pace_after([[1, 1.0]], history) == [[1, 1.0]]
+
+
+def test_seconds_are_kept_to_the_millisecond_and_the_second_oldest_may_be_the_largest() -> None:
+    began, processed = "2013-01-01T00:00:00+00:00", "2013-01-01T00:00:01.234567+00:00"
+    history = History(1, 1, "r", Outcome.COMMITTED, began, processed, None, "", None, "", "", size={"rows": 5})
+    assert pace_after([], history) == [[5, 1.235]]
+    pace: list[list[float]] = [[8, 1.0], [9, 1.0], *([[1, 1.0]] * 6)]
+    assert pace_after(pace, history)[0] == [9, 1.0]
+
+
+def test_the_try_of_a_task_is_named_by_its_instance() -> None:
+    assert (str(TaskTry("p", -1, "t")), str(TaskTry("p", 0, "t"))) == ("p", "p[0]")
+    assert str(Token(2, 7, 3, 4, "n")) == "2/7.3#4"
