@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
 
@@ -271,16 +271,10 @@ class Commit:
     def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
         return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)
 
-    @contextmanager
-    def _announced(self, grant: Grant) -> Iterator[None]:
+    def _announced(self, grant: Grant) -> AbstractContextManager[None]:
         """Show in the ledger who holds the turn, if the store can."""
-        announce = getattr(self.ledger.store, "announce", None)
-        if announce is None:
-            yield
-            return
         text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
-        with announce(self.spec.paths.owner(grant.token.nonce), text.encode()):
-            yield
+        return self.ledger.store.announce(self.spec.paths.owner(grant.token.nonce), text.encode())
 
     def _log_already(self) -> None:
         # The task that committed it may have been killed before it left its new values.

@@ -18,8 +18,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.files import literal
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.grouping import combined, combined_at_once
-from airflow_tx.state.reducers import has_reducers, reducers_of
+from airflow_tx.state.reducers import combined, combined_at_once, has_reducers, reducers_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Protocol
@@ -62,6 +62,10 @@ class Store(Protocol):
 
     def watch(self, *paths: str) -> AbstractContextManager[Watch]:
         """Watch creation, change and deletion of `paths`; the watches are set when the block is entered."""
+
+    def announce(self, path: str, data: bytes) -> AbstractContextManager[None]:
+        """Show `data` at `path` within the block, for display alone; nothing, unless the store can."""
+        return nullcontext()
 
 
 class Clock(Protocol):

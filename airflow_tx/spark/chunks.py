@@ -15,8 +15,7 @@ from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.new_values import stage_keys
 from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.grouping import combined_runs
-from airflow_tx.state.reducers import has_reducers
+from airflow_tx.state.reducers import combined_runs, has_reducers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -1,30 +1,15 @@
 """Where task output lies between processing and commit."""
 
-from airflow_tx.staging.area import StagingArea, TryDir, read_descriptor, write_descriptor
-from airflow_tx.staging.descriptor import Descriptor
-from airflow_tx.staging.manifest import (
-    Manifest,
-    read_batches,
-    read_manifest,
-    read_output,
-    scan_output,
-    write_manifest,
-    write_rows,
-)
-from airflow_tx.staging.output import OutputRef
-
-__all__ = [
-    "Descriptor",
-    "Manifest",
-    "OutputRef",
-    "StagingArea",
-    "TryDir",
-    "read_batches",
-    "read_descriptor",
-    "read_manifest",
-    "read_output",
-    "scan_output",
-    "write_descriptor",
-    "write_manifest",
-    "write_rows",
-]
+from airflow_tx.staging.area import StagingArea as StagingArea
+from airflow_tx.staging.area import TryDir as TryDir
+from airflow_tx.staging.area import read_descriptor as read_descriptor
+from airflow_tx.staging.area import write_descriptor as write_descriptor
+from airflow_tx.staging.descriptor import Descriptor as Descriptor
+from airflow_tx.staging.manifest import Manifest as Manifest
+from airflow_tx.staging.manifest import read_batches as read_batches
+from airflow_tx.staging.manifest import read_manifest as read_manifest
+from airflow_tx.staging.manifest import read_output as read_output
+from airflow_tx.staging.manifest import scan_output as scan_output
+from airflow_tx.staging.manifest import write_manifest as write_manifest
+from airflow_tx.staging.manifest import write_rows as write_rows
+from airflow_tx.staging.output import OutputRef as OutputRef

@@ -4,10 +4,9 @@
 
     <root>/<ledger>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
 
-No two writers share a folder, so nothing is ever overwritten, and a driver that outlives its task writes into a
-folder nobody reads. Topologies of one name in different ledgers know nothing of each other, so they share none
-either. The area is swept at every commit: a task beside or after the block may read output of its transaction as long
-as its run lives, and such a driver may write even later.
+No two writers share a folder, nor do topologies of one name in two ledgers: nothing is ever overwritten, and a driver
+that outlives its task writes into a folder that nobody reads. The area is swept at every commit: a task beside or after
+the block may read output of its transaction as long as its run lives, and such a driver may write even later.
 """
 
 from __future__ import annotations
@@ -32,18 +31,14 @@ PROBE = "@probe"
 
 
 def quoted(part: str) -> str:
-    """One part of a path: any text, never a separator, never `.` or `..`."""
-    quoted = quote(part, safe="")
-    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
+    """Quote any text as one part of a path: never a separator, never `.` or `..`."""
+    text = quote(part, safe="")
+    return text if text.strip(".") else text.replace(".", "%2E")
 
 
 @dataclass(frozen=True)
 class TryDir:
-    """The folder of one try of one task.
-
-    :param files: the area's files; names below are relative to its root.
-    :param name: the folder, relative to the root.
-    """
+    """The folder of one try of one task; its name is relative to the root of the area's files."""
 
     topology: str
     attempt: TransactionAttempt
@@ -53,16 +48,14 @@ class TryDir:
 
     @property
     def uri(self) -> str:
-        """The folder as a path or URI."""
         return self.files.uri(self.name)
 
     @property
     def transaction(self) -> str:
-        """The folder of the whole transaction, relative to the root."""
         return f"{quoted(self.topology)}/{self.attempt.txid}"
 
     def child(self, name: str) -> str:
-        """A file or folder in it, relative to the root of the area."""
+        """Name a file or folder in it, relative to the root of the area."""
         return f"{self.name}/{name}"
 
 
@@ -85,19 +78,13 @@ class StagingArea:
 
     @classmethod
     def of_ledger(cls, conn_id: str, root: str) -> StagingArea:
-        """Open the area that `[tx] staging` names for the topologies of one ledger.
-
-        :param conn_id: the ZooKeeper connection.
-        :param root: path of the ledger in it.
-        :raises ConfigError: it cannot be used.
-        """
+        """Open the area that `[tx] staging` names for one ledger: a path in a ZooKeeper connection."""
         home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
         ledger = hashlib.sha256(f"{conn_id}\n{root.rstrip('/')}".encode()).hexdigest()[:12]
         return cls(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
 
     @property
     def root(self) -> str:
-        """The root, absolute, with the ledger."""
         return self.files.root
 
     @property
@@ -109,10 +96,7 @@ class StagingArea:
         return f"StagingArea({self.root!r})"
 
     def check(self) -> None:
-        """Find out whether something can be written, before anything depends on it.
-
-        :raises ConfigError: nothing can.
-        """
+        """Refuse a root to which nothing can be written, before anything depends on it."""
         with self._usable():
             self.files.write(PROBE, b"")  # no topology has its name
 
@@ -126,7 +110,7 @@ class StagingArea:
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
-        """The folder of one try; it is not made here."""
+        """Name the folder of one try; it is not made here."""
         of_task = f"{quoted(task.task_id)}@{task.map_index}"
         name = f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
         return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
@@ -134,11 +118,10 @@ class StagingArea:
     def sweep(
         self, topology: str, before: int = sys.maxsize, is_read: Callable[[int], bool] = lambda txid: False
     ) -> list[int]:
-        """Remove the output of every transaction before `before`, of all attempts, that nobody reads any more.
+        """Remove the output of every transaction before `before`, of all attempts, that no task may read any more.
 
         To be called at every commit: what is read now, and what a driver writes late, goes at a later one.
 
-        :param is_read: whether a task may still read the output of a txid.
         :return: the txids whose output is still read.
         """
         below = quoted(topology)
@@ -151,20 +134,14 @@ class StagingArea:
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
-    """Lay the descriptor into the folder of its try.
-
-    :return: its URI, short enough for a command line whatever the size of the metadata.
-    """
-    folder = dir_of(area, descriptor)
-    folder.files.write(folder.child(DESCRIPTOR), descriptor.to_json().encode())
-    return folder.files.uri(folder.child(DESCRIPTOR))
+    """Lay the descriptor into the folder of its try; returns its URI, short enough for a command line."""
+    name = dir_of(area, descriptor).child(DESCRIPTOR)
+    area.files.write(name, descriptor.to_json().encode())
+    return area.files.uri(name)
 
 
 def read_descriptor(uri: str) -> Descriptor:
-    """The descriptor at the URI that `write_descriptor` returned.
-
-    :raises ConfigError: if there is none, or none that this version can read.
-    """
+    """Read the descriptor at the URI that `write_descriptor` returned; a ConfigError if this version cannot."""
     folder, _, name = uri.rpartition("/")
     try:
         return Descriptor.from_json(open_files(folder).read(name).decode())
@@ -174,5 +151,5 @@ def read_descriptor(uri: str) -> Descriptor:
 
 
 def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
-    """The folder that the output of a descriptor's try goes to."""
+    """Name the folder that the output of a descriptor's try goes to."""
     return area.try_dir(descriptor.topology, descriptor.attempt, descriptor.task)

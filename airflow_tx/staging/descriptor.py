@@ -15,11 +15,7 @@ DESCRIPTOR_FORMAT = 1
 
 @dataclass(frozen=True)
 class Input:
-    """The output of another task, as an application reads it.
-
-    :param files: Parquet, as Spark's readers take them.
-    :param columns: of all files.
-    """
+    """The output of another task, as an application reads it: Parquet files as Spark's readers take them."""
 
     files: tuple[str, ...]
     columns: tuple[str, ...]
@@ -29,8 +25,6 @@ class Input:
 class Descriptor:
     """Everything an application needs to process one batch.
 
-    :param topology: name of the topology.
-    :param attempt: which attempt of which transaction.
     :param task: the try that the output belongs to.
     :param metadata: plain JSON: exactly which rows.
     :param source: class path and constructor arguments, as `Source.serialize()` gave them.
@@ -50,7 +44,6 @@ class Descriptor:
         return f"{self.topology} {self.attempt} {self.task}"
 
     def to_json(self) -> str:
-        """The text of the file."""
         return json.dumps(
             {
                 "format": DESCRIPTOR_FORMAT,
@@ -69,21 +62,16 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, text: str) -> Descriptor:
-        """The descriptor that `to_json` wrote.
-
-        :raises ConfigError: if it is not one, or of another format.
-        """
+        """Read the descriptor that `to_json` wrote; a ConfigError if it is not one, or of another format."""
         try:
             value = json.loads(text)
             found = value["format"]
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(
-                option="the descriptor of the batch", value=text[:80], remedy="Give the URI the task printed."
-            ) from None
+            option, remedy = "the descriptor of the batch", "Give the URI the task printed."
+            raise ConfigError(option=option, value=text[:80], remedy=remedy) from None
         if found != DESCRIPTOR_FORMAT:
-            remedy = (
-                f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}: use one version on both sides."
-            )
+            remedy = f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}"
+            remedy += ": use one version on both sides."
             raise ConfigError(option="format of the descriptor", value=found, remedy=remedy)
         return cls(
             topology=value["topology"],

@@ -22,25 +22,22 @@ _SPARK_SCHEMES = {"s3": "s3a"}
 
 
 def literal(uri: str) -> str:
-    """A file as Spark's readers take it: what would be a wildcard in its name is none."""
+    """Quote a file for Spark's readers: what would be a wildcard in its name is none."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
 class Files(ABC):
-    """Files below one root; names are relative to it, with ``/`` between parts.
-
-    :param root: absolute path or URI, as messages and descriptors show it.
-    """
+    """Files below one root, an absolute path or URI; names are relative to it, with ``/`` between parts."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def uri(self, name: str) -> str:
-        """Where `name` is, as a path or URI that another process can open."""
+        """Name a file by a path or URI that another process can open."""
         return f"{self.root}/{name}" if name else self.root
 
     def spark_uri(self, name: str) -> str:
-        """The same in the spelling Spark's file systems know."""
+        """Name it in the spelling that Spark's file systems know."""
         return self.uri(name)
 
     @abstractmethod
@@ -49,25 +46,15 @@ class Files(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The content of a file.
-
-        :raises FileNotFoundError: if there is none.
-        """
+        """Read a whole file."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
-        """Open a file for reading at any place.
-
-        :raises FileNotFoundError: if there is none.
-        """
+        """Open a file for reading at any position."""
 
     @abstractmethod
     def list(self, name: str) -> dict[str, int | None]:
-        """Names directly in a folder with their sizes (None: a folder itself); empty if there is no such folder."""
-
-    @abstractmethod
-    def make_folder(self, name: str) -> None:
-        """Make a folder where the store has such a thing."""
+        """Name what lies directly in a folder, with its size (None: a folder); nothing if there is no such folder."""
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
@@ -117,9 +104,6 @@ class LocalFiles(Files):
                 found[entry.name] = None if entry.is_dir() else entry.stat().st_size
         return found
 
-    def make_folder(self, name: str) -> None:
-        self._path(name).mkdir(parents=True, exist_ok=True)
-
     def remove_tree(self, name: str) -> None:
         shutil.rmtree(self._path(name), ignore_errors=True)
 
@@ -162,9 +146,6 @@ class RemoteFiles(Files):
             if entry["name"].rstrip("/") != self._path(name).rstrip("/")
         }
 
-    def make_folder(self, name: str) -> None:
-        self._fs.makedirs(self._path(name), exist_ok=True)
-
     def remove_tree(self, name: str) -> None:
         self._fs.invalidate_cache()
         with suppress(FileNotFoundError):
@@ -187,10 +168,7 @@ def _filesystem(root: str) -> tuple[Any, str]:
 
 
 def open_files(root: str) -> Files:
-    """The files below `root`.
-
-    :param root: a path, a ``file://`` URI, or the URI of an object store.
-    """
+    """Open the files below a path, a ``file://`` URI, or the URI of an object store."""
     scheme, found, rest = root.partition("://")
     if not found:
         return LocalFiles(root)

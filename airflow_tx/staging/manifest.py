@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
@@ -18,12 +18,13 @@ from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name,
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 
 
 def scan_output(where: TryDir, name: str) -> Output:
-    """What lies in an output's folder, from the footers of its Parquet files; no row is read."""
+    """Read the footers of the Parquet files in an output's folder; no row is read."""
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     folder = check_name(where, name)
@@ -68,7 +69,6 @@ def write_manifest(
 ) -> dict[str, OutputRef]:
     """Make the try's output visible; the last thing a task writes.
 
-    :param outputs: what was written, by name.
     :param consumed_rows: how many rows of the batch the task read, if it knows.
     """
     document = {
@@ -90,28 +90,20 @@ class Manifest:
     consumed_rows: int | None
 
     def refs(self) -> dict[str, OutputRef]:
-        """References to all outputs, by name."""
         return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
 
 
 def read_manifest(where: TryDir, output: str = "*") -> Manifest:
-    """The manifest of a try.
-
-    :param output: the output that is asked for, for messages.
-    :raises StagingError: if there is none, it cannot be read, or it is of another try.
-    """
+    """Read the manifest of a try; a StagingError, which names `output`, if there is none, or that of another try."""
     name = where.child(MANIFEST)
     try:
         document = json.loads(where.files.read(name))
         found_format = document["format"]
     except FileNotFoundError:
         if not where.files.list(where.transaction):
-            problem = "nothing of its transaction is staged"
-            remedy = (
-                f"Clear the whole run; if transaction {where.attempt.txid} is committed, its output was removed for "
-                "good when its run had ended: read the state."
-            )
-            raise refuse(where, output, problem, remedy) from None
+            remedy = f"Clear the whole run; if transaction {where.attempt.txid} is committed, its output was removed "
+            remedy += "for good when its run had ended: read the state."
+            raise refuse(where, output, "nothing of its transaction is staged", remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
         raise refuse(where, output, problem, f"Clear task {where.task}: its application did not finish.") from None
     except (ValueError, KeyError, TypeError):
@@ -131,11 +123,7 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
 
 
 def open_output(
-    area: StagingArea,
-    ref: OutputRef | Mapping[str, Any],
-    *,
-    columns: Sequence[str] | None = None,
-    attempt: TransactionAttempt | None = None,
+    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
 ) -> tuple[TryDir, Output]:
     """Check a reference against what is there; no row is read.
 
@@ -163,25 +151,17 @@ def open_output(
 
 
 def read_batches(
-    area: StagingArea,
-    ref: OutputRef | Mapping[str, Any],
-    *,
-    columns: Sequence[str] | None = None,
-    attempt: TransactionAttempt | None = None,
+    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an output as pyarrow record batches; it is checked before the first one, see `open_output`."""
+    """Read the rows of an output as pyarrow record batches, once `open_output` has checked it."""
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     return _batches(where, ref["name"] if isinstance(ref, Mapping) else ref.name, output, columns)
 
 
 def read_output(
-    area: StagingArea,
-    ref: OutputRef | Mapping[str, Any],
-    *,
-    columns: Sequence[str] | None = None,
-    attempt: TransactionAttempt | None = None,
+    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of an output as dicts; it is checked before the first one, see `open_output`."""
+    """Read the rows of an output as dicts, once `open_output` has checked it."""
     batches = read_batches(area, ref, columns=columns, attempt=attempt)
     return (row for batch in batches for row in batch.to_pylist())
 

@@ -17,11 +17,8 @@ from airflow_tx.staging.area import TryDir, quoted
 class OutputRef:
     """Names one output of one try; plain JSON in XComs and in the ledger.
 
-    :param name: the output's name, as it was emitted.
     :param path: its folder, relative to the root of the staging area.
-    :param rows: how many rows it has.
-    :param digest: of the names, sizes and row counts of its files; it tells one writing from another, it does not
-        compare contents.
+    :param digest: of the names, sizes and row counts of its files: of one writing, not of its contents.
     """
 
     topology: str
@@ -37,36 +34,25 @@ class OutputRef:
 
     @property
     def task(self) -> TaskTry:
-        """The try that wrote it."""
         return TaskTry(self.task_id, self.map_index, self.task_try)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of all fields."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
-        """The reference that `to_json` made.
-
-        :raises StagingError: if it is not one, as with an XCom of another operator.
-        """
+        """Read the reference that `to_json` made; a StagingError if it is not one, as an XCom of another operator."""
         try:
             return cls(**value)
         except TypeError:
-            raise StagingError(
-                output="?",
-                task="?",
-                txid="?",
-                attempt="?",
-                problem=f"{str(value)[:120]!r} is no reference to staged output",
-                remedy='Pass the output of a processing task, such as partial.output["counts"].',
-            ) from None
+            unknown = dict.fromkeys(("output", "task", "txid", "attempt"), "?")
+            problem = f"{str(value)[:120]!r} is no reference to staged output"
+            remedy = 'Pass the output of a processing task, such as partial.output["counts"].'
+            raise StagingError(**unknown, problem=problem, remedy=remedy) from None
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One Parquet file of an output."""
-
     name: str
     size: int
     rows: int
@@ -81,39 +67,31 @@ class Output:
 
     @property
     def rows(self) -> int:
-        """How many rows all files have."""
         return sum(file.rows for file in self.files)
 
     @property
     def digest(self) -> str:
-        """Of names, sizes and row counts of the files."""
         text = json.dumps([[file.name, file.size, file.rows] for file in self.files])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def refuse(where: TryDir, output: str, problem: str, remedy: str) -> StagingError:
-    """The error that names an output, its task and its transaction."""
-    attempt = where.attempt
-    return StagingError(
-        output=output, task=str(where.task), txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
-    )
+    """Make the error that names an output, its task and its transaction."""
+    own = {"task": str(where.task), "txid": where.attempt.txid, "attempt": where.attempt.attempt}
+    return StagingError(output=output, **own, problem=problem, remedy=remedy)
 
 
 def check_name(where: TryDir, name: str) -> str:
-    """The folder for an output called `name`.
-
-    :raises StagingError: if the name cannot be one of an output.
-    """
+    """Name the folder for an output called `name`; a StagingError if none can be called so."""
     # Spark and pyarrow hide what begins with _ or ., and `return_value` is the XCom key Airflow itself writes.
     if not name or name[0] in "_." or name == "return_value":
-        raise refuse(
-            where, name, "it cannot have this name", "Begin it with a letter; `return_value` is Airflow's own."
-        )
+        remedy = "Begin it with a letter; `return_value` is Airflow's own."
+        raise refuse(where, name, "it cannot have this name", remedy)
     return where.child(quoted(name))
 
 
 def identity(where: TryDir) -> dict[str, Any]:
-    """Whose output it is, in the fields that manifests and references share."""
+    """Say whose output it is, in the fields that manifests and references share."""
     return {
         "topology": where.topology,
         "txid": where.attempt.txid,
@@ -125,6 +103,6 @@ def identity(where: TryDir) -> dict[str, Any]:
 
 
 def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
-    """The reference to an output of a try."""
+    """Make the reference to an output of a try."""
     path = where.child(quoted(name))
     return OutputRef(**identity(where), name=name, path=path, rows=output.rows, digest=output.digest)

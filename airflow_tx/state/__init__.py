@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from airflow_tx.state.trident.maps import TransactionalMap as TransactionalMap
     from airflow_tx.state.trident.snapshot import Snapshottable as Snapshottable
     from airflow_tx.state.trident.snapshot import SnapshottableMap as SnapshottableMap
-    from airflow_tx.state.trident.updaters import CombinerValueUpdater as CombinerValueUpdater
-    from airflow_tx.state.trident.updaters import ReducerValueUpdater as ReducerValueUpdater
-    from airflow_tx.state.trident.updaters import Replace as Replace
-    from airflow_tx.state.trident.updaters import ValueUpdater as ValueUpdater
+    from airflow_tx.state.trident.values import CombinerValueUpdater as CombinerValueUpdater
     from airflow_tx.state.trident.values import OpaqueValue as OpaqueValue
+    from airflow_tx.state.trident.values import ReducerValueUpdater as ReducerValueUpdater
+    from airflow_tx.state.trident.values import Replace as Replace
     from airflow_tx.state.trident.values import TransactionalValue as TransactionalValue
+    from airflow_tx.state.trident.values import ValueUpdater as ValueUpdater
 
     __all__: list[str]
 else:

@@ -1,7 +1,6 @@
 """How the deltas of a batch go into stored values: Trident's aggregators, with names that stores push down.
 
 NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of nothing but NULL is NULL.
-Source: trident-state seed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.column_types import CONVERT, ORDERED_TYPES, json_text
+from airflow_tx.state.column_types import CONVERT, KEY_TYPES, json_text
 from airflow_tx.state.reducers import StoredReducer
 
 # The default context would round to 28 digits without a word.
@@ -26,7 +25,7 @@ NUMBERS = ("bigint", "double", "numeric")
 
 
 def add(a: Any, b: Any) -> Any:
-    """a + b for two numbers of one type or NULL; exact for int and Decimal."""
+    """Add two numbers of one type or NULL; exact for int and Decimal."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Decimal) or isinstance(b, Decimal):
@@ -35,7 +34,7 @@ def add(a: Any, b: Any) -> Any:
 
 
 def as_delta(aggregator: Any, value: Any) -> Any:
-    """What a row holds for the aggregator, in the form that its `combine` takes."""
+    """Bring what a row holds into the form that `combine` takes."""
     return aggregator.delta(value) if hasattr(aggregator, "delta") else value
 
 
@@ -55,16 +54,15 @@ class CombinerAggregator(Protocol):
         """The column type of the stored value: bigint, text, json …"""
 
     def zero(self) -> Any:
-        """The value of no rows at all."""
+        """Make the value of no rows at all."""
 
     def init(self, value: Any) -> Any:
-        """The value of one row."""
+        """Make the value of one row."""
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The value of the rows of both, those of `a` before those of `b`.
+        """Make the value of the rows of both, those of `a` before those of `b`.
 
-        :raises ValueError, TypeError, ArithmeticError: they cannot be combined; the whole update is refused with
-            the text of the error.
+        :raises ValueError, TypeError, ArithmeticError: the whole update is refused with the text of the error.
         """
 
 
@@ -76,13 +74,13 @@ class CompositeAggregator(Protocol):
         """For messages."""
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
-        """The columns that are stored for the value column `column`."""
+        """Name the columns that are stored for the value column `column`."""
 
     def deltas(self, column: str, value: Any) -> dict[str, Any]:
-        """What one row with this value adds to the parts."""
+        """Compute what one row with this value adds to the parts."""
 
     def result(self, row: Mapping[str, Any]) -> Any:
-        """The result, from the stored values of the parts, in their order.
+        """Compute the result from the stored values of the parts, in their order.
 
         Its column type is the attribute `result_type`; without one, new values of a commit have only the parts.
         """
@@ -145,6 +143,8 @@ class Count:
 class _Chosen(_Typed):
     """Of two values one is kept; NULL never is, if there is another."""
 
+    allowed: ClassVar[tuple[str, ...]] = tuple(CONVERT)
+
     def zero(self) -> None:
         return None
 
@@ -159,52 +159,38 @@ class _Chosen(_Typed):
 
 
 class Min(_Chosen):
-    """The smallest value. Texts and bytes are compared character by character, as Python does, not as in a language.
-
-    :param type: any column type but json.
-    """
+    """The smallest value, of any column type but json. Texts are compared character by character, as Python does."""
 
     name: ClassVar[str] = "min"
-    allowed: ClassVar[tuple[str, ...]] = ORDERED_TYPES
+    allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
 
     def _choose(self, a: Any, b: Any) -> Any:
         return min(a, b)
 
 
 class Max(_Chosen):
-    """The largest value; compared as for `Min`.
-
-    :param type: any column type but json.
-    """
+    """The largest value, of any column type but json; compared as for `Min`."""
 
     name: ClassVar[str] = "max"
-    allowed: ClassVar[tuple[str, ...]] = ORDERED_TYPES
+    allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
 
     def _choose(self, a: Any, b: Any) -> Any:
         return max(a, b)
 
 
 class First(_Chosen):
-    """The first value that is not NULL, in the order of the transactions.
-
-    :param type: any column type.
-    """
+    """The first value that is not NULL, in the order of the transactions; of any column type."""
 
     name: ClassVar[str] = "first"
-    allowed: ClassVar[tuple[str, ...]] = tuple(CONVERT)
 
     def _choose(self, a: Any, b: Any) -> Any:
         return a
 
 
 class Last(_Chosen):
-    """The last value that is not NULL, in the order of the transactions.
-
-    :param type: any column type.
-    """
+    """The last value that is not NULL, in the order of the transactions; of any column type."""
 
     name: ClassVar[str] = "last"
-    allowed: ClassVar[tuple[str, ...]] = tuple(CONVERT)
 
     def _choose(self, a: Any, b: Any) -> Any:
         return b

@@ -1,15 +1,16 @@
-"""What a state is: Trident's State, and the fence that makes it safe against committers thought dead.
+"""What a state is: Trident's State, the fence that makes it safe against committers thought dead, and its address.
 
 Source: trident-state seed (State), protocol.md §7 (fence, roll-back, continuity).
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Grant as Grant
@@ -17,6 +18,9 @@ from airflow_tx.protocol.attempt import Token
 
 if TYPE_CHECKING:
     from airflow_tx.state.columns import Columns
+
+_Opened = TypeVar("_Opened")
+_Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
 class StateKind(str, Enum):
@@ -28,10 +32,7 @@ class StateKind(str, Enum):
 
 
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
-    """The kind of a fenced state.
-
-    :raises ConfigError: it is no kind that a fence can make exact.
-    """
+    """Check the kind of a fenced state; a ConfigError if a fence cannot make it exact."""
     if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
         raise ConfigError(option=f"kind of state {state!r}", value=str(kind), remedy='Use "opaque" or "transactional".')
     return StateKind(kind)
@@ -42,7 +43,6 @@ class Fence:
     """What a store remembers of the last grant that raised its fence.
 
     :param incarnation: the life of the ledger that gave it.
-    :param token: of the grant.
     :param applied: whether all of the updates of that grant are in the store.
     :param batch: rows and position of its transaction, as JSON: a lost ledger is rebuilt from it.
     :param state: name of the state that raised it; "" if the store does not know.
@@ -61,10 +61,10 @@ class State(Protocol):
     """A store of values that transactions update (Trident's State)."""
 
     def begin_commit(self, txid: int | None) -> None:
-        """The updates of `txid` follow."""
+        """Begin the updates of `txid`."""
 
     def commit(self, txid: int | None) -> None:
-        """The updates of `txid` are complete."""
+        """End the updates of `txid`: they are complete."""
 
 
 class FencedState(ABC):
@@ -88,11 +88,11 @@ class FencedState(ABC):
         return f"{type(self).__name__}({', '.join([repr(first), *(f'{name}={value!r}' for name, value in others)])})"
 
     def _parameters(self) -> dict[str, Any]:
-        """What the state was made of, without its address and without secrets."""
+        """Name what the state was made of, without its address and without secrets."""
         return {"name": self.name}
 
     def serialize(self) -> dict[str, Any]:
-        """Plain JSON of what the state is, without its address: Airflow shows it."""
+        """Describe the state in plain JSON, without its address: Airflow shows it."""
         return {"type": type(self).__name__, **self._parameters(), "kind": self.kind.value}
 
     @abstractmethod
@@ -116,7 +116,7 @@ class FencedState(ABC):
 
     @abstractmethod
     def fence(self) -> Fence | None:
-        """What the fence holds now; None if no grant has ever raised it."""
+        """Read what the fence holds now; None if no grant has ever raised it."""
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         """`raise_fence` and `write`, for a topology with this one state; in one store transaction, where it can be."""
@@ -138,7 +138,7 @@ class FencedState(ABC):
         return True
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+        """Read the current values, one dict a key; during a commit also those of a transaction that is not yet marked.
 
         :param limit: at most so many keys; which ones, is the store's affair.
         """
@@ -161,7 +161,7 @@ class FencedState(ABC):
         raise NotImplementedError
 
     def for_executors(self) -> FencedState | None:
-        """A copy that executors of Spark can use, where there is no Airflow: with its address and password.
+        """Copy the state for executors of Spark, where there is no Airflow: with its address and password.
 
         :return: None: the state takes one writer at a time, or none elsewhere.
         """
@@ -181,12 +181,60 @@ class QueryableState(FencedState):
 
     @abstractmethod
     def key_types(self) -> Mapping[str, str] | None:
-        """The type of each key column; None before the first update."""
+        """Read the type of each key column; None before the first update."""
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key, in the order of the keys; None: there is no such key.
+        """Read the value columns of each key, in the order of the keys; None: there is no such key.
 
         :param keys: one value a key column; of one column, the value alone will do.
         :raises StateError: a key is not one of this state.
         """
+
+
+class Addressed(ABC, Generic[_Opened]):
+    """A state or map that is reached through an Airflow connection, or a URL.
+
+    Copies, such as those for other processes, keep the address; each opens the store itself.
+
+    :param conn_id: of the connection, which is looked up when the store is used, not when a DAG is parsed.
+    :param place: where behind the address: a table, a prefix.
+    """
+
+    def __init__(self, conn_id: str, place: str) -> None:
+        self.conn_id = conn_id
+        self.name = f"{conn_id}.{place}"
+        self._url: str | None = None
+        self._opened: _Opened | None = None
+
+    @classmethod
+    def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
+        """Make one without Airflow.
+
+        :param url: of SQLAlchemy, or redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param label: stands for the connection id in the name.
+        :param options: those of the constructor.
+        """
+        return cls(label, **options)._copy_at(url)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _copy_at(self: _Self, url: str) -> _Self:
+        copied = copy.copy(self)
+        copied._url = url
+        return copied
+
+    @abstractmethod
+    def _open(self) -> _Opened: ...
+
+    @property
+    def _store(self) -> _Opened:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+
+def named(made: Any) -> Any:
+    """Name a function, or leave what is none, for what is shown."""
+    return getattr(made, "__qualname__", type(made).__qualname__) if callable(made) else made

@@ -1,4 +1,4 @@
-"""Rows of a state as Arrow tables, exactly: what Arrow has no type for is a text, of which the column's field tells."""
+"""Rows of a state as Arrow tables, exactly: what Arrow has no type for is a text, and the column's field says so."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _KIND = b"airflow_tx"
 
 
 def schema_of(types: Mapping[str, str]) -> pa.Schema:
-    """The columns of a table.
-
-    :param types: column -> one of our types.
-    """
+    """Make the schema of columns that have our types."""
     import pyarrow as pa
 
     known = {
@@ -45,7 +42,7 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
 
 
 def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
-    """Rows as a table; a column that a row lacks is NULL in it."""
+    """Make a table of rows; a column that a row lacks is NULL in it."""
     import pyarrow as pa
 
     schema, columns = schema_of(types), []
@@ -58,10 +55,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
 
 
 def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[_Row]:
-    """The rows of a table.
-
-    :param types: column -> one of our types, of all columns, or of those that `types_of` knows.
-    """
+    """Read the rows of a table; `types` are those of all columns, or of those that `types_of` knows."""
     columns = {}
     for name in table.schema.names:
         values, back = table.column(name).to_pylist(), _BACK.get(types.get(name, ""))
@@ -70,6 +64,6 @@ def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> li
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:
-    """The types that `to_arrow` noted."""
+    """Read the types that `to_arrow` noted."""
     noted = {field.name: (field.metadata or {}).get(_KIND) for field in schema}
     return {name: kind.decode() for name, kind in noted.items() if kind is not None}

@@ -30,7 +30,7 @@ class CheckedRows:
     columns: Columns
 
     def key_types(self, first: Mapping[str, Any]) -> dict[str, str]:
-        """The type of each key column, taken from the state's `types`, else from the first row.
+        """Take the type of each key column from the state's `types`, else from the first row.
 
         :raises StateError: the row has no usable value for a key column.
         """
@@ -49,7 +49,7 @@ class CheckedRows:
     def portions(
         self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, size: int
     ) -> Iterator[list[Sequence[Any]]]:
-        """The rows in portions, each as columns: keys first, then deltas, converted to the types of the columns.
+        """Cut the rows into portions, each as columns in their types: keys first, then deltas.
 
         :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
         """
@@ -102,10 +102,6 @@ class CheckedRows:
         return columns
 
     def _converted(self, name: str, kind: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The column in its type.
-
-        :raises ValueError, TypeError, ArithmeticError: one of the values does not fit.
-        """
         if name in self.columns.keys:
             fitting = converted(kind, values)
             # -0.0 and 0.0 are equal, so they are one key.

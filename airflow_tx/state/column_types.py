@@ -1,5 +1,5 @@
-"""The column types of keyed states: which Python values fit, exactly as they are, and one plain form of each for
-stores that have no types. Nothing is rounded or cut."""
+"""The column types of keyed states: which Python values fit, exactly, and one plain form of each for stores without
+types. Nothing is rounded or cut."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """A copy, so that nobody else holds it."""
+    """Copy it, so that nobody else holds it."""
     if depth > _DEEPEST:
         raise ValueError(f"is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) is bool:
         return value
-    if type(value) in (list, dict):
-        if type(value) is list:
-            return [_json(item, depth + 1) for item in value]
+    if type(value) is list:
+        return [_json(item, depth + 1) for item in value]
+    if type(value) is dict:
         return {_text(name): _json(item, depth + 1) for name, item in value.items()}
     for kind, fit in ((str, _text), (int, _bigint), (float, _double)):
         if type(value) is kind:
@@ -131,33 +131,20 @@ CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "json": _json,
 }
 KEY_TYPES: tuple[str, ...] = tuple(name for name in CONVERT if name != "json")
-ORDERED_TYPES = KEY_TYPES
+
+
+_CLASSES: dict[str, type] = {"boolean": bool, "text": str, "numeric": Decimal, "date": dt.date}
+_CLASSES |= {"double": float, "bytes": bytes}
 
 
 def type_of(value: Any) -> str | None:
-    """The column type that fits a key value; None if there is none."""
+    """Find the column type that fits a key value; None if there is none."""
     if isinstance(value, dt.datetime):
         return "timestamp" if value.tzinfo is None else "timestamptz"
-    kinds: tuple[tuple[type, str], ...] = (
-        (bool, "boolean"),
-        (str, "text"),
-        (Decimal, "numeric"),
-        (dt.date, "date"),
-        (float, "double"),
-        (bytes, "bytes"),
-    )
-    for kind, name in kinds:
+    for name, kind in _CLASSES.items():
         if isinstance(value, kind):
             return name
     return "bigint" if hasattr(value, "__index__") else None
-
-
-def _in_range(values: Sequence[int]) -> bool:
-    return -_BIGINT <= min(values) and max(values) < _BIGINT
-
-
-def _all_finite(values: Sequence[float]) -> bool:
-    return all(map(math.isfinite, values))
 
 
 def _all_text(values: Sequence[str]) -> bool:
@@ -168,8 +155,8 @@ def _all_text(values: Sequence[str]) -> bool:
 _NONE = type(None)
 # The type whose values need no conversion, and what has to hold for all of them at once.
 _AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
-    "bigint": (int, _in_range),
-    "double": (float, _all_finite),
+    "bigint": (int, lambda values: -_BIGINT <= min(values) and max(values) < _BIGINT),
+    "double": (float, lambda values: all(map(math.isfinite, values))),
     "text": (str, _all_text),
     "boolean": (bool, bool),
     "date": (dt.date, bool),
@@ -178,12 +165,12 @@ _AS_IS: Mapping[str, tuple[type, Callable[[Sequence[Any]], bool]]] = {
 
 
 def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """A column of values in the given type; None stays None.
+    """Bring a column of values into a type; None stays None.
 
     :raises ValueError, TypeError, OverflowError: one of them does not fit; `CONVERT` says which and why.
     """
     if kind in _AS_IS:
-        # A look at the whole column costs a tenth of a look at each value, and nearly always suffices.
+        # A check of the whole column costs a tenth of a check of each value, and nearly always suffices.
         plain, holds = _AS_IS[kind]
         found = set(map(type, values))
         present = [value for value in values if value is not None] if _NONE in found else values
@@ -197,21 +184,13 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def json_text(value: Any) -> str:
-    """The one text of a plain JSON value."""
+    """Write a plain JSON value as the one text that equal values share."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _iso(value: Any) -> str:
     text: str = value.isoformat()
     return text
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 _TO_PLAIN: Mapping[str, Callable[[Any], Any]] = {
@@ -223,8 +202,8 @@ _TO_PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "date": _iso,
     "timestamp": _iso,
     "timestamptz": _iso,
-    "bytes": _base64,
-    "json": _same,
+    "bytes": lambda value: base64.b64encode(value).decode(),
+    "json": lambda value: value,
 }
 _FROM_PLAIN: Mapping[str, Callable[[Any], Any]] = {
     **_TO_PLAIN,
@@ -237,12 +216,12 @@ _FROM_PLAIN: Mapping[str, Callable[[Any], Any]] = {
 
 
 def to_plain(kind: str, value: Any) -> Any:
-    """A value of a column, already in its type, as plain JSON: exact, and the same for the same value."""
+    """Write a value of a column, already in its type, as plain JSON: exact, and the same for the same value."""
     return None if value is None else _TO_PLAIN[kind](value)
 
 
 def from_plain(kind: str, plain: Any) -> Any:
-    """The value that `to_plain` made `plain` from; a number may also come as its text, as some stores keep it."""
+    """Read the value that `to_plain` made `plain` from; a number may also come as its text, as some stores keep it."""
     return None if plain is None else _FROM_PLAIN[kind](plain)
 
 
@@ -252,7 +231,7 @@ _FIXED = 8
 
 
 def size_of(kind: str, value: Any) -> int:
-    """How many bytes a value takes: a text in UTF-8, a JSON value as text, a number of any length its digits."""
+    """Count the bytes of a value: a text in UTF-8, a JSON value as text, a number of any length by its digits."""
     if value is None or kind not in ("text", "bytes", "json", "numeric"):
         return _FIXED
     if kind == "bytes":
@@ -263,7 +242,7 @@ def size_of(kind: str, value: Any) -> int:
 
 
 def largest(kind: str, values: Sequence[Any]) -> int:
-    """No value of the column is larger; a quick look that may be too high, by four times at most for text."""
+    """Bound the sizes in a column, quickly: for text up to four times too high."""
     if kind == "text":
         present = [value for value in values if value is not None] if None in values else values
         return 4 * max(map(len, present), default=0)

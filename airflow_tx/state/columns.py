@@ -67,10 +67,7 @@ class Columns:
             raise ConfigError(option=f"State {self.state!r}", value=names, remedy=f"{problem[0].upper()}{problem[1:]}.")
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row with the parts of composite columns in place of their plain values.
-
-        :raises ValueError, TypeError: a plain value that its composite does not take.
-        """
+        """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
         for name, composite in self.composites.items():
             if name in row and not set(row).intersection(composite.parts(name)):
                 rest = {column: value for column, value in row.items() if column != name}
@@ -80,9 +77,8 @@ class Columns:
     # --- values ---------------------------------------------------------------------------------------------------
 
     def combined(self, key: Cells, stored: Cells | None, deltas: Cells) -> Cells:
-        """The values after an update, for a store that reads and writes them; None is NULL.
+        """Update values, for a store that reads and writes them; None is NULL.
 
-        :param key: for messages.
         :param stored: None: there is no such key yet.
         :param deltas: as `portions` gives them.
         :raises StateError: they cannot be combined, or the result does not fit into its column.
@@ -102,18 +98,13 @@ class Columns:
             (value,) = converted(aggregator.type, [value])
             self.check_sizes(aggregator.type, [value])
         except REFUSALS as error:
-            shown = dict(zip(self.keys, key, strict=False))
             problem, remedy = explained(name, aggregator, error)
-            raise StateError(
-                state=self.state, problem=f"key {shown}: {problem}", remedy=f"{_NOTHING}{remedy}"
-            ) from error
+            problem = f"key {dict(zip(self.keys, key, strict=False))}: {problem}"
+            raise StateError(state=self.state, problem=problem, remedy=f"{_NOTHING}{remedy}") from error
         return value
 
     def check_sizes(self, kind: str, values: Sequence[Any]) -> None:
-        """Refuse values that are longer than this state takes.
-
-        :raises ValueError: one is.
-        """
+        """Refuse, by a ValueError, values that are longer than this state takes."""
         limit = self.max_value_bytes
         if limit is None or largest(kind, values) <= limit:
             return
@@ -122,7 +113,7 @@ class Columns:
             raise ValueError(f"has {size} bytes, more than the {limit} that this state takes")
 
     def completed(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A row that was read, with the results of composite columns."""
+        """Add the results of composite columns to a row that was read."""
         results = {
             name: composite.result({part: row[part] for part in composite.parts(name)})
             for name, composite in self.composites.items()
@@ -132,33 +123,29 @@ class Columns:
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def key_bytes(self, key: Sequence[Any], key_types: Mapping[str, str] | None = None) -> bytes:
-        """A key as bytes, for a store without types: equal keys, and only these, have equal bytes.
+        """Write a key as bytes, for a store without types: only equal keys have equal bytes.
 
-        :param key: one value a key column, in the type of the column.
+        :param key: in the types of the key columns.
         :param key_types: as `key_types()` gave them; they can be left out if `types` names all key columns.
         """
         return encode_key(self._ordered(key_types), key)
 
     def key_of(self, data: bytes, key_types: Mapping[str, str] | None = None) -> Cells:
-        """The key that `key_bytes` made `data` from."""
         return decode_key(self._ordered(key_types), data)
 
     def _ordered(self, key_types: Mapping[str, str] | None) -> list[str]:
         found = {**self.types, **(key_types or {})}
         if missing := [key for key in self.keys if key not in found]:
-            raise ConfigError(
-                option=f"State {self.state!r}, types", value=missing, remedy="Name the types of all keys."
-            )
+            option = f"State {self.state!r}, types"
+            raise ConfigError(option=option, value=missing, remedy="Name the types of all keys.")
         return [found[key] for key in self.keys]
 
     # --- shown ----------------------------------------------------------------------------------------------------
 
     def shown(self) -> str:
-        """The columns in a repr, as they were given."""
         return f"keys={list(self.keys)}, values={dict(self.aggregators)}"
 
     def serialized(self) -> dict[str, Any]:
-        """The columns as plain JSON, as they are stored."""
         return {
             "keys": list(self.keys),
             "values": {name: {"aggregator": each.name, "type": each.type} for name, each in self.values.items()},
@@ -175,10 +162,10 @@ def checked_columns(
     *,
     option: str | None = None,
 ) -> Columns:
-    """The columns of a keyed state that is being made, from what its user gave.
+    """Check what the user of a keyed state gave as its columns.
 
     :param option: where they were given; None: to its class.
-    :raises ConfigError: they cannot be its columns; such as one text as keys, whose letters would be taken for columns.
+    :raises ConfigError: such as for one text as keys, whose letters would be taken for columns.
     """
 
     def refused(name: str, value: Any, remedy: str) -> ConfigError:
@@ -197,19 +184,14 @@ def checked_columns(
 
 
 def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
-    """Why values could not be combined, and what can be done about it."""
+    """Say why values could not be combined, and what can be done about it."""
     if aggregator.name != "sum" or not (isinstance(error, ArithmeticError) or aggregator.type != "numeric"):
         return f"the {aggregator.name} of column {column} {error}", ""
-    problem, remedy = {
-        "bigint": ("leaves 64 bits", ' Use Sum("numeric") with a new table.'),
-        "double": ("is larger than any double", ' Use Sum("numeric") with a new table.'),
-    }.get(
-        aggregator.type,
-        (
-            "needs more digits than can be added exactly (1000)",
-            ' Round the numbers before writing, or use Sum("double") with a new table.',
-        ),
-    )
+    remedy = ' Use Sum("numeric") with a new table.'
+    problem = "leaves 64 bits" if aggregator.type == "bigint" else "is larger than any double"
+    if aggregator.type == "numeric":
+        problem = "needs more digits than can be added exactly (1000)"
+        remedy = ' Round the numbers before writing, or use Sum("double") with a new table.'
     return f"the sum of column {column} {problem}", remedy
 
 

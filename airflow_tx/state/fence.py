@@ -10,7 +10,7 @@ from airflow_tx.state.api import Fence, Grant
 
 
 def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = False) -> Fence:
-    """The fence after `grant` has raised it: identity, rank and continuity checked, in this order.
+    """Raise a fence: identity, rank and continuity are checked, in this order.
 
     :param stored: the fence as read under an exclusive lock.
     :param there: whether the place beside the fence that holds the values is there, of a state that has one.
@@ -26,19 +26,13 @@ def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = Fals
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
         return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
     if stored.incarnation != grant.incarnation:
-        raise FenceForeign(
-            state=state,
-            topology=grant.topology,
-            found=stored.incarnation,
-            expected=grant.incarnation,
-        )
+        raise FenceForeign(state=state, topology=grant.topology, found=stored.incarnation, expected=grant.incarnation)
     _check_rank(stored, grant, state=state)
     _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
     if stored.wrote and not there and not accepted(stored, grant, state=state):
         found = f"{stored.token.txid}, but what was written is missing"
-        expected = last if last is not None else "nothing"
-        raise StateBehind(state=state, topology=grant.topology, expected=expected, found=found)
+        raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
         return replace(stored, wrote=there)
@@ -46,10 +40,7 @@ def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = Fals
 
 
 def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Refuse a write unless the fence holds exactly this grant; read the fence under a shared lock.
-
-    :raises FenceOutranked: it holds another one.
-    """
+    """Refuse a write, by FenceOutranked, unless the fence, read under a shared lock, holds exactly this grant."""
     if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
@@ -61,8 +52,12 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
 
 
 def applied(stored: Fence) -> Fence:
-    """The fence once all updates of its grant are in the store."""
+    """Note on the fence that all updates of its grant are in the store."""
     return replace(stored, applied=True)
+
+
+def _shown(last: int | None) -> int | str:
+    return "nothing" if last is None else last
 
 
 def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
@@ -74,7 +69,7 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
 
 
 def _is_another(found: Token, mine: Token) -> bool:
-    """Whether a txid was given twice, by a ledger that had gone back in between."""
+    """Whether a ledger that had gone back has allocated a txid twice."""
     return found.txid == mine.txid and found.birth != mine.birth
 
 
@@ -85,8 +80,7 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
         return
     shown = f"{found.txid} (another one of that number)"
     if _is_another(found, grant.token):
-        expected = last if last is not None else "nothing"
-        raise LedgerBehind(state=state, topology=grant.topology, found=shown, expected=expected, txid=grant.txid)
+        raise LedgerBehind(state=state, topology=grant.topology, found=shown, expected=_shown(last), txid=grant.txid)
     if known is not None and found.txid == last:
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
 
@@ -94,11 +88,9 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 def _check_one_update(stored: Fence, *, state: str) -> None:
     """The second update would start from what was there before the first, as if it replaced it."""
     if stored.state not in ("", state):
-        raise StateError(
-            state=state,
-            problem=f"two updates of this DAG write to one table: {stored.state!r} and {state!r}",
-            remedy="Make them one update, or give one of them another table.",
-        )
+        problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
+        remedy = "Make them one update, or give one of them another table."
+        raise StateError(state=state, problem=problem, remedy=remedy)
 
 
 def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
@@ -109,11 +101,5 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
     if accepted(stored, grant, state=state):
         return
     if found > grant.txid or found > (last if last is not None else 0):
-        raise LedgerBehind(
-            state=state,
-            topology=grant.topology,
-            found=found,
-            expected=last if last is not None else "nothing",
-            txid=grant.txid,
-        )
+        raise LedgerBehind(state=state, topology=grant.topology, found=found, expected=_shown(last), txid=grant.txid)
     raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)

@@ -17,12 +17,12 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def as_key(key: Any) -> Key:
-    """A key as a tuple; what is no list or tuple is the key of one column."""
+    """Make a tuple of a key; what is no list or tuple is the key of one column."""
     return tuple(key) if isinstance(key, (list, tuple)) else (key,)
 
 
 def canonical_number(value: Decimal) -> Decimal:
-    """The same Decimal for all that are equal: no zeros at its end, no minus before 0."""
+    """Make one Decimal of all that are equal: no zeros at its end, no minus before 0."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     kept = "".join(map(str, digits)).rstrip("0")
@@ -38,27 +38,21 @@ def _key_plain(kind: str, value: Any) -> Any:
 
 
 def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
-    """A key as bytes: equal keys have equal bytes, others have others. They are JSON, to be read by people, too.
-
-    :param types: of the key columns, in their order.
-    :param key: one value a column, as `converted` gives them.
-    """
+    """Write a key, as `converted` gives it, as bytes that only equal keys share: JSON, which people can read, too."""
     return json_text([_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]).encode()
 
 
-def decode_key(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    """The key that `encode_key` made `data` from."""
+def decode_key(types: Sequence[str], data: bytes) -> Key:
     return tuple(from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True))
 
 
 def wanted_keys(
     columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
 ) -> list[tuple[int, Key]]:
-    """The keys that a state may hold, each with its number, in the types of the key columns.
+    """Number the keys that a state may hold, in the types of its key columns.
 
-    One with a NULL is left out, for no state has such a key; and so is every key before the first update.
+    Without those that have a NULL, which no state holds, and without any before the first update.
 
-    :param keys: one value a key column; of one column, the value alone will do.
     :param key_types: as the first update decided; None: there was none.
     :raises StateError: a key has too few or too many values, or one of another type.
     """

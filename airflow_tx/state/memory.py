@@ -1,16 +1,12 @@
 """States in memory: a backing map of two methods, and a fenced state with the rules of SqlState in their shortest form,
-for tests and for the model explorer.
-
-Guarantee: as SqlState, among the threads of one process. Not promised: anything after the process has ended.
+for tests and for the model explorer. It promises what SqlState does, among the threads of one process, until that ends.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -33,10 +29,7 @@ _LOCK = threading.RLock()
 
 
 class MemoryMap(Generic[_V]):
-    """A backing map in memory (Trident's MemoryMapState is `OpaqueMap(MemoryMap())`).
-
-    :param values: what it holds; two maps over one dict are two writers of one store.
-    """
+    """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState. Two over one dict share it."""
 
     def __init__(self, values: dict[Cells, _V] | None = None) -> None:
         self.values = values if values is not None else {}
@@ -57,32 +50,24 @@ class MemoryMap(Generic[_V]):
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state.
-
-    :param fence: the fence row; None: nobody has written yet.
-    :param rows: per key the tuple of its values, with their writer.
-    """
+    """What a store holds of one state: its fence, once there was a grant, and by key the values with their writer."""
 
     fence: Fence | None = None
     rows: dict[Cells, _Stored] = field(default_factory=dict)
 
     def snapshot(self) -> Snapshot:
-        """Everything in it as one hashable value; equal for equal contents, whatever the order of the writes."""
+        """Copy everything in it, as one hashable value; equal for equal contents."""
         return self.fence, frozenset(self.rows.items())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Hold exactly what `snapshot` held."""
+        """Set everything back to what `snapshot` gave."""
         self.fence, self.rows = snapshot[0], dict(snapshot[1])
 
 
 class MemoryState(QueryableState):
-    """A FencedState over a `MemoryDatabase`.
+    """A FencedState over a `MemoryDatabase`; its parameters are those of `SqlState`, and:
 
     :param name: what the topology record knows the state by.
-    :param keys: key columns; [] keeps one row for everything.
-    :param values: aggregator per value column: any.
-    :param kind: "opaque" or "transactional".
-    :param types: key column -> type; a column without one gets the type of the first row that arrives.
     :param max_value_bytes: a longer value is refused; None: any length.
     :param database: two states over one database are two writers of one store; None makes a new one.
     """
@@ -161,16 +146,15 @@ class MemoryState(QueryableState):
             self.database.restore((None, frozenset()))
 
     def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Cells]:
-        iterator = iter(rows)
-        first = next(iterator, None)
-        if first is None:
+        given, checks = list(rows), CheckedRows(self.columns)
+        if not given:
             return []
-        types = {**CheckedRows(self.columns).key_types(first), **self._found_types()}
-        whole = CheckedRows(self.columns).portions(itertools.chain([first], iterator), types, size=sys.maxsize)
+        types = {**checks.key_types(given[0]), **self._found_types()}
+        whole = checks.portions(given, types, size=len(given))
         return [row for columns in whole for row in zip(*columns, strict=True)]
 
     def _found_types(self) -> dict[str, str]:
-        """The types of the key columns, which the first update decided."""
+        """Find the types of the key columns, which the first update decided."""
         found = next(iter(self.database.rows), ())
         return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
 
@@ -220,13 +204,11 @@ class MemoryState(QueryableState):
     # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
 
     def _frozen(self, values: Cells) -> Cells:
-        return tuple(
-            json_text(value) if aggregator.type == "json" and value is not None else value
-            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
-        )
+        return self._with_json(json_text, values)
 
     def _thawed(self, values: Cells) -> Cells:
-        return tuple(
-            json.loads(value) if aggregator.type == "json" and value is not None else value
-            for aggregator, value in zip(self.columns.values.values(), values, strict=True)
-        )
+        return self._with_json(json.loads, values)
+
+    def _with_json(self, done: Callable[[Any], Any], values: Cells) -> Cells:
+        pairs = zip(self.columns.values.values(), values, strict=True)
+        return tuple(done(value) if each.type == "json" and value is not None else value for each, value in pairs)

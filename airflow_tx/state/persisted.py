@@ -17,10 +17,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Updated:
-    """The outcome of an updater: how many rows it took, and what it emitted.
-
-    :param rows: how many it took.
-    """
+    """The outcome of an updater: how many rows it took, and what it emitted."""
 
     rows: int
     new_values: list[dict[str, Any]]
@@ -40,19 +37,13 @@ class PersistedState(TridentState):
     """
 
     def __init__(
-        self,
-        state: State | StateFactory[State],
-        updater: StateUpdater[Any],
-        kind: StateKind | str | None = None,
+        self, state: State | StateFactory[State], updater: StateUpdater[Any], kind: StateKind | str | None = None
     ) -> None:
         wanted = ("make_state",) if is_factory(state) else ("begin_commit", "commit")
         for made, method in (*((state, each) for each in wanted), (updater, "update_state")):
             if not has_methods(made, method):
-                raise ConfigError(
-                    option="partition_persist(state=, updater=)",
-                    value=type(made).__name__,
-                    remedy=f"It has no method {method}.",
-                )
+                option, remedy = "partition_persist(state=, updater=)", f"It has no method {method}."
+                raise ConfigError(option=option, value=type(made).__name__, remedy=remedy)
         super().__init__(state, kind, option="partition_persist")
         self.updater = updater
 
@@ -63,10 +54,6 @@ class PersistedState(TridentState):
         return {"state": type(self.given).__name__, "updater": type(self.updater).__name__}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        """Hand the rows to the updater, between `begin_commit` and `commit`.
-
-        :return: how many rows there were.
-        """
         done = self.updated(grant, rows)
         if done.new_values:
             _log.info(
@@ -78,16 +65,15 @@ class PersistedState(TridentState):
         return done.rows
 
     def updated(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> Updated:
-        """The same, with the rows of the new values stream."""
+        """Hand the rows to the updater, between `begin_commit` and `commit`."""
         given = list(rows)
         return Updated(len(given), update(self.state, grant.txid, given, self.updater))
 
 
 def as_fenced(state: Any, updater: Any, kind: StateKind | str | None) -> FencedState:
-    """The state as a committer uses it.
+    """Make of a state what a committer uses; without an updater it has to take rows as they are, as a guard does.
 
-    :param updater: None: the state takes rows as they are, such as a guard.
-    :raises ConfigError: it cannot take them.
+    :raises ConfigError: it does not.
     """
     if updater is not None:
         return PersistedState(state, updater, kind)

@@ -1,7 +1,4 @@
-"""Look-ups of rows in a state, in bulk; and states of one's own: made, resolved_state and updated.
-
-Source: trident-state seed (stateQuery, LocationDB).
-"""
+"""Look-ups of rows in a state, in bulk; states of one's own: made, queried and updated. Source: trident-state seed."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ class StateFactory(Protocol[S_co]):
     """Makes the object with which one task uses a state."""
 
     def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> S_co:
-        """The state for one of `num_partitions` writers, counted from 0."""
+        """Make the state for one of `num_partitions` writers, counted from 0."""
 
 
 class QueryFunction(Protocol[S_contra, _T]):
     """Asks a state about rows: first all at once, then row by row."""
 
     def batch_retrieve(self, state: S_contra, rows: Sequence[StateRow]) -> Sequence[_T]:
-        """One result a row, in the order of the rows."""
+        """Look the rows up: one result a row, in their order."""
 
     def execute(self, row: StateRow, result: _T) -> Iterable[StateRow]:
-        """The fields to add to the row: none drops it, several give several rows."""
+        """Give the fields to add to the row: none drops it, several give several rows."""
 
 
 class StateUpdater(Protocol[S_contra]):
@@ -47,38 +44,30 @@ class StateUpdater(Protocol[S_contra]):
 
 
 def query(state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
-    """The rows with what the state says about them (Trident's stateQuery).
-
-    :raises StateError: the function does not give one result a row.
-    """
+    """Add to the rows what the state says about them; a StateError if the function does not give one result a row."""
     batch = list(rows)
     results = function.batch_retrieve(state, batch) if batch else []
     if len(results) != len(batch):
-        raise StateError(
-            state=type(state).__name__,
-            problem=f"{type(function).__name__}.batch_retrieve gave {len(results)} results for {len(batch)} rows",
-            remedy="Return one result a row, in the order of the rows.",
-        )
+        problem = f"{type(function).__name__}.batch_retrieve gave {len(results)} results for {len(batch)} rows"
+        remedy = "Return one result a row, in the order of the rows."
+        raise StateError(state=type(state).__name__, problem=problem, remedy=remedy)
     for row, result in zip(batch, results, strict=True):
         for fields in function.execute(row, result):
             yield {**row, **fields}
 
 
 def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> list[dict[str, Any]]:
-    """One batch applied to a state (Trident's partitionPersist); the rows of the new values stream."""
+    """Apply one batch to a state (Trident's partitionPersist); returns the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
     state.commit(txid)
     return new_values
 
 
-# --- look-ups ------------------------------------------------------------------------------------------------------
-
-
 def state_query(
     rows: Iterable[StateRow], *, state: Any, query: QueryFunction[Any, Any] | None = None, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
-    """The rows with what a state says about them, in their order (Trident's stateQuery).
+    """Add to rows, in their order, what a state says about them (Trident's stateQuery).
 
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
@@ -100,15 +89,13 @@ def state_query(
 
 
 def resolved_state(state: Any) -> Any:
-    """The state that a query is asked of: that which a factory makes, or which a static state stands for."""
+    """Find the state that a query asks: that which a factory makes, or for which a static state stands."""
     if isinstance(state, StaticState):
         return state.state
     return made_by(state)
 
 
-def _answered(
-    rows: Iterator[StateRow], state: Any, function: QueryFunction[Any, Any], size: int
-) -> Iterator[dict[str, Any]]:
+def _answered(rows: Iterator[StateRow], state: Any, function: Any, size: int) -> Iterator[dict[str, Any]]:
     while batch := list(islice(rows, size)):
         yield from query(state, batch, function)
 
@@ -116,13 +103,11 @@ def _answered(
 def new_values_stream(
     rows: Iterable[StateRow], *, state: QueryableState, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
-    """The keys of an update with their new values, each once (Trident's newValuesStream).
+    """Look up the new values of an update's keys, each once (Trident's newValuesStream).
 
-    For a task in `commit_phase` after the committer: there, the values are those that the committer has left. A replay
-    gives them again.
+    For a task in `commit_phase` after the committer, which has left these values. A replay gives them again.
 
     :param rows: those of the committer, with the key columns.
-    :param state: that it was committed to.
     :param batch_size: how many keys are looked up at once.
     """
     names = state.columns.keys
@@ -159,56 +144,46 @@ class MapGet:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
     def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> list[dict[str, Any]]:
-        """The fields to add to each row: one `multi_get` for all, every key once.
+        """Find the fields to add to each row: one `multi_get` for all, every key once.
 
         :raises StateError: a row lacks a field of the key, or the state refuses a key.
         """
         names, fields = self._names(state)
         keys = [self._key(state, names, row) for row in rows]
         distinct = list(dict.fromkeys(keys))
-        plain = len(fields) == 1 and not isinstance(state, QueryableState)
         found = dict(zip(distinct, state.multi_get(distinct), strict=True))
-        if plain:
+        if len(fields) == 1 and not isinstance(state, QueryableState):
             return [{fields[0]: found[key]} for key in keys]
         return [{name: None if (value := found[key]) is None else value[name] for name in fields} for key in keys]
 
     def execute(self, row: StateRow, result: Mapping[str, Any]) -> Iterable[StateRow]:
-        """One row, with the fields."""
         return (result,)
 
     def _names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The fields of the key and those of the values."""
+        """Name the fields of the key and those of the values."""
         if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
-                raise ConfigError(
-                    option="MapGet(keys=, values=)",
-                    value=(self._keys, self._values),
-                    remedy=f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location']).",
-                )
+                remedy = f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location'])."
+                raise ConfigError(option="MapGet(keys=, values=)", value=(self._keys, self._values), remedy=remedy)
             return self._keys, self._values
         columns = state.columns
         every = (*columns.values, *columns.composites)
         if unknown := [name for name in self._values or () if name not in every]:
-            raise ConfigError(
-                option="MapGet(values=)", value=unknown, remedy=f"State {columns.state!r} has {', '.join(every)}."
-            )
+            remedy = f"State {columns.state!r} has {', '.join(every)}."
+            raise ConfigError(option="MapGet(values=)", value=unknown, remedy=remedy)
         if self._keys is not None and len(self._keys) != len(columns.keys):
-            raise ConfigError(
-                option="MapGet(keys=)",
-                value=list(self._keys),
-                remedy=f"Name a field for each key column of state {columns.state!r}: {', '.join(columns.keys)}.",
-            )
+            remedy = f"Name a field for each key column of state {columns.state!r}: {', '.join(columns.keys)}."
+            raise ConfigError(option="MapGet(keys=)", value=list(self._keys), remedy=remedy)
         return self._keys if self._keys is not None else columns.keys, self._values or every
 
     def _key(self, state: Any, names: tuple[str, ...], row: StateRow) -> Key:
         try:
             return tuple(row[name] for name in names)
         except KeyError as error:
-            raise StateError(
-                state=getattr(state, "name", type(state).__name__),
-                problem=f"row {str(dict(row))[:200]} has no field {error}, which belongs to its key",
-                remedy="Name the fields of the rows: MapGet(keys=[...]).",
-            ) from None
+            name = getattr(state, "name", type(state).__name__)
+            problem = f"row {str(dict(row))[:200]} has no field {error}, which belongs to its key"
+            remedy = "Name the fields of the rows: MapGet(keys=[...])."
+            raise StateError(state=name, problem=problem, remedy=remedy) from None
 
 
 class StaticState:
@@ -237,13 +212,12 @@ class StaticState:
 
     @property
     def state(self) -> Any:
-        """What a query is asked of: this very object, or what the factory makes."""
+        """The state that a query asks: this very object, or what the factory makes."""
         if self._made is None:
             self._made = self if isinstance(self._values, Mapping) else made_by(self._values)
         return self._made
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
-        """The value of each key; None: there is none."""
         if not isinstance(self._values, Mapping):
             return list(self.state.multi_get(keys))
         return [self._found.get(as_key(key)) for key in keys]

@@ -15,11 +15,8 @@ def _datasketches() -> Any:
     try:
         return import_module("datasketches")
     except ImportError:
-        raise ConfigError(
-            option="ApproxCountDistinct",
-            value="a sketch",
-            remedy="It needs datasketches: pip install 'airflow-provider-tx[sketches]'.",
-        ) from None
+        remedy = "It needs datasketches: pip install 'airflow-provider-tx[sketches]'."
+        raise ConfigError(option="ApproxCountDistinct", value="a sketch", remedy=remedy) from None
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class HllSketch:
         return self._image(self._empty())
 
     def init(self, value: Any) -> bytes | None:
-        """A sketch of one value: a text or an integer, hashed as Spark does."""
+        """Make a sketch of one value: a text or an integer, hashed as Spark does."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -60,7 +57,7 @@ class HllSketch:
         return self._image(union.get_result(library.tgt_hll_type.HLL_8))
 
     def estimate(self, image: bytes | None) -> int | None:
-        """How many distinct values are in the sketch, about."""
+        """Count the distinct values in the sketch, about."""
         return None if image is None else round(self._read(image).get_estimate())
 
     def _empty(self) -> Any:

@@ -1,12 +1,10 @@
-"""A connected ZooKeeper client from a frozen configuration: hosts, chroot, authentication, TLS, ACL and time-outs.
-
-Only this module, `store/zookeeper.py` and `testing/zookeeper.py` import kazoo.
-"""
+"""A connected ZooKeeper client from a frozen configuration: hosts, chroot, authentication, TLS, ACL and time-outs."""
 
 from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 DIGEST = "digest"
 SASL = "sasl"
-
 # Reconnecting must not wait for long after a long outage.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
@@ -80,7 +77,7 @@ class ClientConfig:
 
 
 def connect(config: ClientConfig) -> KazooClient:
-    """A connected client; whoever asked for it closes it with `disconnect`.
+    """Make a connected client, which its user closes with `disconnect`.
 
     :raises StoreUnavailable: no server answered within the connect time-out.
     :raises StoreRefused: the chroot belongs to another login.
@@ -97,11 +94,10 @@ def connect(config: ClientConfig) -> KazooClient:
     except (KazooException, client.handler.timeout_exception) as error:
         reason = _reason(client, error, config)
         disconnect(client)
+        server = {"hosts": config.hosts, "connection": config.conn_id}
         if isinstance(error, NoAuthError):
-            raise StoreRefused(
-                hosts=config.hosts, connection=config.conn_id, path=config.chroot, reason=reason
-            ) from None
-        raise StoreUnavailable(hosts=config.hosts, connection=config.conn_id, reason=reason) from None
+            raise StoreRefused(**server, path=config.chroot, reason=reason) from None
+        raise StoreUnavailable(**server, reason=reason) from None
     return client
 
 
@@ -137,37 +133,22 @@ def _options(config: ClientConfig) -> dict[str, Any]:
 def _auth(config: ClientConfig) -> dict[str, Any]:
     if not config.authenticated:
         return {}
+    password = config.password or ""
     if config.scheme == SASL:
-        return {
-            "sasl_options": {
-                "mechanism": "DIGEST-MD5",
-                "username": config.login,
-                "password": config.password or "",
-            }
-        }
-    return {"auth_data": [(DIGEST, f"{config.login}:{config.password or ''}")]}
+        return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": config.login, "password": password}}
+    return {"auth_data": [(DIGEST, f"{config.login}:{password}")]}
 
 
 def _check_files(config: ClientConfig) -> None:
     where = f"connection {config.conn_id}"
     if config.scheme == SASL and find_spec("puresasl") is None:
-        raise ConfigError(
-            option=f"auth_scheme of {where}",
-            value=SASL,
-            remedy="Install its library: pip install pure-sasl",
-        )
+        remedy = "Install its library: pip install pure-sasl"
+        raise ConfigError(option=f"auth_scheme of {where}", value=SASL, remedy=remedy)
     tls = config.tls or Tls()
-    for option, path in (
-        ("ca_file", tls.ca),
-        ("cert_file", tls.cert),
-        ("key_file", tls.key),
-    ):
+    for option, path in (("ca_file", tls.ca), ("cert_file", tls.cert), ("key_file", tls.key)):
         if path and not os.access(path, os.R_OK):
-            raise ConfigError(
-                option=f"{option} of {where}",
-                value=path,
-                remedy="Name a PEM file that this process can read.",
-            )
+            remedy = "Name a PEM file that this process can read."
+            raise ConfigError(option=f"{option} of {where}", value=path, remedy=remedy)
 
 
 def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
@@ -177,15 +158,9 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
     if client.exists(chroot) is None:
         parts = chroot.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            _create(client, "/" + "/".join(parts[:depth]))
+            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
+                client.create("/" + "/".join(parts[:depth]))
     client.chroot = chroot
-
-
-def _create(client: KazooClient, path: str) -> None:
-    try:
-        client.create(path)
-    except NodeExistsError:
-        pass  # somebody else's, or the reply to our own was lost
 
 
 def _reason(client: KazooClient, error: Exception, config: ClientConfig) -> str:

@@ -16,17 +16,15 @@ from airflow_tx.protocol.api import (
     Node,
     Put,
     Requirement,
+    Store,
     Watch,
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes
 
 
-class MemoryStore:
-    """A `Store` over a dictionary. Thread-safe; `snapshot` and `restore` copy the whole of it.
-
-    :param limit: most bytes of one multi, names and overhead included.
-    """
+class MemoryStore(Store):
+    """A `Store` over a dictionary. Thread-safe; `snapshot` and `restore` copy the whole of it."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._nodes: dict[str, Node] = {}
@@ -73,45 +71,30 @@ class MemoryStore:
         yield _MemoryWatch(self._changed, self._changes, paths)
 
     def snapshot(self) -> tuple[tuple[str, bytes, int], ...]:
-        """Everything in it, in a form that can be compared and hashed."""
+        """Copy everything in it, in a form that can be compared and hashed."""
         return tuple(sorted((path, node.data, node.version) for path, node in self._nodes.items()))
 
     def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
-        """Back to what `snapshot` gave."""
+        """Set everything back to what `snapshot` gave."""
         self._nodes = {path: Node(data, version) for path, data, version in snapshot}
 
     def _check(self, requirement: Requirement) -> None:
         node = self._nodes.get(requirement.path)
+        found = "nothing" if node is None else f"version {node.version}"
         if isinstance(requirement, Absent):
-            if node is not None:
-                raise RequirementFailed(
-                    path=requirement.path,
-                    expected="nothing",
-                    found=f"version {node.version}",
-                )
-        elif node is None:
-            raise RequirementFailed(
-                path=requirement.path,
-                expected=f"version {requirement.version}",
-                found="nothing",
-            )
-        elif requirement.version not in (ANY_VERSION, node.version):
-            raise RequirementFailed(
-                path=requirement.path,
-                expected=f"version {requirement.version}",
-                found=f"version {node.version}",
-            )
+            expected, holds = "nothing", node is None
+        else:
+            expected = f"version {requirement.version}"
+            holds = node is not None and requirement.version in (ANY_VERSION, node.version)
+        if not holds:
+            raise RequirementFailed(path=requirement.path, expected=expected, found=found)
 
     def _apply(self, nodes: dict[str, Node], write: Write) -> None:
         before = nodes.get(write.path)
         if isinstance(write, Create):
             parent = write.path.rpartition("/")[0]
             if before is not None:
-                raise RequirementFailed(
-                    path=write.path,
-                    expected="nothing",
-                    found=f"version {before.version}",
-                )
+                raise RequirementFailed(path=write.path, expected="nothing", found=f"version {before.version}")
             if parent and parent not in nodes:
                 raise RequirementFailed(path=parent, expected="a record", found="nothing")
             nodes[write.path] = Node(write.data, 0)
@@ -120,19 +103,13 @@ class MemoryStore:
         elif isinstance(write, Put):
             nodes[write.path] = Node(write.data, before.version + 1)
         elif isinstance(write, Delete):
-            prefix = f"{write.path}/"
-            if any(name.startswith(prefix) for name in nodes):
+            if any(name.startswith(f"{write.path}/") for name in nodes):
                 raise RequirementFailed(path=write.path, expected="no children", found="children")
             del nodes[write.path]
 
 
 class _MemoryWatch:
-    def __init__(
-        self,
-        changed: threading.Condition,
-        changes: dict[str, int],
-        paths: Sequence[str],
-    ) -> None:
+    def __init__(self, changed: threading.Condition, changes: dict[str, int], paths: Sequence[str]) -> None:
         self._changed = changed
         self._changes = changes
         self._seen = {path: changes.get(path, 0) for path in paths}

@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from airflow_tx.errors import TooMuchMetadata
 from airflow_tx.protocol.api import Create, Put, Requirement, Write
 
+# jute.maxbuffer, unless the servers set another one.
 LIMIT = 1_048_575
-"""jute.maxbuffer, unless the servers set another one."""
-
 # Above what the header, version, flags and ACL of one operation take.
 _OPERATION = 96
 
 
 def check_sizes(
-    requirements: Sequence[Requirement],
-    writes: Sequence[Write],
-    *,
-    limit: int = LIMIT,
-    prefix: int = 0,
+    requirements: Sequence[Requirement], writes: Sequence[Write], *, limit: int = LIMIT, prefix: int = 0
 ) -> None:
     """Refuse a multi that is larger than the server takes.
 
@@ -34,9 +29,6 @@ def check_sizes(
         if data > size:
             largest, size = operation.path, data
     if total > limit:
-        alone = size + _OPERATION * 2 + prefix + len(largest.encode()) > limit
-        raise TooMuchMetadata(
-            path=largest if alone else f"{largest} and what is written with it",
-            size=size if alone else total,
-            limit=limit,
-        )
+        if size + _OPERATION * 2 + prefix + len(largest.encode()) > limit:
+            raise TooMuchMetadata(path=largest, size=size, limit=limit)
+        raise TooMuchMetadata(path=f"{largest} and what is written with it", size=total, limit=limit)

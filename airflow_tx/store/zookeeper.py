@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
@@ -37,18 +38,18 @@ from airflow_tx.protocol.api import (
     Node,
     Put,
     Requirement,
+    Store,
     Unchanged,
     Watch,
     Write,
 )
 from airflow_tx.store.sizes import LIMIT, check_sizes
-from airflow_tx.store.watches import Watches
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 _FORBIDDEN = (NoAuthError, InvalidACLError)
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(Store):
     """A `Store` on a connected kazoo client. Thread-safe.
 
     A write that was not answered is sent once only; since ZooKeeper keeps the order of one session, a `sync` and a read
@@ -81,7 +82,8 @@ class ZooKeeperStore:
         self._state = threading.Condition()
         self._requests = 0
         self._lost_at: float | None = None
-        self._watches = Watches()
+        # ZooKeeper cannot take a watch back, so one callback serves all, and this says for whom.
+        self._waiting: list[tuple[tuple[str, ...], threading.Event]] = []
         self._announced: dict[str, bytes] = {}
         client.add_listener(self._on_state)
 
@@ -138,25 +140,28 @@ class ZooKeeperStore:
             return
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            self._create_if_missing("/" + "/".join(parts[:depth]))
+            below = "/" + "/".join(parts[:depth])
+            with suppress(NodeExistsError):  # another client's, or the reply to our own was lost
+                self._read(below, partial(self._client.create_async, below, b""))
 
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
         # A lost connection wakes, too: what happens during it is not reported afterwards.
         self._settle()
-        with self._watches.on(paths) as watch:
+        waiting = (paths, threading.Event())
+        with self._state:
+            self._waiting.append(waiting)
+        try:
             for path in paths:
-                self._set_watch(path)
-            yield watch
+                self._read(path, partial(self._client.exists_async, path, watch=self._on_event))
+            yield waiting[1]
+        finally:
+            with self._state:
+                self._waiting.remove(waiting)
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
-        """Show `data` in an ephemeral node within the block, also in a new session.
-
-        For display only: nothing is waited for, and whatever goes wrong is ignored.
-
-        :param path: of this caller alone.
-        """
+        # An ephemeral node, of this caller alone. Nothing is waited for, and what goes wrong is ignored.
         with self._state:
             self._announced[path] = data
             self._show(path)
@@ -175,7 +180,7 @@ class ZooKeeperStore:
         return request()
 
     def _read(self, path: str, request: Callable[[], Any]) -> Any:
-        """The answer to a request that may be sent twice."""
+        """Wait for the answer to a request that may be sent twice."""
         deadline = time.monotonic() + self._read_timeout
         while True:
             self._await_connection(deadline)
@@ -189,12 +194,6 @@ class ZooKeeperStore:
             except _FORBIDDEN as error:
                 raise self._forbidden(path, error) from error
 
-    def _create_if_missing(self, path: str) -> None:
-        try:
-            self._read(path, lambda: self._client.create_async(path, b""))
-        except NodeExistsError:
-            pass  # somebody else's, or the reply to our own was lost
-
     def _settle(self) -> None:
         """Let events that have arrived reach those who waited for them: kazoo tells of them in a thread of its own, and
         the next watch on the same path must not be woken by them."""
@@ -203,17 +202,12 @@ class ZooKeeperStore:
             self._client.handler.dispatch_callback(Callback("watch", settled.set, ()))
             settled.wait(self._read_timeout)
 
-    def _set_watch(self, path: str) -> None:
-        self._read(path, lambda: self._client.exists_async(path, watch=self._on_event))
-
     def _show(self, path: str) -> None:
         self._tell(lambda: self._client.create_async(path, self._announced[path], ephemeral=True))
 
     def _tell(self, request: Callable[[], Any]) -> None:
-        try:
+        with suppress(Exception):  # an announcement must never stop a commit
             self._sent(request)
-        except Exception:  # noqa: BLE001 - an announcement must never stop a commit
-            pass
 
     # --- connection ----------------------------------------------------------------------------------------------
 
@@ -228,7 +222,10 @@ class ZooKeeperStore:
             self._state.notify_all()
 
     def _on_event(self, event: Any) -> None:
-        self._watches.wake(event.path)  # None when the connection is lost
+        with self._state:
+            for paths, changed in self._waiting:
+                if event.path is None or event.path in paths:  # None when the connection is lost
+                    changed.set()
 
     def _await_connection(self, deadline: float) -> None:
         with self._state:
@@ -239,9 +236,7 @@ class ZooKeeperStore:
             )
 
     def _reason(self, error: BaseException) -> str:
-        if isinstance(error, KazooTimeoutError):
-            return "no answer in time"
-        return type(error).__name__
+        return "no answer in time" if isinstance(error, KazooTimeoutError) else type(error).__name__
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
         return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
@@ -257,7 +252,7 @@ class ZooKeeperStore:
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
-    """What ZooKeeper must check; an absent record is checked by the creation of it."""
+    """Name what ZooKeeper must check; an absent record is checked by the creation of it."""
     created = {write.path for write in writes if isinstance(write, Create)}
     for requirement in requirements:
         if isinstance(requirement, Absent) and requirement.path not in created:

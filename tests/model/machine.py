@@ -8,7 +8,7 @@ line with the same variables are one place: what was read and forgotten does not
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -122,6 +122,10 @@ class Env:
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
         yield Watch(self, paths, self.ask("versions", paths))
+
+    def announce(self, path: str, data: bytes) -> AbstractContextManager[None]:
+        """No program reads it."""
+        return nullcontext()
 
     def now(self) -> datetime:
         return EPOCH

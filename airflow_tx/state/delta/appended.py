@@ -12,7 +12,7 @@ from airflow_tx.state.delta.rows import OURS, VALUE, Change, KeyedRows, Stored, 
 
 
 class _Alone:
-    """Stands where aggregators stand; two equal rows that somebody wants to make one are refused, never lost."""
+    """Takes the place of an aggregator; two equal rows that a caller wants to make one are refused, never lost."""
 
     name, type = "append", "json"
 
@@ -33,8 +33,7 @@ class AppendColumns:
 
 
 class AppendedRows:
-    """Rows that are appended, each with the transaction that brought it; a replay takes back those of the attempt
-    before it."""
+    """Rows that are appended, each with its transaction; a replay takes back those of the attempt before it."""
 
     pruned = True
 
@@ -52,19 +51,14 @@ class AppendedRows:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What the fence keeps, to refuse a state of other columns."""
         return {"kind": "append", "columns": self.row_types}
 
     @property
     def types(self) -> dict[str, str]:
-        """Every column of the table and its type."""
         return {**OURS, **self.row_types}
 
     def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
-        """The rows to merge, those to delete without `tx_txid`; and how many rows are appended.
-
-        :raises StateError: a row does not fit.
-        """
+        """Compute the rows to merge, those to delete without `tx_txid`; and count the rows that are appended."""
         txid = turn.grant.txid
         mine = {"tx_row": VALUE, "tx_txid": txid, "tx_token": turn.token, "tx_chunk": turn.chunk}
         changed = dict[str, Change]()
@@ -79,11 +73,10 @@ class AppendedRows:
         return list(changed.values()), len(rows)
 
     def read(self, row: Change) -> dict[str, Any]:
-        """A stored row as the user knows it, with its transaction."""
+        """Read a stored row as the user knows it, with its transaction."""
         return {**{name: row[name] for name in self.row_types}, "tx_txid": row["tx_txid"]}
 
     def order(self, row: Change) -> Any:
-        """Rows are sorted by it: as they came."""
         return tuple(map(int, row["tx_key"].split("/")))
 
     def _fitting(self, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

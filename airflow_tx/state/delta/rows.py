@@ -45,11 +45,8 @@ class Stored(Protocol):
 
 @dataclass(frozen=True)
 class WriteContext:
-    """Under what an update is computed.
-
-    :param replayed: rows of this transaction may be there that another grant wrote.
-    :param raising: those are undone.
-    """
+    """Under what an update is computed: replayed, if another grant may have written rows of this transaction, which a
+    raising one undoes."""
 
     grant: Grant
     chunk: int
@@ -58,24 +55,19 @@ class WriteContext:
 
     @property
     def token(self) -> str:
-        """The grant, as rows name their writer."""
         return token_text(self.grant)
 
     def wrote(self, row: Change) -> bool:
-        """Whether a row was written under this grant."""
         return bool(row["tx_token"] == self.token)
 
 
 def token_text(grant: Grant) -> str:
-    """A grant as rows name their writer: the fence admits one nonce per rank."""
+    """Write a grant as rows name their writer: the fence admits one nonce per rank."""
     return ".".join(map(str, grant.token.rank))
 
 
 class KeyedRows:
-    """Values per key: an update reads the rows of its keys, combines and replaces them.
-
-    :param key_types: of the key columns; None: not known before the first row.
-    """
+    """Values per key: an update reads the rows of its keys, combines and replaces them."""
 
     pruned = False
 
@@ -86,21 +78,20 @@ class KeyedRows:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What the fence keeps, to refuse a state of other columns."""
+        """Describe the columns for the fence, which refuses a state of others."""
         values = {name: [aggregator.name, aggregator.type] for name, aggregator in self.columns.values.items()}
         keys = {"names": list(self.columns.keys), "types": dict(self.key_types) if self.key_types is not None else None}
         return {"kind": self.kind.value, "keys": keys, "values": values}
 
     @property
     def types(self) -> dict[str, str]:
-        """Every column of the table that is known, and its type."""
         values = {name: aggregator.type for name, aggregator in self.columns.values.items()}
         before = {_PREV + name: kind for name, kind in values.items()}
         more = {"tx_created": "boolean", **before} if self._opaque else {"tx_digest": "text"}
         return {**OURS, **(self.key_types or {}), **values, **more}
 
     def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
-        """The rows to merge, those to delete without `tx_txid`; and how many keys are written.
+        """Compute the rows to merge, those to delete without `tx_txid`; and count the keys that are written.
 
         :raises StateError: a row does not fit, or not to what is stored.
         """
@@ -116,15 +107,13 @@ class KeyedRows:
         return list(changed.values()), len(deltas)
 
     def read(self, row: Change) -> dict[str, Any]:
-        """A stored row as the user knows it."""
+        """Read a stored row as the user knows it."""
         return self.columns.completed({name: row[name] for name in (*self.columns.keys, *self.columns.values)})
 
     def values(self, row: Change) -> dict[str, Any]:
-        """The value columns of a stored row."""
         return self.columns.completed({name: row[name] for name in self.columns.values})
 
     def order(self, row: Change) -> Any:
-        """Rows are sorted by it."""
         return tuple(row[name] for name in self.columns.keys)
 
     def _deltas(self, rows: list[Mapping[str, Any]]) -> dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -159,36 +148,28 @@ class KeyedRows:
     def _transactional(
         self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: WriteContext
     ) -> dict[str, Any]:
-        names = list(self.columns.values)
-        aggregators = self.columns.values.values()
+        names, aggregators = list(self.columns.values), self.columns.values.values()
         plain = [_plain(aggregator, value) for aggregator, value in zip(aggregators, delta, strict=True)]
         # Floats may differ by the order of their adding: the digest of the whole output sees to them.
-        exact = [
-            None if aggregator.type == "double" else value for aggregator, value in zip(aggregators, plain, strict=True)
-        ]
-        output = digest(exact)
+        pairs = zip(aggregators, plain, strict=True)
+        output = digest([None if aggregator.type == "double" else value for aggregator, value in pairs])
         if same is not None:
-            if same["tx_digest"] not in (output, digest(plain)):  # an earlier version's has them
-                raise OutputChanged(
-                    state=self.columns.state,
-                    txid=turn.grant.txid,
-                    digest=f"{output} for key {dict(zip(self.columns.keys, key, strict=True))}",
-                    found=same["tx_digest"],
-                )
+            found = same["tx_digest"]
+            if found not in (output, digest(plain)):  # an earlier version's has them
+                shown = f"{output} for key {dict(zip(self.columns.keys, key, strict=True))}"
+                raise OutputChanged(state=self.columns.state, txid=turn.grant.txid, digest=shown, found=found)
             return {**{name: same[name] for name in names}, "tx_digest": output}
         before = None if stored is None else tuple(stored[name] for name in names)
         after = self.columns.combined(key, before, delta)
         return {**dict(zip(names, after, strict=True)), "tx_digest": output}
 
     def _check_writer(self, key: Any, stored: Change, turn: WriteContext) -> None:
-        if stored["tx_txid"] > turn.grant.txid:
-            raise TxidBehind(txid=turn.grant.txid, stored=stored["tx_txid"])
-        if turn.wrote(stored) and stored["tx_chunk"] != turn.chunk:
+        txid, found, state = turn.grant.txid, stored["tx_chunk"], self.columns.state
+        if stored["tx_txid"] > txid:
+            raise TxidBehind(txid=txid, stored=stored["tx_txid"])
+        if turn.wrote(stored) and found != turn.chunk:
             shown = dict(zip(self.columns.keys, key, strict=True))
-            found = stored["tx_chunk"]
-            raise ChunkConflict(
-                state=self.columns.state, key=shown, found=found, chunk=turn.chunk, txid=turn.grant.txid
-            )
+            raise ChunkConflict(state=state, key=shown, found=found, chunk=turn.chunk, txid=txid)
 
     def _undone(self, row: Change) -> Change:
         if row["tx_created"]:
@@ -203,5 +184,5 @@ def _plain(aggregator: CombinerAggregator, delta: Any) -> Any:
 
 
 def deleted(row: Change) -> Change:
-    """What takes a row out of the table."""
+    """Write what takes a row out of the table."""
     return {"tx_row": row["tx_row"], "tx_key": row["tx_key"], "tx_txid": None}

@@ -22,7 +22,7 @@ REMEDY = (
 
 
 def started(conf: Mapping[str, str]) -> SparkSession:
-    """The session of this process; if there is none, a new one with Delta Lake and `conf`."""
+    """Take the session of this process; if there is none, start one with Delta Lake and `conf`."""
     import pyspark
     from pyspark.sql import SparkSession
 
@@ -41,17 +41,13 @@ def started(conf: Mapping[str, str]) -> SparkSession:
 
 
 def check_session(session: SparkSession, state: str) -> None:
-    """Refuse a session without Delta Lake.
-
-    :raises StateError: saying which settings are missing.
-    """
+    """Refuse a session without Delta Lake, by a StateError that names the missing settings."""
     missing = [name for name, value in CONF.items() if value not in (session.conf.get(name, "") or "")]
     if missing:
         raise StateError(state=state, problem=f"the Spark session lacks {' and '.join(missing)}", remedy=REMEDY)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 

@@ -28,41 +28,10 @@ _RACES = 30
 class DeltaState(QueryableState):
     """A Delta Lake table that transactions write, each exactly once: values per key, or appended rows.
 
-    The rows of the state have `tx_row = 'value'`, which is the partition column; the one row with `tx_row = 'fence'` is
-    ours. Columns have your names and can be read by anything that reads Delta; those of this package begin with `tx_`;
-    `tx_txid` is the transaction that last wrote a row. Each change is one commit of the table; its `userMetadata`
-    in DESCRIBE HISTORY holds the txid, the attempt and the token (also: `history()`).
-
-    What is guaranteed: a writer that a later grant has outranked changes nothing; a replay takes back what
-    the attempt before it wrote, also keys and rows that only that one had; raise, roll-back and all rows of one write
-    are one commit of the table, whole or not at all; a write that Delta skips because its version is taken is noticed,
-    decided again, and never counted as done; numbers are exact (they are computed in Python).
-
-    How: the fence is a row of the table, and every commit rewrites it and carries `txnAppId` "airflow_tx" and the next
-    number as `txnVersion`. Delta lets it land only if nobody else had that number: neither before (it skips the
-    write) nor at the same moment (it fails one of the two).
-
-    What cannot be had:
-
-    - Writers of one grant do not write at once: each change of a table waits its turn, and after 30 lost races
-      in a row it is refused. The state gives no parallel writers to Spark executors.
-    - An update is held in memory, with the stored rows of its keys, and a MERGE reads the keys of the whole table
-      (append mode: only files with rows of this transaction).
-    - A transactional state refuses other deltas for a key of a transaction that is in already. A replay that leaves a
-      key out is noticed only by the ledger's digest of the output.
-    - A numeric column is a text (CAST(x AS DECIMAL(38, 9))), since no DECIMAL of Delta holds every number.
-    - Who writes to the table besides this state, or gives it delta.setTransactionRetentionDuration, is on his own.
-      OPTIMIZE and VACUUM are harmless. A table that RESTORE took back takes no more writes, whatever the ledger says,
-      until it is restored to its newest version: Delta keeps the numbers of what was taken back.
-    - It is as safe as Delta's log: on S3 with several drivers a log store that excludes two writers is needed; a local
-      folder is for one process at a time (Delta locks it within a process only).
-
-    Spark: `spark` is used if given (its own settings are left alone: a new session of it works), otherwise the session
-    of this process, or a new one with `conf`. Without any jars in `conf` a new one fetches Delta's by
-    `spark.jars.packages`; for a cluster without network give conf={"spark.jars": "/opt/delta/a.jar,/opt/delta/b.jar"}
-    or put the jars into Spark's own folder and give conf={"spark.jars.packages": ""}. A session that is there
-    already needs the two settings `CONF`, for example from spark-submit --packages … --conf …. Settings for
-    storage belong into `conf` or spark-defaults.conf: what was set at run time on your session is not taken over.
+    Columns have your names and can be read by anything that reads Delta, `WHERE tx_row = 'value'`; those of this
+    package begin with `tx_`, and the one row with `tx_row = 'fence'` is ours. Raise, roll-back and all rows of one
+    write are one commit of the table, whole or not at all; a writer that a later grant has outranked changes nothing; a
+    replay takes back what the attempt before it wrote. How, what cannot be had, what Spark needs: docs/stores.md.
 
     :param path: of the table, in Spark's spelling; one path is one state.
     :param keys: key columns; [] keeps one row for everything.
@@ -174,7 +143,7 @@ class DeltaState(QueryableState):
         return None if types is None else dict(types)
 
     def history(self) -> list[dict[str, Any]]:
-        """The commits of this state, the newest first: `version` and `timestamp` of the table, `txid`, `attempt`,
+        """Read the commits of this state, the newest first: `version` and `timestamp` of the table, `txid`, `attempt`,
         `token`, `chunk`, `rows`, `applied`. As long as Delta keeps its log."""
         found = []
         for commit in self._table.history():
@@ -197,7 +166,7 @@ class DeltaState(QueryableState):
             try:
                 done = self._tried(held, grant, given, raising=raising, chunk=chunk, complete=complete)
             except StateError:
-                # What was read under another fence than the one looked at says nothing.
+                # What was read under another fence than `held` says nothing.
                 if self._table.read().number == held.number:
                     raise
                 continue
@@ -236,10 +205,7 @@ class DeltaState(QueryableState):
         return size if self._table.merge(held, row, rows, changes, note) else None
 
     def _rows(self, held: TableReading) -> DeltaRows:
-        """The columns as they are stored.
-
-        :raises StateError: they are not those of this state.
-        """
+        """Read the columns as they are stored; a StateError if they are not those of this state."""
         stored = held.definition
         if self.mode == "append":
             rows: DeltaRows = AppendedRows(self.name, self.columns.types)
@@ -252,10 +218,9 @@ class DeltaState(QueryableState):
             rows = KeyedRows(self.columns, self.kind, known if fits else wanted)
         made = rows.definition
         if stored is not None and stored != made and not _only_types_differ(stored, made):
+            problem = f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}"
             raise StateError(
-                state=self.name,
-                problem=f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}",
-                remedy="Bring them back, or give the state another path.",
+                state=self.name, problem=problem, remedy="Bring them back, or give the state another path."
             )
         return rows
 
@@ -273,12 +238,12 @@ class DeltaState(QueryableState):
 
 
 def _may_have(found: Fence, grant: Grant) -> bool:
-    """Rows of this transaction may be there: it held the fence, or a repair has begun a new count."""
+    """Whether rows of this transaction may be there: it held the fence, or a repair has begun a new count."""
     return found.token.txid == grant.txid or found.token.generation != grant.token.generation
 
 
 def _only_types_differ(stored: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
-    """Nothing but the key types, which neither the table nor the DAG may know yet."""
+    """Whether nothing differs but the key types, which neither the table nor the DAG may know yet."""
     if "keys" not in stored or "keys" not in made or {**stored, "keys": 0} != {**made, "keys": 0}:
         return False
     known = (stored["keys"]["types"], made["keys"]["types"])

@@ -1,7 +1,5 @@
 """A Delta table with a fence in a row of its own: a change is one MERGE, which lands under that fence only.
 
-Source: protocol.md §7.
-
 Delta has no lock and no statement that reads one row to decide about others. What it has is a version per application
 id (`txnAppId`, `txnVersion`): a write whose version is not larger than the stored one does nothing, and of two writes
 at once that carry the same application id one fails. So the versions are numbered without gaps: who has read number
@@ -35,15 +33,8 @@ _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE
 _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "DELTA_CONFIGURE_SPARK_SESSION")
 _FOREIGN = ("UNRESOLVED_COLUMN", "DELTA_TABLE_ONLY_OPERATION", "DELTA_NOT_A_DELTA_TABLE")
 # Another change came between, and nothing of this one is there.
-_OVERTAKEN = (
-    "DELTA_CONCURRENT",
-    "DELTA_METADATA_CHANGED",
-    "DELTA_PROTOCOL_CHANGED",
-    "DELTA_TABLE_ALREADY_EXISTS",
-    "ConcurrentTransactionException",
-    "MetadataChangedException",
-    "ProtocolChangedException",
-)
+_CHANGED = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "DELTA_TABLE_ALREADY_EXISTS")
+_OVERTAKEN = (*_CHANGED, "ConcurrentTransactionException", "MetadataChangedException", "ProtocolChangedException")
 # The columns as Spark has them; what is a text here is one in Arrow, too.
 DDL: Mapping[str, str] = {
     "bigint": "BIGINT",
@@ -69,13 +60,8 @@ SESSION: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class TableReading:
-    """What the table's fence row held when it was read.
-
-    :param exists: there is a table.
-    :param row: None: no grant has ever raised it.
-    :param number: of the last change; the next one is one more.
-    :param definition: what the values are.
-    """
+    """What the table's fence row held when it was read: the fence, if a grant has raised it, the number of the last
+    change, and what the values are."""
 
     exists: bool
     row: Fence | None = None
@@ -85,11 +71,7 @@ class TableReading:
 
 
 class DeltaTable:
-    """One table, by its path.
-
-    :param session: of this object alone: its settings change while it writes.
-    :param errors: what Spark raises.
-    """
+    """One table, by its path, in a session of its own: the settings change while it writes."""
 
     def __init__(self, session: Any, path: str, *, state: str, errors: tuple[type[Exception], ...]) -> None:
         self._spark, self._path, self._state, self._errors = session, path, state, errors
@@ -100,11 +82,7 @@ class DeltaTable:
             session.conf.set(name, value)
 
     def read(self) -> TableReading:
-        """What the fence holds now.
-
-        :raises StateUnavailable: the table cannot be read.
-        :raises StateError: it is not one of ours, or of a newer version.
-        """
+        """Read the fence; a StateError if the table is not one of ours, or of a newer version."""
         try:
             found = self._spark.sql(f"SELECT tx_fence FROM {self._named} WHERE tx_row = '{FENCE}'").collect()
         except self._errors as error:
@@ -114,11 +92,7 @@ class DeltaTable:
         return self._held(json.loads(found[0][0])) if found else TableReading(exists=True)
 
     def rows(self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None) -> list[Change]:
-        """Stored rows, whole.
-
-        :param where: a condition of ours.
-        :param limit: at most so many.
-        """
+        """Read stored rows, whole, under a condition of ours."""
         most = "" if limit is None else f" LIMIT {int(limit)}"
         try:
             query = f"SELECT * FROM {self._named} t WHERE tx_row = '{VALUE}' AND {where}{most}"
@@ -128,13 +102,11 @@ class DeltaTable:
         return from_arrow(found.select([name for name in found.column_names if name in types]), types)
 
     def rows_of_keys(self, types: Mapping[str, str], keys: Iterable[str]) -> list[Change]:
-        """The rows with these keys, whole."""
         with self._lock:
             self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
             return self.rows(types, "tx_key IN (SELECT tx_key FROM tx_keys)")
 
     def stored(self, rows: DeltaRows, held: TableReading) -> StoredRows:
-        """The rows that are there, for `DeltaRows.changes`."""
         return StoredRows(self, rows, held.definition is not None)
 
     def merge(
@@ -143,7 +115,6 @@ class DeltaTable:
         """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
 
         :return: False: something has; nothing of this is there.
-        :raises StateUnavailable, StateOutcomeUnknown, StateError: Spark does not do it.
         """
         number, operation = held.number + 1, uuid.uuid4().hex
         kept = {"format": _FORMAT, "number": number, "operation": operation, "definition": rows.definition}
@@ -165,15 +136,13 @@ class DeltaTable:
             return True  # the fence row always counts
         # A version that is taken makes Delta skip the write, without a word.
         if self.read().number == held.number:
-            raise StateError(
-                state=self._state,
-                problem=f"its fence has number {held.number}, and Delta has seen a later one: the table was taken back",
-                remedy="RESTORE the version that it had before, or copy it to a new path.",
-            )
+            problem = f"its fence has number {held.number}, and Delta has seen a later one: the table was taken back"
+            remedy = "RESTORE the version that it had before, or copy it to a new path."
+            raise StateError(state=self._state, problem=problem, remedy=remedy)
         return False
 
     def history(self) -> list[dict[str, Any]]:
-        """The table's commits, the newest first."""
+        """Read the table's commits, the newest first."""
         columns = ("version", "timestamp", "operation", "userMetadata")
         try:
             found = self._spark.sql(f"DESCRIBE HISTORY {self._named}").select(*columns).toArrow().to_pylist()
@@ -184,14 +153,11 @@ class DeltaTable:
         return list(found)
 
     def clear(self) -> None:
-        """Delete all rows and forget the fence, in one commit.
-
-        :raises StateError: something else changed the table at the same time; nothing is deleted.
-        """
+        """Delete all rows and forget the fence, in one commit; a StateError if the table is being changed."""
         held = self.read()
         if not held.number:
             return
-        # The number goes on, or the writes of a new life would be skipped.
+        # The number grows on, or the writes of a new life would be skipped.
         kept = json.dumps({"format": _FORMAT, "number": held.number + 1, "forgotten": True})
         statement = (
             f"MERGE INTO {self._named} t USING (SELECT '{kept}' AS tx_fence) s ON t.tx_row = '{FENCE}' "
@@ -226,12 +192,11 @@ class DeltaTable:
         return int(found[0][0]) if found else 0
 
     def _find_out(self, held: TableReading, operation: str, error: Exception) -> bool:
-        """Whether a commit that ended in an error is there all the same."""
+        """Find out whether a commit that ended in an error is there all the same."""
         try:
             now = self.read()
         except StateUnavailable:
-            reason = _first_line(error)
-            raise StateOutcomeUnknown(state=self._state, where=self._path, reason=reason) from None
+            raise StateOutcomeUnknown(state=self._state, where=self._path, reason=_first_line(error)) from None
         if now.operation == operation:
             return True
         if now.number != held.number:
@@ -256,11 +221,8 @@ class DeltaTable:
 
     def _held(self, kept: Mapping[str, Any]) -> TableReading:
         if kept["format"] != _FORMAT:
-            raise StateError(
-                state=self._state,
-                problem=f"its fence row has format {kept['format']}, this version knows {_FORMAT}",
-                remedy="Upgrade airflow-provider-tx.",
-            )
+            problem = f"its fence row has format {kept['format']}, this version knows {_FORMAT}"
+            raise StateError(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         if kept.get("forgotten"):
             return TableReading(True, None, kept["number"])
         token = Token.from_json(kept["token"])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError, StateUnavailable
@@ -23,11 +24,7 @@ _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
 
 @dataclass(frozen=True)
 class MemcachedWrite:
-    """One write.
-
-    :param verb: set, add, cas or delete.
-    :param version: what cas compares.
-    """
+    """One write: set, add, cas (which compares the version) or delete."""
 
     verb: str
     key: str
@@ -35,7 +32,6 @@ class MemcachedWrite:
     version: bytes = b""
 
     def encoded(self) -> bytes:
-        """As Memcached reads it."""
         if self.verb == "delete":
             return b"delete %s\r\n" % self.key.encode()
         version = b" " + self.version if self.verb == "cas" else b""
@@ -44,21 +40,14 @@ class MemcachedWrite:
 
 
 class MemcachedClient:
-    """Keys spread over servers, always in the same way.
-
-    :param state: for messages.
-    :param timeout: seconds that a server may take to connect, and to answer.
-    """
+    """Keys spread over servers, always in the same way; each may take `timeout` seconds to connect, and to answer."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], *, state: str, timeout: float) -> None:
         try:
             base = import_module("pymemcache.client.base")
         except ImportError:
-            raise ConfigError(
-                option="A Memcached state",
-                value=state,
-                remedy="It needs pymemcache: pip install 'airflow-provider-tx[memcached]'.",
-            ) from None
+            remedy = "It needs pymemcache: pip install 'airflow-provider-tx[memcached]'."
+            raise ConfigError(option="A Memcached state", value=state, remedy=remedy) from None
         self._state = state
         self._clients = {
             f"{host}:{port}": base.Client((host, port), connect_timeout=timeout, timeout=timeout, no_delay=True)
@@ -66,22 +55,18 @@ class MemcachedClient:
         }
 
     def gets(self, keys: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
-        """Value and version of the keys that are there."""
+        """Read value and version of the keys that are there."""
         found = dict[str, tuple[bytes, bytes]]()
-        for server, mine in self._by_server(keys).items():
-            for start in range(0, len(mine), _AT_ONCE):
-                with self._answering(server) as client:
-                    found.update(client.gets_many(mine[start : start + _AT_ONCE]))
+        for server, portion in self._portions(keys):
+            with self._answering(server) as client:
+                found.update(client.gets_many(portion))
         return found
 
     def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
-        """Do all of them; the keys whose value another writer has replaced, and which therefore were not written."""
-        overtaken, by_key = list[str](), {write.key: write for write in writes}
-        for server, mine in self._by_server(by_key).items():
-            for start in range(0, len(mine), _AT_ONCE):
-                portion = [by_key[key] for key in mine[start : start + _AT_ONCE]]
-                overtaken += self._write(server, portion)
-        return overtaken
+        """Do all of them; returns the keys not written, since another writer has replaced their value."""
+        by_key = {write.key: write for write in writes}
+        written = (self._write(server, [by_key[key] for key in keys]) for server, keys in self._portions(by_key))
+        return list(chain.from_iterable(written))
 
     def _write(self, server: str, writes: Sequence[MemcachedWrite]) -> list[str]:
         with self._answering(server) as client:
@@ -94,21 +79,19 @@ class MemcachedClient:
             if reply in _DONE or (write.verb == "delete" and reply == b"NOT_FOUND"):
                 continue
             if reply not in _OVERTAKEN:
-                raise StateError(
-                    state=self._state,
-                    problem=f"server {server} says of {write.key}: {reply.decode(errors='replace')}",
-                    remedy="Some values of this update may be stored; replay the batch when the cause is removed.",
-                )
+                problem = f"server {server} says of {write.key}: {reply.decode(errors='replace')}"
+                remedy = "Some values of this update may be stored; replay the batch when the cause is removed."
+                raise StateError(state=self._state, problem=problem, remedy=remedy)
             overtaken.append(write.key)
         return overtaken
 
-    def _by_server(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        names = list(self._clients)
-        found: dict[str, list[str]] = {}
+    def _portions(self, keys: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        names, found = list(self._clients), dict[str, list[str]]()
         for key in keys:
             server = names[0] if len(names) == 1 else max(names, key=lambda name: _weight(name, key))
             found.setdefault(server, []).append(key)
-        return found
+        for server, mine in found.items():
+            yield from ((server, mine[start : start + _AT_ONCE]) for start in range(0, len(mine), _AT_ONCE))
 
     @contextmanager
     def _answering(self, server: str) -> Iterator[Any]:
@@ -118,27 +101,23 @@ class MemcachedClient:
             yield client
         except (OSError, exceptions.MemcacheUnexpectedCloseError) as error:
             client.close()
-            raise self._unavailable(server, str(error)) from None
+            reason = str(error) or "it does not answer"
+            raise StateUnavailable(state=self._state, where=f"Memcached {server}", reason=reason) from None
         except exceptions.MemcacheError as error:
             client.close()
-            raise StateError(
-                state=self._state, problem=f"server {server} says: {error}", remedy="Some values may be stored."
-            ) from None
+            problem = f"server {server} says: {error}"
+            raise StateError(state=self._state, problem=problem, remedy="Some values may be stored.") from None
         except BaseException:
             # Replies may be left in the connection: the next one to use it would take them for its own.
             client.close()
             raise
-
-    def _unavailable(self, server: str, reason: str) -> StateUnavailable:
-        return StateUnavailable(state=self._state, where=f"Memcached {server}", reason=reason or "it does not answer")
 
 
 def _lines(sock: Any, count: int) -> list[bytes]:
     # An answer too long for one line ends like the others.
     data = b""
     while data.count(b"\r\n") < count:
-        more = sock.recv(65536)
-        if not more:
+        if not (more := sock.recv(65536)):
             raise ConnectionError("the server closed the connection")
         data += more
     return data.split(b"\r\n")[:count]

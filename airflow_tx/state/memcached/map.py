@@ -31,11 +31,9 @@ class MemcachedMap:
 
     A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
     `<prefix>#` and its SHA-256. With several servers each key has its server; while that does not answer, the key is
-    not looked for on another one, where it would begin at nothing.
-
-    A value that was read is replaced only if nobody has replaced it since (gets and cas; add if there was none). That
-    refuses most writers that were overtaken, and not all: one that reads after the other has written is taken for a
-    later one, as is a second write of a key within a batch.
+    not looked for on another one, where it would begin at nothing. A value is replaced only if nobody has replaced it
+    since it was read (gets and cas; add if there was none). That refuses most writers that were overtaken, not all: one
+    that reads after the other has written is taken for a later one, as is a second write of a key within a batch.
 
     :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached, which is
         looked up when the map is used.
@@ -46,11 +44,8 @@ class MemcachedMap:
     def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
         self.servers = _checked_servers(servers)
         if len(prefix.encode()) > _LONGEST_PREFIX or not prefix.isprintable() or not prefix.isascii() or " " in prefix:
-            raise ConfigError(
-                option="prefix of a Memcached state",
-                value=prefix,
-                remedy=f"Use at most {_LONGEST_PREFIX} printable ASCII characters without a space.",
-            )
+            remedy = f"Use at most {_LONGEST_PREFIX} printable ASCII characters without a space."
+            raise ConfigError(option="prefix of a Memcached state", value=prefix, remedy=remedy)
         self.prefix = prefix
         self.name = f"memcached.{prefix}" if prefix else "memcached"
         self._texts = MapTexts(self.name)
@@ -66,10 +61,9 @@ class MemcachedMap:
         return {**self.__dict__, "_opened": None, "_read": {}}
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """The value of each key, in the order of the keys; None: there is none, or it was evicted.
+        """Read the value of each key; None: there is none, or it was evicted.
 
-        :raises StateUnavailable: a server does not answer.
-        :raises StateError: something else is under a key.
+        :raises StateUnavailable, StateError: a server does not answer; something else is under a key.
         """
         names = list(map(self._key, keys))
         found = self._client.gets(names)
@@ -84,24 +78,20 @@ class MemcachedMap:
         """
         names, writes = list(map(self._key, keys)), list[MemcachedWrite]()
         for name, value in zip(names, values, strict=True):
+            version = self._read.get(name)
             if value is None:
                 writes.append(MemcachedWrite("delete", name))
-            elif name not in self._read:
-                writes.append(MemcachedWrite("set", name, self._texts.text(name, value)))
-            elif (version := self._read[name]) is None:
-                writes.append(MemcachedWrite("add", name, self._texts.text(name, value)))
             else:
-                writes.append(MemcachedWrite("cas", name, self._texts.text(name, value), version))
+                verb = "set" if name not in self._read else "add" if version is None else "cas"
+                writes.append(MemcachedWrite(verb, name, self._texts.text(name, value), version or b""))
         for name in names:
             self._read.pop(name, None)
         overtaken = self._client.write(writes)
         if overtaken:
-            raise StateError(
-                state=self.name,
-                problem=f"{len(overtaken)} of {len(names)} values were replaced by another writer since they were "
-                f"read, such as {overtaken[0]}; the others were written",
-                remedy="Let one writer at a time update the state, and replay the batch.",
-            )
+            problem = f"{len(overtaken)} of {len(names)} values were replaced by another writer since they were read"
+            problem += f", such as {overtaken[0]}; the others were written"
+            remedy = "Let one writer at a time update the state, and replay the batch."
+            raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def _key(self, key: Key) -> str:
         text = self._texts.key(key)
@@ -128,16 +118,9 @@ class MemcachedState:
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
         counts = factory.make_state({}, 0, 1)
 
-    It is as exact as Trident's: exactly once among writers that take turns, as long as Memcached keeps its values.
-    What Memcached cannot do, and no version of this class can:
-
-    * **keep values**: one that is evicted (memory is short, or `expire`), or a server that restarts, makes a key begin
-      at nothing, without a word. Give it memory for all values, or use it for what may be lost.
-    * **refuse a paused writer**: there is no fence. A committer thought dead that wakes up between its get and its put
-      is refused by cas; one that wakes up before its get is not.
-    RedisState, SqlState and MemoryState are without both. A third gap of Trident's is closed by a committer: a key that
-    only a failed attempt touched keeps what that attempt wrote, since Memcached cannot list the keys of a transaction;
-    so they are noted beside them (`JournaledMap`).
+    It is exactly once among writers that take turns, as long as Memcached keeps its values. What it cannot do: keep a
+    value that it evicts or that a restart loses, whose key then begins at nothing, without a word; and refuse a
+    committer thought dead that wakes up before its get (docs/stores.md). RedisState and SqlState can.
 
     :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
@@ -156,11 +139,8 @@ class MemcachedState:
         timeout: float = 10.0,
     ) -> None:
         if kind not in list(StateKind):
-            raise ConfigError(
-                option="MemcachedState(kind=)",
-                value=str(kind),
-                remedy='Use "opaque", "transactional" or "non-transactional".',
-            )
+            remedy = 'Use "opaque", "transactional" or "non-transactional".'
+            raise ConfigError(option="MemcachedState(kind=)", value=str(kind), remedy=remedy)
         self.kind = StateKind(kind)
         self.servers, self.prefix, self.cache, self.timeout = servers, prefix, cache, timeout
         self.name = self._backing().name
@@ -171,22 +151,17 @@ class MemcachedState:
 
     @classmethod
     def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Values that remember their last txid and the value before it.
-
-        :param servers: as for the class.
-        :param options: prefix: of all keys. cache: how many values are kept in this process during a batch.
-            timeout: seconds that a server may take.
-        """
+        """Keep values that remember their last txid and the value before it; options are those of the class."""
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod
     def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Values that remember their last txid; parameters as for `opaque`."""
+        """Keep values that remember their last txid."""
         return cls(servers, StateKind.TRANSACTIONAL, **options)
 
     @classmethod
     def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Values alone: a replay counts twice; parameters as for `opaque`."""
+        """Keep values alone: a replay counts twice."""
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
 
     def __repr__(self) -> str:
@@ -194,7 +169,6 @@ class MemcachedState:
         return f"MemcachedState({servers}, {self.kind.value!r}, prefix={self.prefix!r}, cache={self.cache})"
 
     def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> SnapshottableMap[Any]:
-        """The state for one of several writers, which have keys of their own."""
         backing: Any = self._backing()
         if self.cache is not None:
             backing = CachedMap(backing, self.cache)

@@ -1,4 +1,4 @@
-"""A Redis server, as a state uses it: its failures are reported in this package's words."""
+"""A Redis server, as a state uses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RedisServer:
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
-        """The client; nothing is sent twice behind our back.
+        """Lend the client; nothing is sent twice behind our back.
 
         :param last: the answer to what is sent decides whether the update is complete.
         :raises StateUnavailable: the server does not answer, or does not let us in.
@@ -50,7 +50,7 @@ class RedisServer:
             raise self.refused(self._reason(error)) from None
 
     def run(self, calls: list[tuple[str, list[str], list[Any]]], *, whole: bool = False, last: bool = False) -> Any:
-        """Run scripts one after another without waiting in between; the reply of each.
+        """Run scripts one after another without waiting in between; returns the reply of each.
 
         :param calls: script, keys, arguments.
         :param whole: as one transaction.
@@ -71,11 +71,9 @@ class RedisServer:
             return replies
 
     def refused(self, problem: str, remedy: str = "Nothing of this update was committed.") -> StateError:
-        """The refusal of an update."""
         return StateError(state=self._state, problem=problem, remedy=remedy)
 
     def restarted(self) -> StateUnavailable:
-        """Writes may be lost although the fence is there."""
         reason = "the server was restarted or replaced since the fence was raised, and may have lost what was written"
         return StateUnavailable(state=self._state, where=self._where, reason=reason)
 
@@ -92,17 +90,14 @@ class RedisServer:
 
 
 def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
-    """The server of a connection id, or of a URL if there is one."""
+    """Find the server of a connection id, or of a URL if there is one."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")
     return RedisServer(parameters_of_connection(conn_id, what="RedisState"), state=state, where=f"connection {conn_id}")
 
 
 def checked_prefix(prefix: str, what: str) -> str:
-    """A prefix that can stand in a key as its hash tag.
-
-    :raises ConfigError: it cannot.
-    """
+    """Refuse a prefix that cannot stand in a key as its hash tag."""
     if not prefix or "{" in prefix or "}" in prefix:
         raise ConfigError(option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces.")
     return prefix

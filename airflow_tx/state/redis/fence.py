@@ -9,8 +9,7 @@ from typing import Any
 from airflow_tx.errors import FenceOutranked, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
-from airflow_tx.state.base import Addressed
+from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, StateKind
 from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
 
@@ -22,33 +21,25 @@ Call = tuple[str, list[str], list[Any]]
 
 @dataclass(frozen=True)
 class FenceReading:
-    """What the fence held when it was read.
-
-    :param row: None: no grant has ever raised it.
-    :param identity: its grant as the scripts compare it.
-    :param schema: the text that describes the columns, if there is one.
-    """
+    """What the fence held when it was read: its row, once a grant has raised it, the grant as the scripts compare it,
+    and the text that describes the columns, if there is one."""
 
     row: Fence | None
     identity: str
     schema: bytes | None
 
     def is_of(self, txid: int) -> bool:
-        """Whether it holds a grant of this transaction."""
         return self.row is not None and self.row.token.txid == txid
 
 
 def grant_text(row: Fence | Grant) -> str:
-    """A grant as the scripts compare it."""
+    """Write a grant as the scripts compare it."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
 
 
 class RedisFence:
-    """The fence of one state.
-
-    :param prefix: its keys begin with it, in braces.
-    """
+    """The fence of one state, under keys that begin with its prefix, in braces."""
 
     def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
         self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
@@ -56,10 +47,7 @@ class RedisFence:
         self.server, self._state, self._kind = server, state, kind
 
     def read(self) -> FenceReading:
-        """What it holds now, and the schema at the same moment.
-
-        :raises StateError: it is of a newer format.
-        """
+        """Read what it holds now, and the schema at the same moment."""
         with self.server.client() as client:
             pipeline = client.pipeline(transaction=True)
             pipeline.hgetall(self.key["fence"])
@@ -70,10 +58,7 @@ class RedisFence:
         return FenceReading(row, "" if row is None else grant_text(row), schema)
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
-        """The fence after `grant` has raised it.
-
-        :raises StateError: see `fence.raised`; and StateBehind if the server lost a part of what was committed.
-        """
+        """Raise it by the rules of every fence; and StateBehind if the server lost a part of what was committed."""
         found, last = held.row, grant.last_txids.get(self._state)
         row = fence.raised(found, grant, state=self._state)
         if found is not None and found.token.txid == last != grant.txid and not found.applied:
@@ -82,23 +67,16 @@ class RedisFence:
         return row
 
     def raise_calls(self, held: FenceReading, row: Fence, grant: Grant) -> list[Call]:
-        """What raises it."""
         token = row.token
         # What a repair has accepted need not be whole.
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
-        fields = {
-            "format": _FORMAT,
-            "state": row.state,
-            "incarnation": row.incarnation,
-            **token.to_json(),
-            "applied": int(row.applied),
-            "batch": row.batch,
-        }
+        fields = {"format": _FORMAT, "state": row.state, "incarnation": row.incarnation, **token.to_json()}
+        fields |= {"applied": int(row.applied), "batch": row.batch}
         arguments = [held.identity, grant_text(grant), grant.txid, int(self._kind is StateKind.OPAQUE), int(accept)]
         return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
 
     def has_raised(self, reply: list[Any], grant: Grant) -> bool:
-        """What the reply to `raise_calls` says; the rest of a long roll-back is done here. False: read again.
+        """Read the reply to `raise_calls`, and do the rest of a long roll-back. False: read the fence again.
 
         :raises StateBehind: keys have vanished.
         """
@@ -115,7 +93,7 @@ class RedisFence:
         return True
 
     def outranked(self, grant: Grant) -> FenceOutranked:
-        """Why a write was refused."""
+        """Find out why a write was refused."""
         try:
             fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
@@ -123,7 +101,7 @@ class RedisFence:
         return FenceOutranked(state=self._state, token=str(grant.token), found="another one a moment ago")
 
     def vanished(self, reply: list[Any]) -> str:
-        """The words for the reply "counts"."""
+        """Word the reply "counts"."""
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
         if not sum(noted):
             return f"nothing, but there are {found[0]} keys of values"
@@ -138,11 +116,8 @@ class RedisFence:
 
     def _row(self, fields: Mapping[str, str]) -> Fence:
         if fields.get("format") != str(_FORMAT):
-            raise StateError(
-                state=self._state,
-                problem=f"its fence has format {fields.get('format')}, this version knows {_FORMAT}",
-                remedy="Upgrade airflow-provider-tx.",
-            )
+            problem = f"its fence has format {fields.get('format')}, this version knows {_FORMAT}"
+            raise StateError(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
         token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
         return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
 from airflow_tx.state import fence
-from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.base import named
+from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text
 from airflow_tx.state.redis.scripts import COMMANDS
@@ -21,6 +20,7 @@ from airflow_tx.state.redis.scripts import COMMANDS
 # A longer command overflows Lua's stack.
 LONGEST_COMMAND = 7_000
 COMMANDS_AT_ONCE = 5_000
+_PART = (str, bytes, int, float, Decimal)
 
 Command: TypeAlias = Sequence[Any]
 Commands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Command]]
@@ -35,12 +35,9 @@ class RedisGuard(FencedInRedis):
 
         RedisGuard("redis_default", prefix="tweets", commands=commands)
 
-    The txid is the field LAST_COMMIT of the hash `{<prefix>}:fence`. A commit that is tried again finds it there and
-    runs nothing; a committer thought dead is refused by the fence.
-
-    Redis does not take back the commands before one that fails. How many ran is noted, too: the next try goes on behind
-    them, with the same commands, once the cause is removed (such as a key of another type). The same holds for what
-    5,000 commands and more leave when they break off: every 5,000 are one script.
+    A commit that is tried again finds the txid and runs nothing; a committer thought dead is refused by the fence.
+    Redis does not take back the commands before one that fails, nor those of earlier scripts (5,000 each): the next try
+    goes on behind them, with the same commands, once the cause is removed (docs/stores.md).
 
     What has run is not undone: a replay must have the same output, as with every transactional state, and an opaque
     source is refused.
@@ -66,11 +63,8 @@ class RedisGuard(FencedInRedis):
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         if not complete:
-            raise StateError(
-                state=self.name,
-                problem="it was given a part of an update, and its commands run once",
-                remedy="Give all rows in one write.",
-            )
+            problem = "it was given a part of an update, and its commands run once"
+            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
         given = list(map(dict, rows))
         calls = self._calls(grant, given)
         fence.check_write(self._fence.read().row, grant, state=self.name)
@@ -95,7 +89,7 @@ class RedisGuard(FencedInRedis):
         return last is not None and int(last) == txid and int(done) > 0
 
     def last_txid(self) -> int | None:
-        """The last transaction whose commands ran, or of which some did; None if there was none."""
+        """Read the last transaction whose commands ran, or of which some did; None: there was none."""
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
@@ -104,12 +98,10 @@ class RedisGuard(FencedInRedis):
         for _ in range(RACES):
             held = self._fence.read()
             row = self._fence.raised(held, grant)
-            replies: list[Any]
-            raised, *replies = self._server.run(
-                [*self._fence.raise_calls(held, row, grant), *calls], whole=True, last=last
-            )
+            raising = self._fence.raise_calls(held, row, grant)
+            raised, *replies = self._server.run([*raising, *calls], whole=True, last=last)
             if self._fence.has_raised(raised, grant):
-                return replies
+                return list(replies)
         raise self._server.refused(f"the fence changed {RACES} times in a row", "Clear the task.")
 
     def _calls(self, grant: Grant, rows: list[dict[str, Any]]) -> list[Call]:
@@ -142,18 +134,14 @@ class RedisGuard(FencedInRedis):
         if answer == b"restarted":
             raise self._server.restarted()
         if answer == b"changed":
-            raise StateError(
-                state=self.name,
-                problem=f"transaction {grant.txid} gave other commands in an earlier try, which may have run",
-                remedy="Commands must be the same on every replay, in the same order.",
-            )
+            problem = f"transaction {grant.txid} gave other commands in an earlier try, which may have run"
+            remedy = "Commands must be the same on every replay, in the same order."
+            raise StateError(state=self.name, problem=problem, remedy=remedy)
         number, error = (part.decode(errors="replace") for part in rest)
-        raise StateError(
-            state=self.name,
-            problem=f"command {number} of transaction {grant.txid} failed: {error}",
-            remedy="Those before it have run and will not run again. Remove the cause and clear the commit task: it "
-            "goes on with this command.",
-        )
+        remedy = "Those before it have run and will not run again. Remove the cause and clear the commit task: it "
+        remedy += "goes on with this command."
+        problem = f"command {number} of transaction {grant.txid} failed: {error}"
+        raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def _parts(self, number: int, command: Command) -> list[bytes]:
         if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
@@ -164,6 +152,3 @@ class RedisGuard(FencedInRedis):
                 return [part if isinstance(part, bytes) else str(part).encode() for part in command]
             problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
         raise StateError(state=self.name, problem=problem, remedy="Nothing was run. Correct the function `commands`.")
-
-
-_PART = (str, bytes, int, float, Decimal)

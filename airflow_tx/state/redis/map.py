@@ -1,7 +1,4 @@
-"""Redis as the store of Trident's maps: `OpaqueMap(RedisMap("redis_default", prefix="counts"))`.
-
-It has the guarantees of the map that it stands under and no more; `RedisState` is without their two gaps.
-"""
+"""Redis as the store of Trident's maps: `OpaqueMap(RedisMap("redis_default", prefix="counts"))`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from airflow_tx.state.base import Addressed
+from airflow_tx.state.api import Addressed
 from airflow_tx.state.keys import Key
 from airflow_tx.state.redis.connection import RedisServer, checked_prefix, server_of
 from airflow_tx.state.trident.json_values import MapTexts
@@ -19,7 +16,7 @@ _KEYS_AT_ONCE = 5_000
 
 class RedisMap(Addressed[RedisServer]):
     """A backing map in Redis: a key `<prefix>:["man"]` for each key, its value as JSON. A get is MGETs, a put is MSETs,
-    sent together.
+    sent together. It has the guarantees of the map above it and no more; `RedisState` is without their two gaps.
 
     Values may be plain JSON, Decimal, bytes, dates, times and tuples. A Redis Cluster is not spoken to.
 
@@ -36,7 +33,7 @@ class RedisMap(Addressed[RedisServer]):
         return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """The value of each key, in the order of the keys; None: there is none.
+        """Read the value of each key; None: there is none.
 
         :raises StateUnavailable, StateError: the server does not answer, or holds something else under a key.
         """
@@ -46,9 +43,8 @@ class RedisMap(Addressed[RedisServer]):
             for start in range(0, len(names), _KEYS_AT_ONCE):
                 pipeline.mget(names[start : start + _KEYS_AT_ONCE])
             found = list(chain.from_iterable(pipeline.execute()))
-        return [
-            None if data is None else self._texts.value(name, data) for name, data in zip(names, found, strict=True)
-        ]
+        pairs = zip(names, found, strict=True)
+        return [None if data is None else self._texts.value(name, data) for name, data in pairs]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.

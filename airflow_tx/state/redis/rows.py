@@ -36,21 +36,15 @@ class RedisRows:
 
     @classmethod
     def stored(cls, columns: Columns, kind: StateKind, schema: bytes) -> RedisRows:
-        """As the stored schema says.
-
-        :raises StateError: that is of other columns.
-        """
+        """Make them as the stored schema says; a StateError if that is of other columns."""
         try:
             found = json.loads(schema)
             known = found["format"]
         except (ValueError, KeyError, TypeError):
             known = "unknown"
         if known != _FORMAT:
-            raise StateError(
-                state=columns.state,
-                problem=f"its schema has format {known}, this version knows {_FORMAT}",
-                remedy="Upgrade airflow-provider-tx.",
-            )
+            problem = f"its schema has format {known}, this version knows {_FORMAT}"
+            raise StateError(state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         types = {key: columns.types.get(key) or found["keys"].get(key, "any") for key in columns.keys}
         mine = cls(columns, kind, types)
         if mine.schema != schema:
@@ -58,17 +52,14 @@ class RedisRows:
         return mine
 
     def other_columns(self, schema: bytes) -> StateError:
-        """The refusal of a state that has this schema."""
-        return StateError(
-            state=self.columns.state,
-            problem=f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}",
-            remedy="Give the state another prefix, or make it as it was.",
-        )
+        problem = f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
+        remedy = "Give the state another prefix, or make it as it was."
+        return StateError(state=self.columns.state, problem=problem, remedy=remedy)
 
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def fields(self, portion: Sequence[Sequence[Any]]) -> list[Field]:
-        """The keys of a portion of rows."""
+        """Write the keys of a portion of rows."""
         named = self._named(portion)
         if not self._keys:
             return [b"[]"]
@@ -83,29 +74,23 @@ class RedisRows:
         return [encode_key(self._types_of_keys, key) for key in keys]
 
     def field(self, key: Cells) -> Field:
-        """One key.
-
-        :param key: in the order of the state's key columns, and in their types.
-        """
+        """Write one key, whose values have the order and the types of the state's key columns."""
         named = dict(zip(self.columns.keys, key, strict=True))
         return encode_key(self._types_of_keys, [named[name] for name in self._keys])
 
     def key(self, field: Field) -> dict[str, Any]:
-        """The key columns of a stored key."""
         return dict(zip(self._keys, decode_key(self._types_of_keys, field), strict=True))
 
     # --- values ---------------------------------------------------------------------------------------------------
 
     def updated(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value]:
-        """The values after an update.
+        """Update values.
 
         :param bases: what each key starts from, as plain JSON; None: nothing, False: it stays as it is.
         :raises StateError: they cannot be combined, or the result does not fit.
         """
-        if self._sums and False not in bases:
-            quick = self._summed(portion, bases)
-            if quick is not None:
-                return quick
+        if self._sums and False not in bases and (quick := self._summed(portion, bases)) is not None:
+            return quick
         names, split = tuple(self.columns.values), len(self.columns.keys)
         result = list[Value]()
         for row, base in zip(zip(*portion, strict=True), bases, strict=True):
@@ -118,7 +103,7 @@ class RedisRows:
         return result
 
     def _summed(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value] | None:
-        """All sums at once; None: one of them does not fit."""
+        """Add everything up at once; None: a sum does not fit."""
         named = self._named(portion)
         nothing = [None] * len(self._values)
         stored = zip(*[nothing if base is None else base for base in bases], strict=True)
@@ -133,19 +118,14 @@ class RedisRows:
         return [f"[{row}]".encode() for row in text[2:-2].split("],[")]
 
     def row(self, field: Field, value: Value) -> dict[str, Any]:
-        """A stored key with its values, as it is read."""
-        values = self._row(json.loads(value))
         key = self.key(field)
-        found = {name: key[name] for name in self.columns.keys}
-        return self.columns.completed({**found, **{name: values[name] for name in self.columns.values}})
+        return {**{name: key[name] for name in self.columns.keys}, **self.values(value)}
 
     def values(self, value: Value) -> dict[str, Any]:
-        """The value columns of a stored key."""
         values = self._row(json.loads(value))
         return self.columns.completed({name: values[name] for name in self.columns.values})
 
     def order(self, row: Mapping[str, Any]) -> Cells:
-        """Rows are read in the order of this."""
         return tuple(row[key] for key in self.columns.keys)
 
     def _named(self, portion: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -153,10 +133,8 @@ class RedisRows:
         return dict(zip((*self.columns.keys, *self.columns.values), portion, strict=True))
 
     def _row(self, plain: Iterable[Any]) -> dict[str, Any]:
-        return {
-            name: from_plain(kind, value)
-            for name, kind, value in zip(self._values, self._types_of_values, plain, strict=True)
-        }
+        columns = zip(self._values, self._types_of_values, plain, strict=True)
+        return {name: from_plain(kind, value) for name, kind, value in columns}
 
     def _value(self, values: Cells) -> Value:
         named = dict(zip(self.columns.values, values, strict=True))

@@ -79,6 +79,11 @@ local function before(entry)
   return string.sub(entry, string.find(entry, '|', 1, true) + 1)
 end
 
+local function base(entry)
+  local found = before(entry)
+  return found == '' and 'null' or found
+end
+
 -- Sets back keys of an outranked attempt, about a slice of them; where to go on, '0' when all are done.
 local function undo(cursor)
   local done = 0
@@ -164,8 +169,7 @@ if same and redis.call('EXISTS', TOUCHED) == 1 then
         return {'conflict', fields[i], entry}
       end
       if opaque then
-        values[i] = before(entry)
-        if values[i] == '' then values[i] = 'null' end
+        values[i] = base(entry)
       else
         values[i] = 'false'
       end
@@ -175,10 +179,7 @@ end
 if redis.call('EXISTS', UNDO) == 1 then
   local undone = get_all(UNDO, fields)
   for i = 1, #fields do
-    if undone[i] then
-      values[i] = before(undone[i])
-      if values[i] == '' then values[i] = 'null' end
-    end
+    if undone[i] then values[i] = base(undone[i]) end
   end
 end
 return {'ok', '[' .. table.concat(values, ',') .. ']'}

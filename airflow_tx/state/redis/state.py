@@ -38,7 +38,7 @@ class _Portion:
 
 @dataclass(frozen=True)
 class _Update:
-    """What an update makes of the stored values. It is computed before anything is written."""
+    """What an update makes of the stored values, computed before anything is written."""
 
     rows: RedisRows | None
     portions: list[_Portion]
@@ -51,25 +51,11 @@ class _Update:
 class RedisState(FencedInRedis, QueryableState):
     """Values per key in Redis that transactions add to, each exactly once.
 
-    Values are in the hash `{<prefix>}:values`: field `["AA","JFK"]`, value `[42,-7]`, the columns of each in the order
-    of their names. Anyone may read it; whoever does may see values of the transaction that is being committed before
-    the ledger marks it; after a failure they may still change. In the commit phase they are exact.
-
-    What is guaranteed: a writer that a later grant has outranked changes nothing, since every script compares the fence
-    first; a replay takes back what the attempt before it wrote, also keys that only that one had; numbers are exact
-    (they are computed in Python, 64 bits or Decimal; a sum that does not fit is refused before anything is written).
-
-    Up to 5,000 keys are written in one script, whole or not at all. A larger update takes several, so that the server
-    answers others in between; if it breaks off, the fence says that it is not complete, and the next grant takes back
-    the keys that are in ("opaque") or goes on behind them ("transactional"). An update is held in memory.
-
-    Redis may lose what it has answered. What is lost is noticed at the next commit and named, never counted as done: a
-    fence or values that went back to an older snapshot, a server that was restarted or replaced between the raise
-    and the end of a write, keys that were evicted, expired or deleted. So that it does not happen: appendonly yes
-    (appendfsync always, if an acknowledged commit must survive a power cut) and maxmemory-policy noeviction.
-
-    The scripts need the commands HMGET, HSET, HDEL, HLEN, HSCAN, HGET, GET, SET, EXISTS, RENAME, UNLINK, INFO and EVAL.
-    Redis 5 or newer, or what speaks as it does. A Redis Cluster is not spoken to.
+    Values are in the hash `{<prefix>}:values`, which anyone may read: field `["AA","JFK"]`, value `[42,-7]`, the
+    columns of each in the order of their names. A writer that a later grant has outranked changes nothing; a replay
+    takes back what the attempt before it wrote; sums are exact, or refused. Up to 5,000 keys are one script, whole or
+    not at all; what breaks off between several is taken back, or completed. What Redis loses after its answer is
+    noticed at the next commit and named; the settings with which it loses nothing: docs/stores.md.
 
     :param conn_id: Airflow connection of type redis (host, port, login, password; extras db, ssl, ssl_*,
         socket_timeout, socket_connect_timeout); looked up when the state is used, not when a DAG is parsed.
@@ -100,7 +86,7 @@ class RedisState(FencedInRedis, QueryableState):
 
     def raise_fence(self, grant: Grant) -> None:
         # Check, raise and the undoing of some 7,000 keys are one script. More keys are undone by further ones; until
-        # the last is undone the state takes no write, and if that breaks off, the next raise goes on with it.
+        # the last is undone the state takes no write, and if that breaks off, the next raise continues it.
         for _ in range(RACES):
             held = self._fence.read()
             row = self._fence.raised(held, grant)
@@ -185,7 +171,7 @@ class RedisState(FencedInRedis, QueryableState):
     def _update(
         self, held: FenceReading, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int
     ) -> _Update | None:
-        """Everything that will be written, from the values as they are, or as the raise of the fence will make them.
+        """Compute all that will be written, from the values as they are, or as the raise of the fence will make them.
 
         That is the same at any time: what the transaction has touched starts from the values before it.
 
@@ -214,7 +200,7 @@ class RedisState(FencedInRedis, QueryableState):
     def _bases(
         self, held: FenceReading, grant: Grant, rows: RedisRows, fields: list[list[bytes]], chunk: int
     ) -> list[list[Any]] | None:
-        """What the keys of several portions start from, in one round trip."""
+        """Read what the keys of several portions start from, in one round trip."""
         mine = held.identity == grant_text(grant)
         arguments = [held.identity, int(held.is_of(grant.txid)), int(self.kind is StateKind.OPAQUE)]
         arguments += [_token(grant) if mine else "", _writer(grant, chunk)]
@@ -232,15 +218,12 @@ class RedisState(FencedInRedis, QueryableState):
         schema = update.rows.schema if update.rows is not None else b""
         if not update.portions:
             return [(PUT, self._fence.keys, [*mine, int(complete), schema])]
-        last = len(update.portions) - 1
-        return [
-            (
-                PUT,
-                self._fence.keys,
-                [*mine, int(complete and number == last), schema, _lines(portion.fields), _lines(portion.values)],
-            )
-            for number, portion in enumerate(update.portions)
-        ]
+        calls = list[Call]()
+        for number, portion in enumerate(update.portions, 1):
+            whole = int(complete and number == len(update.portions))
+            texts = (_lines(portion.fields), _lines(portion.values))
+            calls.append((PUT, self._fence.keys, [*mine, whole, schema, *texts]))
+        return calls
 
     def _put(self, calls: list[Call], update: _Update, grant: Grant, chunk: int, complete: bool) -> None:
         # One that completes the update waits until all others are known to be in.
@@ -264,9 +247,8 @@ class RedisState(FencedInRedis, QueryableState):
         if answer == b"undoing":
             raise self._server.refused("a roll-back is not finished", "Raise the fence again.")
         if answer == b"counts":
-            raise self._server.refused(
-                f"the fence counted {self._fence.vanished(reply)}", "The next raise of the fence says what to do."
-            )
+            problem = f"the fence counted {self._fence.vanished(reply)}"
+            raise self._server.refused(problem, "The next raise of the fence says what to do.")
         assert update.rows is not None
         if answer == b"schema":
             raise update.rows.other_columns(rest[0])
@@ -277,13 +259,8 @@ class RedisState(FencedInRedis, QueryableState):
         other = int(entry.partition(b"|")[0].rpartition(b"/")[2])
         return ChunkConflict(state=self.name, key=rows.key(field), found=other, chunk=chunk, txid=grant.txid)
 
-    # --- what is there --------------------------------------------------------------------------------------------
-
     def _stored_rows(self, held: FenceReading) -> RedisRows | None:
-        """The columns as they are stored; None before the first update.
-
-        :raises StateError: they are not those of this state.
-        """
+        """Read the columns as they are stored; None before the first update; a StateError if they are others."""
         return None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
 
 

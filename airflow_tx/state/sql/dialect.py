@@ -22,11 +22,7 @@ Wanted = Sequence[sa.Column[Any]]
 
 @dataclass(frozen=True)
 class PrimaryKeys:
-    """Keys of a table whose rows are wanted.
-
-    :param kinds: type of each column of the primary key, in our words.
-    :param values: of each of these columns, those of all keys.
-    """
+    """Keys of a table whose rows are wanted: of each column of the primary key the type, and the values of all."""
 
     table: sa.Table
     kinds: Sequence[str]
@@ -34,16 +30,13 @@ class PrimaryKeys:
 
     @classmethod
     def leading(cls, table: sa.Table, kinds: Sequence[str], arrays: Arrays) -> PrimaryKeys:
-        """The keys in columns that begin with those of the primary key."""
+        """Take the keys from columns that begin with those of the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
 
 
 class SumRefused(Exception):
-    """A sum that its column cannot store.
-
-    :param column: number of the value column.
-    """
+    """A sum that its column, the value column of this number, cannot store."""
 
     def __init__(self, column: int) -> None:
         super().__init__(column)
@@ -63,48 +56,44 @@ class ValueRefused(Exception):
 
 
 class Dialect:
-    """One database.
+    """One database."""
 
-    :cvar types: column type of ours -> type of SQLAlchemy.
-    :cvar assigns_in_order: an assignment of an upsert sees what those before it have assigned.
-    """
-
+    # Column type of ours -> type of SQLAlchemy.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
+    # An assignment of an upsert sees what those before it have assigned.
     assigns_in_order: ClassVar[bool] = False
 
     def engine(self, url: URL) -> Engine:
-        """An engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
+        """Make an engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
         raise NotImplementedError
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
-        """Schema and name of a table: the same for all spellings that mean one table."""
+        """Find schema and name of a table: the same for all spellings that mean one table."""
         raise NotImplementedError
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """Where tables may be made, by one of several first users at a time."""
+        """Lend a connection on which tables are made, by one of several first users at a time."""
         yield connection
 
     def create(self, connection: Connection, table: sa.Table) -> None:
-        """Make a table, with its index."""
         table.metadata.create_all(connection)
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """The columns a table has, with their types in our words, and its primary key."""
+        """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
 
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
-        """Constraints without which the column would not be exact."""
+        """Name the constraints without which the column would not be exact."""
         return []
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
-        """The type of a key column."""
         return self.types[kind]
 
     def comment(self, kind: str) -> str | None:
-        """What is written beside a column, where two of our types are one of the database's."""
+        """Write the comment of a column, where two of our types are one of the database's."""
         return None
 
     def needs_digest(self, kinds: Sequence[str]) -> bool:
@@ -125,10 +114,7 @@ class Dialect:
     # --- statements -----------------------------------------------------------------------------------------------
 
     def combined(self, name: str, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """SQL for what an aggregator of `PUSHED_DOWN` makes of two values; NULL changes nothing.
-
-        :param column: number of the value column, for `SumRefused`.
-        """
+        """SQL for what an aggregator of `PUSHED_DOWN` makes of two values of a column, which is given by its number."""
         if name == "first":
             return sa.func.coalesce(base, delta)
         if name == "last":
@@ -151,42 +137,32 @@ class Dialect:
         return a.is_distinct_from(b)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """An insert that does nothing if the row is there; it waits for another first writer to end."""
+        """Insert a row, unless it is there; this waits for another first writer to end."""
         raise NotImplementedError
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:
-        """An insert of many rows.
-
-        :param kinds: type of each column, in our words.
-        :param also: further columns, which are the same for all rows.
-        """
+        """Insert many rows; the columns of `also` are the same for all of them."""
         raise NotImplementedError
 
     def given(self, insert: Any) -> Any:
-        """The values that `insert` would insert, by column."""
+        """Name the values that `insert` would insert, by column."""
         return insert.excluded
 
     def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
-        """`insert`, updating the rows that are there and `allowed`.
-
-        :param assignments: column and value, in order: the columns of the writer last.
-        """
+        """Let `insert` update the rows that are there and `allowed`; the assignments of the writer come last."""
         return insert.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
         ).execution_options(preserve_rowcount=True)
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        """Run what `or_update` gave for one portion of rows; how many were inserted or updated.
+        """Run what `or_update` gave for one portion of rows; returns how many were `allowed`.
 
-        :return: less than the number of rows if some of them were not `allowed`.
-        :raises SumRefused: a sum cannot be stored, where the dialect itself finds that.
-        :raises ValueRefused: a value cannot be stored, where the dialect itself finds that.
+        :raises SumRefused, ValueRefused: a sum or value cannot be stored, where the dialect itself finds that.
         """
         raise NotImplementedError
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        """The columns `wanted` of the rows with these keys, in one statement: before them the number of the key; of
-        keys that are not there nothing."""
+        """Read the columns `wanted` of the rows with these keys, in one statement; before them the key's number."""
         raise NotImplementedError

@@ -17,15 +17,7 @@ from airflow_tx.state.api import Fence, Grant
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
-from airflow_tx.state.sql.schema import (
-    BIRTH,
-    DEFINITION,
-    FENCE_FORMAT,
-    FENCE_TABLE,
-    RAISED_BY,
-    WROTE,
-    fence_table,
-)
+from airflow_tx.state.sql.schema import BIRTH, DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, WROTE, fence_table
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # Another database is another subclass of `Dialect`, and one entry here.
@@ -37,8 +29,8 @@ NOTHING = "Nothing of this update was written."
 class FencedStore:
     """One fence in one database, inside transactions that `transaction()` opens.
 
-    :param state: the state's name, for messages.
-    :param table: schema, if one is given, and name of the table that the fence stands beside.
+    :param state: its name, for messages.
+    :param table: schema, if one is given, and name of the table beside the fence.
     :param where: how messages name the database; no address, no password.
     :param definition: what made each value of the state; another one is refused.
     """
@@ -70,7 +62,7 @@ class FencedStore:
 
     @contextmanager
     def transaction(self, *, reading: bool = False) -> Iterator[Connection]:
-        """One transaction of the database: committed at the end, undone by any error.
+        """Open a transaction of the database: committed at the end, undone by any error.
 
         :raises StateUnavailable: the database does not answer, or not in time.
         :raises StateOutcomeUnknown: it does not answer to the commit itself.
@@ -102,10 +94,7 @@ class FencedStore:
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def read_fence(self, connection: Connection, *, lock: str | None = None) -> Fence | None:
-        """The fence row, locked until the transaction ends.
-
-        :param lock: "update", "share" or None.
-        """
+        """Read the fence row, under a lock ("update", "share" or None) until the transaction ends."""
         found = self._read(connection, lock)
         return None if found is None else found[0]
 
@@ -133,7 +122,7 @@ class FencedStore:
             self.roll_back(connection, grant)
 
     def _is_there(self, connection: Connection) -> bool:
-        """Whether what the state writes has a place in the database by now."""
+        """Whether the state's values have a table or row by now."""
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
@@ -153,20 +142,16 @@ class FencedStore:
         self._update_fence(connection, {"applied": True, WROTE: self._is_there(connection)})
 
     def take_over(self, connection: Connection, place: str) -> None:
-        """Make the fence row of a state that was moved here its own; it has none.
+        """Take the fence row of a state that was moved here from the table `place`.
 
-        :param place: where that state was: its table, with a schema or without.
         :raises StateError: what it wrote is not here.
         """
         self._ensure_fence_table(connection)
         schema, _, name = place.rpartition(".")
         _, identity = self._dialect.place(connection, schema or None, name)
         if not self._is_there(connection):
-            raise StateError(
-                state=self.state,
-                problem=f"there is no table {self._name}",
-                remedy=f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}",
-            )
+            remedy = f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}"
+            raise StateError(state=self.state, problem=f"there is no table {self._name}", remedy=remedy)
         self._rename_fence(connection, identity)
 
     def _rename_fence(self, connection: Connection, identity: str) -> None:
@@ -174,7 +159,6 @@ class FencedStore:
         connection.execute(self._fence.update().where(self._fence.c.state == identity).values(mine))
 
     def clear(self, connection: Connection) -> None:
-        """Delete the fence row."""
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
@@ -187,11 +171,8 @@ class FencedStore:
         if row is None:
             return None
         if row["format"] != FENCE_FORMAT:
-            raise StateError(
-                state=self.state,
-                problem=f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}",
-                remedy="Upgrade airflow-provider-tx.",
-            )
+            problem = f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}"
+            raise StateError(state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         own = (row["nonce"], row.get(BIRTH) or "")
         token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
         of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
@@ -202,12 +183,9 @@ class FencedStore:
         made = json.loads(stored) if stored else {}
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
-                raise StateError(
-                    state=self.state,
-                    problem=f"the stored values of column {name!r} were made by {made[name]!r}, the DAG now has "
-                    f"{aggregator!r}",
-                    remedy=f"Bring {made[name]!r} back, or give the state another table.",
-                )
+                problem = f"the stored values of column {name!r} were made by {made[name]!r}"
+                remedy = f"Bring {made[name]!r} back, or give the state another table."
+                raise StateError(state=self.state, problem=f"{problem}, the DAG now has {aggregator!r}", remedy=remedy)
 
     def _update_fence(self, connection: Connection, values: Mapping[str, Any]) -> None:
         connection.execute(self._fence.update().where(self._fence.c.state == self._identity).values(**values))
@@ -240,7 +218,7 @@ class FencedStore:
                         ddl.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {added}")
 
     def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
-        """Those that are there: a table of an earlier version lacks some until the fence is raised."""
+        """Find those that are there: a table of an earlier version lacks some until the fence is raised."""
         if COMPLETE not in self._facts:
             found = {column["name"] for column in sa.inspect(connection).get_columns(FENCE_TABLE, schema=self._schema)}
             if not found.issuperset(self._fence.c.keys()):

@@ -1,5 +1,7 @@
-"""Any SQL of one's own, exactly once per transaction: statements and the last committed txid in one database
-transaction. Source: the LAST_COMMIT table of the book on lambda architectures with Storm; protocol.md §7."""
+"""SQL of one's own, exactly once per transaction: statements and the last committed txid in one database transaction.
+
+Source: the LAST_COMMIT table of the book on lambda architectures with Storm; protocol.md §7.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import Grant, StateKind
-from airflow_tx.state.base import named
+from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
@@ -23,15 +24,12 @@ class SqlGuard(FencedInSql["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
     A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
-    nothing. A committer thought dead is refused by the fence, as in every state.
-
-    The statements of a transaction that has been applied are not undone: a replay must have the same output, as with
-    every transactional state, and an opaque source is refused.
+    nothing; a committer thought dead is refused by the fence. What has run is not undone: a replay must have the same
+    output, as with every transactional state, and an opaque source is refused.
 
     Parameters are written `:name` in every database; `:txid` is the transaction. A statement must not end the database
-    transaction: COMMIT and the like are refused before anything runs, also behind a semicolon. What ends it out of
-    sight, such as a procedure, is found when the statements have run: they are not run again, and the error says how to
-    go on. Tables must be there already: MySQL and MariaDB commit at once when a statement makes, changes or drops one.
+    transaction: COMMIT and the like are refused before anything runs; what ends it out of sight, such as a procedure,
+    is found afterwards, and the error says how to go on. Tables must be there already (docs/fence.md).
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
     :param name: of the guard; two guards in one database have two names.
@@ -46,14 +44,10 @@ class SqlGuard(FencedInSql["GuardStore"]):
         if not name or len(name) > 200:
             raise ConfigError(option="SqlGuard(name=)", value=name, remedy="Give a name of 1 to 200 characters.")
         if not callable(statements) and (isinstance(statements, str) or not all(map(_is_statement, statements))):
-            raise ConfigError(
-                option=f"SqlGuard({name!r}, statements=)",
-                value=statements,
-                remedy='Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].',
-            )
+            remedy = 'Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].'
+            raise ConfigError(option=f"SqlGuard({name!r}, statements=)", value=statements, remedy=remedy)
         super().__init__(conn_id, name)
-        self.guard = name
-        self.statements = statements
+        self.guard, self.statements = name, statements
 
     def _parameters(self) -> dict[str, Any]:
         shown: Any = self.statements
@@ -84,7 +78,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return self.last_txid() == txid
 
     def last_txid(self) -> int | None:
-        """The last transaction whose statements ran, or of which some did; None if there was none."""
+        """Read the last transaction whose statements ran, or of which some did; None: there was none."""
         with self._store.transaction(reading=True) as connection:
             noted = self._store.noted(connection)
             return None if noted is None else abs(noted)

@@ -71,7 +71,7 @@ class GuardStore(FencedStore):
         return self.noted(connection) is not None
 
     def noted(self, connection: Connection) -> int | None:
-        """The last transaction whose statements ran; negative: they ended the database transaction while they ran."""
+        """Read the last transaction whose statements ran; negative: they ended the database transaction meanwhile."""
         if not self._has_table(connection, GUARD_TABLE):
             return None
         query = sa.select(self._guard.c.txid).where(self._guard.c.guard == self._guard_name)
@@ -93,11 +93,8 @@ class GuardStore(FencedStore):
         :raises StateError: a statement cannot run here.
         """
         if not complete:
-            raise StateError(
-                state=self.state,
-                problem="it was given a part of an update, and its statements run once",
-                remedy="Give all rows in one write.",
-            )
+            problem = "it was given a part of an update, and its statements run once"
+            raise StateError(state=self.state, problem=problem, remedy="Give all rows in one write.")
         last = self.noted(connection)
         if last is not None and abs(last) > grant.txid:
             raise TxidBehind(txid=grant.txid, stored=abs(last))
@@ -154,19 +151,13 @@ class GuardStore(FencedStore):
             word = _FIRST_WORD.match(part)
             if word is not None and word[1] in ending:
                 where = "begins" if code.startswith(part) else "goes on"
-                raise StateError(
-                    state=self.state,
-                    problem=f"statement {number} {where} with {word[1].upper()}, which would end the guard's "
-                    "transaction",
-                    remedy=f"{NOTHING} Take it out; make tables beforehand.",
-                )
+                problem = f"statement {number} {where} with {word[1].upper()}, which would end the guard's transaction"
+                remedy = f"{NOTHING} Take it out; make tables beforehand."
+                raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _check_open(self, connection: Connection, txid: int) -> None:
-        """Refuse to go on if the transaction has ended, by a procedure, say; what was fenced and noted is then not
-        what was written.
-
-        :raises StateError: it has; the statements are not run again.
-        """
+        """Refuse to go on if the transaction has ended, by a procedure, say: what was fenced and noted is then not what
+        was written, and the statements are not run again."""
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except sa.exc.DBAPIError as error:
@@ -192,7 +183,7 @@ class GuardStore(FencedStore):
         )
 
     def _refused(self, reason: str) -> StateError:
-        """Of a statement that failed after another one had ended the transaction, that something may be written."""
+        """Say of a statement that failed after another one had ended the transaction that something may be written."""
         with suppress(sa.exc.DBAPIError), self._engine.connect() as connection:
             noted = self.noted(connection)
             if noted is not None and noted < 0:
@@ -207,10 +198,5 @@ def _with_txid(given: Any, txid: int) -> Any:
 
 
 def _guard_table(schema: str | None) -> sa.Table:
-    return sa.Table(
-        GUARD_TABLE,
-        sa.MetaData(),
-        sa.Column("guard", NAME, primary_key=True),
-        sa.Column("txid", sa.BigInteger, nullable=False),
-        schema=schema,
-    )
+    columns = (sa.Column("guard", NAME, primary_key=True), sa.Column("txid", sa.BigInteger, nullable=False))
+    return sa.Table(GUARD_TABLE, sa.MetaData(), *columns, schema=schema)

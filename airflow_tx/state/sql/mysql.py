@@ -20,14 +20,7 @@ from sqlalchemy.types import TypeEngine
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import ROW, Arrays, Assignments, Constants, Dialect, PrimaryKeys, Wanted
 from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
-from airflow_tx.state.sql.types import (
-    KEY_LENGTH,
-    ExactJson,
-    ExactText,
-    ShortDecimal,
-    UtcDatetime,
-    collation,
-)
+from airflow_tx.state.sql.types import KEY_LENGTH, ExactJson, ExactText, ShortDecimal, UtcDatetime, collation
 
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
@@ -74,11 +67,8 @@ class MySql(Dialect):
                 isolation_level="READ COMMITTED",
             )
         except ModuleNotFoundError as error:
-            raise ConfigError(
-                option="SqlState database",
-                value=url.get_backend_name(),
-                remedy=f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'.",
-            ) from None
+            remedy = f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'."
+            raise ConfigError(option="SqlState database", value=url.get_backend_name(), remedy=remedy) from None
         lock, idle = times["lock_timeout"], times["idle_timeout"]
 
         def on_connect(dbapi_connection: Any, record: Any) -> None:
@@ -103,9 +93,8 @@ class MySql(Dialect):
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
         lower, current = connection.execute(sa.text("SELECT @@lower_case_table_names, DATABASE()")).one()
         if schema is None and current is None:
-            raise ConfigError(
-                option="SqlState database", value="none", remedy="Name one: in the connection's schema or in the URL."
-            )
+            remedy = "Name one: in the connection's schema or in the URL."
+            raise ConfigError(option="SqlState database", value="none", remedy=remedy)
         schema = current if schema is None else schema
         return (schema.lower(), name.lower()) if lower else (schema, name)
 
@@ -188,17 +177,15 @@ class MySql(Dialect):
         return insert.on_duplicate_key_update(checked)
 
     def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        return sum(self._execute_part(connection, statement, part) for part in parts(connection, kinds, columns))
-
-    def _execute_part(self, connection: Connection, statement: Any, part: tuple[int, str]) -> int:
-        rows, document = part
-        try:
-            connection.execute(statement, {DOC: document})
-        except sa.exc.IntegrityError as error:
-            if _code(error) == _NOT_NULL:
-                return 0
-            raise
-        return rows
+        written = 0
+        for rows, document in parts(connection, kinds, columns):
+            try:
+                connection.execute(statement, {DOC: document})
+                written += rows
+            except sa.exc.IntegrityError as error:
+                if _code(error) != _NOT_NULL:
+                    raise
+        return written
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         rows_source = source(keys.kinds)
@@ -219,7 +206,7 @@ def _code(error: sa.exc.DBAPIError) -> int:
 
 
 def _kind_of(declared: str, exact: bool, comment: str) -> str:
-    """Our word for a declared type; the type itself if a value in it would be cut or compared otherwise."""
+    """Find our word for a declared type; the type itself if a value in it would be cut or compared otherwise."""
     if not exact:
         return f"{declared} with another collation"
     if declared == _COMMENTED.get(comment):

@@ -21,7 +21,7 @@ _STATEMENT = 2**23
 _WHOLE, _FRACTION = 35, 30
 _MANY = Context(prec=100_000)
 
-# A type of JSON_TABLE holds what it is given or cuts it without a word: only those that cannot are used.
+# A type of JSON_TABLE holds a value whole or cuts it without a word: only those that cannot are used.
 _READ_AS = {"bigint": "BIGINT", "double": "DOUBLE", "boolean": "BIGINT"}
 _AFTERWARDS = {
     "numeric": "CAST({} AS DECIMAL(65,30))",
@@ -33,12 +33,11 @@ _AFTERWARDS = {
 
 
 def read_row(kind: str, number: int) -> str:
-    """SQL for a column of the document."""
     return _AFTERWARDS.get(kind, "{}").format(f"{DOC}.c{number}")
 
 
 def source(kinds: Sequence[str]) -> Any:
-    """The document as a table, `DOC`, of which the columns are read with `read_row`."""
+    """Write the document as a table, `DOC`, whose columns `read_row` reads."""
     columns = [f"{ROW} FOR ORDINALITY"]
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
@@ -61,7 +60,7 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 
 
 def parts(connection: Connection, kinds: Sequence[str], columns: Arrays) -> Iterator[tuple[int, str]]:
-    """The rows as documents that the server takes: how many rows, and the text."""
+    """Write the rows as documents that the server takes: how many rows, and the text."""
     ready = []
     for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "numeric":
@@ -85,12 +84,8 @@ def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[t
     elif size <= packet - 65536:
         yield 1, document
     else:
-        raise ValueRefused(
-            start,
-            None,
-            f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}",
-            "Raise max_allowed_packet, or keep less in one row.",
-        )
+        problem = f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}"
+        raise ValueRefused(start, None, problem, "Raise max_allowed_packet, or keep less in one row.")
 
 
 def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
@@ -102,9 +97,5 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
         exponent = normal.as_tuple().exponent
         assert isinstance(exponent, int)
         if -exponent > _FRACTION or normal.adjusted() >= _WHOLE:
-            raise ValueRefused(
-                row,
-                number,
-                f"has more than {_WHOLE} digits before or {_FRACTION} after the point",
-                "Round it before writing: MySQL and MariaDB keep no longer ones.",
-            )
+            problem = f"has more than {_WHOLE} digits before or {_FRACTION} after the point"
+            raise ValueRefused(row, number, problem, "Round it before writing: MySQL and MariaDB keep no longer ones.")

@@ -34,27 +34,19 @@ LONGEST_NAME = 63
 
 
 def split_table(table: str, columns: Columns) -> tuple[str | None, str]:
-    """Schema, if one is given, and name of the table.
-
-    :raises ConfigError: a name that some database would cut.
-    """
+    """Split a table into its schema, if one is given, and its name; refuse names that some database would cut."""
     schema, _, name = table.rpartition(".")
-    long = [
-        text
-        for text in (name, schema, *columns.keys, *(PREV + value for value in columns.values))
-        if len(text) > LONGEST_NAME
-    ]
+    names = (name, schema, *columns.keys, *(PREV + value for value in columns.values))
+    long = [text for text in names if len(text) > LONGEST_NAME]
     if not name or "." in schema or long:
-        raise ConfigError(
-            option=f"State {columns.state!r}, table and columns",
-            value=long[0] if long else table,
-            remedy=f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(PREV)} characters.',
-        )
+        remedy = f'Use "table" or "schema.table", and names of at most {LONGEST_NAME - len(PREV)} characters.'
+        option = f"State {columns.state!r}, table and columns"
+        raise ConfigError(option=option, value=long[0] if long else table, remedy=remedy)
     return schema or None, name
 
 
 def fence_table(schema: str | None) -> sa.Table:
-    """The fence table that stands beside the state tables of a schema."""
+    """Describe the fence table beside the state tables of a schema."""
     return sa.Table(
         FENCE_TABLE,
         sa.MetaData(),
@@ -81,18 +73,12 @@ def fence_table(schema: str | None) -> sa.Table:
 def state_table(
     schema: str | None, name: str, columns: Columns, key_types: Mapping[str, str], kind: StateKind, dialect: Dialect
 ) -> sa.Table:
-    """The table of a state, for the given types of its keys."""
+    """Describe the table of a state, for these types of its keys."""
     types = dialect.types
-    made: list[sa.schema.SchemaItem] = [
-        sa.Column(
-            key,
-            dialect.key_type(key_types[key]),
-            nullable=False,
-            autoincrement=False,
-            comment=dialect.comment(key_types[key]),
-        )
-        for key in columns.keys
-    ]
+    made = list[sa.schema.SchemaItem]()
+    for key in columns.keys:
+        typed, comment = dialect.key_type(key_types[key]), dialect.comment(key_types[key])
+        made.append(sa.Column(key, typed, nullable=False, autoincrement=False, comment=comment))
     primary = list(columns.keys)
     if dialect.needs_digest([key_types[key] for key in primary]):
         made.insert(0, sa.Column(DIGEST_COLUMN, sa.BINARY(32), nullable=False))
@@ -109,20 +95,15 @@ def state_table(
     if kind is StateKind.OPAQUE:
         # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
-        made += [
-            sa.Column(PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type))
-            for value, aggregator in columns.values.items()
-        ]
+        for value, aggregator in columns.values.items():
+            made.append(sa.Column(PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type)))
     return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
 
 
 def existing_key_types(
     connection: Connection, schema: str | None, name: str, columns: Columns, kind: StateKind, dialect: Dialect
 ) -> dict[str, str]:
-    """The key types of the table as it stands in the database.
-
-    :raises StateError: it is another table than this state would make.
-    """
+    """Read the key types of the table in the database; a StateError if this state would make another one."""
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     there = {key: found.get(key, "") for key in columns.keys}
     known = {
@@ -141,11 +122,11 @@ def existing_key_types(
         wanted = columns.types.get(key) or found.get(key, "any")
         expected[key] = wanted if wanted in dialect.types else " or ".join(dialect.types)
     if found != expected or set(primary) != {column.name for column in table.primary_key}:
+        keys = sorted(column.name for column in table.primary_key)
+        problem = f"table {table.name} exists with other columns: expected {_show(expected)} with key {keys}, "
+        problem += f"found {_show(found)} with key {sorted(primary)}"
         raise StateError(
-            state=columns.state,
-            problem=f"table {table.name} exists with other columns: expected {_show(expected)} with key "
-            f"{sorted(column.name for column in table.primary_key)}, found {_show(found)} with key {sorted(primary)}",
-            remedy="Give the state another table, or change this one.",
+            state=columns.state, problem=problem, remedy="Give the state another table, or change this one."
         )
     return {key: found[key] for key in columns.keys}
 
@@ -169,7 +150,7 @@ def upsert(
     *,
     pushed: bool,
 ) -> Any:
-    """An upsert of many rows by one writer; rows that it may not update stay and are not counted.
+    """Make an upsert of many rows by one writer; rows that it may not update stay and are not counted.
 
     :param names: columns that differ from row to row: those of the key, then the values.
     :param pushed: whether the rows bring deltas, or new values that were computed from what is stored.
@@ -201,17 +182,16 @@ def upsert(
 
 
 def writer_of(token: Token, chunk: int) -> dict[str, Any]:
-    """The columns that say who wrote a row, as constants of the statement: they are the same for all its rows."""
+    """Write the columns that say who wrote a row as constants, which are the same for all rows of the statement."""
     values = (token.txid, token.generation, token.attempt, token.epoch, chunk)
     return {name: sa.literal_column(str(int(value))) for name, value in zip(WRITER, values, strict=True)}
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Rows of another grant."""
     return sa.or_(*[table.c[name] != writer[name] for name in ("tx_generation", "tx_attempt", "tx_epoch")])
 
 
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Rows of an earlier transaction, of another attempt of this one, or of this very writer."""
+    """SQL for rows of an earlier transaction, of another attempt of this one, or of this very writer."""
     mine = sa.or_(of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
     return sa.or_(table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine))

@@ -17,16 +17,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
-from airflow_tx.state.sql.dialect import (
-    PARAM,
-    ROW,
-    Arrays,
-    Constants,
-    Dialect,
-    PrimaryKeys,
-    SumRefused,
-    Wanted,
-)
+from airflow_tx.state.sql.dialect import PARAM, ROW, Arrays, Constants, Dialect, PrimaryKeys, SumRefused, Wanted
 from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
 
 # SQL as literals: a bulk statement has no parameters but the values of the rows.
@@ -55,9 +46,8 @@ class Sqlite(Dialect):
 
     def engine(self, url: URL) -> Engine:
         if url.database in (None, "", ":memory:") or "memory" in url.query.values():
-            raise ConfigError(
-                option="SqlState url", value="an in-memory database", remedy="Use a file: sqlite:///path/to/file."
-            )
+            remedy = "Use a file: sqlite:///path/to/file."
+            raise ConfigError(option="SqlState url", value="an in-memory database", remedy=remedy)
         engine = sa.create_engine(
             url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": self._timeout(url)}
         )
@@ -80,11 +70,8 @@ class Sqlite(Dialect):
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
         if kind != "bigint":
             return []
-        return [
-            sa.CheckConstraint(
-                sa.func.typeof(column).in_([sa.literal_column("'integer'"), sa.literal_column("'null'")])
-            )
-        ]
+        allowed: list[Any] = [sa.literal_column("'integer'"), sa.literal_column("'null'")]
+        return [sa.CheckConstraint(sa.func.typeof(column).in_(allowed))]
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         return "is locked" in str(error.orig)
@@ -150,11 +137,10 @@ class Sqlite(Dialect):
             yield from zip(*self._results(connection, wanted, list(zip(*found, strict=True))), strict=True)
 
     def _results(self, connection: Connection, wanted: Wanted, found: Arrays) -> Iterator[Sequence[Any]]:
-        for number, values in enumerate(found):
-            process = None
-            if number:
-                kind = wanted[number - 1].type.dialect_impl(connection.dialect)
-                process = kind.result_processor(connection.dialect, None)
+        numbers, *columns = found or [()]
+        yield numbers
+        for column, values in zip(wanted, columns, strict=False):
+            process = column.type.dialect_impl(connection.dialect).result_processor(connection.dialect, None)
             yield values if process is None else [process(value) for value in values]
 
     def _bound(self, connection: Connection, kind: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -167,9 +153,8 @@ class Sqlite(Dialect):
         try:
             return float(str(value))
         except ValueError:
-            raise ConfigError(
-                option="SqlState connection, timeout", value=value, remedy="Give seconds, such as 30."
-            ) from None
+            remedy = "Give seconds, such as 30."
+            raise ConfigError(option="SqlState connection, timeout", value=value, remedy=remedy) from None
 
     @staticmethod
     def _on_connect(dbapi_connection: Any, record: Any) -> None:

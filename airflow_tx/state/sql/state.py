@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
-from airflow_tx.state.base import Addressed
+from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.columns import checked_columns
 
 if TYPE_CHECKING:
@@ -42,26 +41,12 @@ class FencedInSql(Addressed[_Store], FencedState):
 class SqlState(FencedInSql["SqlStore"], QueryableState):
     """A table of values per key that transactions add to, each exactly once.
 
-    The table is made by the first update; its key columns get the types of that update's first row, or of `types`.
-    Key and value columns have your names and can be read with plain SQL; columns of this package begin with `tx_`.
-    The table `airflow_tx_fence` beside it holds the fence.
-
-    Whoever reads the table may see the values of the transaction that is being committed before the ledger marks it;
-    after a failure they may still change. In the commit phase they are exact.
+    The table is made by the first update, with your names for key and value columns, and can be read with plain SQL;
+    columns of this package begin with `tx_`. The table `airflow_tx_fence` beside it holds the fence.
 
     Sums, counts, minima, maxima, first and last values are combined in the database: one statement for 10,000 keys.
     With any other aggregator among them, such as CollectSet or your own, the values are read, combined in Python and
-    written back, in the same transaction: two statements. A table remembers the aggregator of each column; another
-    one is refused.
-
-    Locks are waited for 30 s. A session that is silent for 60 s inside a transaction is ended, so that a committer
-    whose machine vanished holds nothing. Other times: for PostgreSQL the extra `options` of the connection, such as
-    "-c lock_timeout=5min -c idle_in_transaction_session_timeout=10min"; for MySQL and MariaDB the extras
-    `lock_timeout` and `idle_timeout`, in seconds; for SQLite the extra `timeout`.
-
-    MySQL and MariaDB (`pip install 'airflow-provider-tx[mysql]'`): MySQL from 8.0.17, MariaDB from 10.6. A numeric has
-    at most 35 digits before and 30 after the point. Texts too long for an index have a digest as primary key, in
-    `tx_digest`. A table that was made for an update that then failed stays, empty.
+    written back, in the same transaction: two statements. Time-outs, versions and limits: docs/stores.md.
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used, not
         when a DAG is parsed.

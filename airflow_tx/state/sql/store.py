@@ -1,7 +1,6 @@
 """A state's values in a database: roll-back, and the upsert of thousands of keys at once. Source: protocol.md §7.
 
-Values of which every aggregator is one that SQL can express take one statement for 10,000 keys; others take two: they
-are read, combined here and written back.
+Where SQL can express every aggregator, 10,000 keys take one statement; else two: they are read, combined and written.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ _KEY_TYPES = "the types of the key columns"
 
 
 class SqlStore(FencedStore):
-    """What a SqlState does, inside transactions that it opens with `transaction()`.
-
-    :param where: how messages name the database; no address, no password.
-    """
+    """What a SqlState does, inside transactions that it opens with `transaction()`."""
 
     def __init__(self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str) -> None:
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
@@ -56,7 +52,7 @@ class SqlStore(FencedStore):
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
 
     def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
-        """Add rows to the stored values, a portion at a time; how many keys."""
+        """Add rows to the stored values, a portion at a time; returns how many keys."""
         iterator = iter(rows)
         first = next(iterator, None)
         if first is None:
@@ -104,7 +100,7 @@ class SqlStore(FencedStore):
     def _combined(
         self, connection: Connection, table: sa.Table, kinds: Sequence[str], keys: Arrays, deltas: Arrays, token: Token
     ) -> Arrays:
-        """The new values, in place of the deltas: for what SQL cannot express.
+        """Compute the new values, in place of the deltas: for what SQL cannot express.
 
         Nobody changes the rows before they are written back: writers of other grants wait for the fence, and those of
         this one are refused by the upsert.
@@ -130,7 +126,6 @@ class SqlStore(FencedStore):
         return list(zip(*after, strict=True))
 
     def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
-        """The current values, in the order of the keys."""
         found = self._found(connection)
         if found is None:
             return []
@@ -141,7 +136,6 @@ class SqlStore(FencedStore):
         return [self.columns.completed(dict(zip(names, row, strict=True))) for row in connection.execute(query)]
 
     def multi_get(self, connection: Connection, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """The value columns of each key; None: there is no such key."""
         result = list[dict[str, Any] | None]([None] * len(keys))
         found = self._found(connection)
         whole = wanted_keys(self.columns, keys, None if found is None else found[1])
@@ -163,7 +157,6 @@ class SqlStore(FencedStore):
         return result
 
     def holds(self, connection: Connection, txid: int) -> bool:
-        """Whether a row was last written by a transaction."""
         found = self._found(connection)
         if found is None:
             return False
@@ -171,7 +164,6 @@ class SqlStore(FencedStore):
         return connection.execute(query).first() is not None
 
     def key_types(self, connection: Connection) -> dict[str, str] | None:
-        """The type of each key column; None before the first update."""
         found = self._found(connection)
         return None if found is None else dict(found[1])
 
@@ -211,7 +203,7 @@ class SqlStore(FencedStore):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """The columns of ours and of the user that make a key, those of the primary key first, and their types."""
+        """Name the columns of ours and of the user that make a key, those of the primary key first, and their types."""
         if not self.columns.keys:
             return [SINGLE_KEY], ["bigint"]
         names, kinds = list(self.columns.keys), [key_types[key] for key in self.columns.keys]
@@ -221,7 +213,7 @@ class SqlStore(FencedStore):
         return state_table(self._schema, self._name, self.columns, key_types, self.kind, self._dialect)
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
-        """The table and its key types, if it exists; its columns are compared once per object."""
+        """Find the table and its key types, if it exists; its columns are compared once per object."""
         key_types: dict[str, str] | None = self._facts.get(_KEY_TYPES)
         if key_types is None:
             if not self._has_table(connection, self._name):

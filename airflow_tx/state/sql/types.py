@@ -21,10 +21,7 @@ KEY_LENGTH = 1024
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
-    """A Decimal in SQLite, as text: SQLite's own numbers would make it a float.
-
-    The declared name tells it from other text, and gives the column text affinity.
-    """
+    """A Decimal in SQLite, as text: its own numbers would make it a float. The declared name gives text affinity."""
 
     cache_ok = True
 
@@ -32,12 +29,8 @@ class ExactDecimal(UserDefinedType[Decimal]):
         return "DECIMAL_TEXT"
 
     def bind_processor(self, dialect: Any) -> Callable[[Decimal | None], str | None]:
-
         def process(value: Decimal | None) -> str | None:
-            if value is None:
-                return None
-            text = format(value, "f")
-            text = text.rstrip("0").rstrip(".") if "." in text else text
+            text = None if value is None else _without_zeros(value)
             return "0" if text in ("-0", "") else text
 
         return process
@@ -75,10 +68,8 @@ class JsonText(UserDefinedType[Any]):
 
 
 class ExactText(TypeDecorator[str]):
-    """A text of MySQL or MariaDB that equals itself only: no other case, no other accent, no more spaces.
-
-    :param length: None for a text of any length, which no index takes.
-    """
+    """A text of MySQL or MariaDB that equals itself only: no other case, no other accent, no more spaces. Without
+    a length, no index takes it."""
 
     impl = sa.Text
     cache_ok = True
@@ -94,7 +85,7 @@ class ExactText(TypeDecorator[str]):
 
 
 def collation(dialect: Any) -> str:
-    """The collation of MySQL or MariaDB that compares characters, and spaces at the end, too."""
+    """Name the collation of MySQL or MariaDB that compares characters, and spaces at the end, too."""
     return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
 
 
@@ -126,24 +117,21 @@ class ShortDecimal(TypeDecorator[Decimal]):
         super().__init__(65, 30)
 
     def process_result_value(self, value: Decimal | None, dialect: Any) -> Decimal | None:
-        if value is None:
-            return None
-        text = format(value, "f")
-        return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
+        return None if value is None else Decimal(_without_zeros(value))
 
 
-# Columns of our own tables: MySQL needs lengths, and compares texts as the server likes unless told otherwise.
+def _without_zeros(value: Decimal) -> str:
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# Columns of our own tables: MySQL needs lengths, and compares texts as the server likes unless a column says how.
 NAME = sa.String(255).with_variant(ExactText(255), "mysql", "mariadb")
 LONG_TEXT = sa.Text().with_variant(ExactText(), "mysql", "mariadb")
 
 _SQLITE_NAMES = {
-    "BIGINT": "bigint",
-    "INTEGER": "bigint",
-    "INT": "bigint",
-    "DOUBLE": "double",
-    "DOUBLE PRECISION": "double",
-    "REAL": "double",
-    "FLOAT": "double",
+    **dict.fromkeys(("BIGINT", "INTEGER", "INT"), "bigint"),
+    **dict.fromkeys(("DOUBLE", "DOUBLE PRECISION", "REAL", "FLOAT"), "double"),
     "DECIMAL_TEXT": "numeric",
     "TEXT": "text",
     "BOOLEAN": "boolean",
@@ -156,31 +144,22 @@ _SQLITE_NAMES = {
 
 
 def sqlite_type(declared: str) -> str:
-    """Our word for a declared type of SQLite; the declared type itself if there is none."""
+    """Find our word for a declared type of SQLite; the declared type itself if there is none."""
     declared = declared.upper()
     return "text" if declared.startswith("VARCHAR") else _SQLITE_NAMES.get(declared, declared.lower())
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
-    """Our word for a type of PostgreSQL; the type's own name if a value in it would be cut, padded or rounded."""
+    """Find our word for a type of PostgreSQL; the type's own name if a value in it would be cut, padded or rounded."""
     if isinstance(found, sa.TIMESTAMP):
         return "timestamptz" if found.timezone else "timestamp"
     if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float) and found.precision is None:
         return "numeric"
     if isinstance(found, (sa.Text, sa.VARCHAR)):
         return "text"
-    others: dict[type[TypeEngine[Any]], str] = {
-        sa.Boolean: "boolean",
-        sa.Date: "date",
-        sa.Integer: "bigint",
-        sa.Double: "double",
-        sa.JSON: "json",
-        sa.LargeBinary: "bytes",
-    }
-    for kind, name in others.items():
-        if isinstance(found, kind):
-            return name
-    return str(found).lower()
+    others: dict[str, type[TypeEngine[Any]]] = {"boolean": sa.Boolean, "date": sa.Date, "bigint": sa.Integer}
+    others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
+    return next((name for name, kind in others.items() if isinstance(found, kind)), str(found).lower())
 
 
 def _quoted(value: Any) -> str:
@@ -202,7 +181,7 @@ _ARRAY_ITEM: Mapping[str, Callable[[Any], str]] = {
 
 
 def array_literal(kind: str, values: Sequence[Any]) -> str:
-    """A column of values as the text of a PostgreSQL array, which every driver can send."""
+    """Write a column of values as a PostgreSQL array, which every driver can send."""
     item = _ARRAY_ITEM[kind]
     return "{" + ",".join(["NULL" if value is None else item(value) for value in values]) + "}"
 
@@ -212,7 +191,7 @@ def _digest_form(kind: str, value: Any) -> bytes:
 
 
 def digests(kinds: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-    """One digest a key: equal keys have equal ones."""
+    """Digest each key: equal keys have equal digests."""
     if len(kinds) == 1:
         return [hashlib.sha256(_digest_form(kinds[0], value)).digest() for value in columns[0]]
     found = []

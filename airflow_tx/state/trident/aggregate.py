@@ -15,7 +15,7 @@ from airflow_tx.state.keys import as_key, wanted_keys
 from airflow_tx.state.trident.journal import Same
 from airflow_tx.state.trident.snapshot import GLOBAL
 from airflow_tx.state.trident.state import TridentState, is_factory, is_map, is_snapshottable
-from airflow_tx.state.trident.updaters import ValueUpdater
+from airflow_tx.state.trident.values import ValueUpdater
 
 _OPTION = "persistent_aggregate"
 _KEYS_AT_ONCE = 10_000
@@ -28,18 +28,11 @@ class TridentAggregate(TridentState, QueryableState):
     the one column is no key.
 
     :param given: a map or, without key columns, a Snapshottable; or a factory of such.
-    :param keys: key columns of the rows.
-    :param values: aggregator per value column.
     :param kind: what it promises; None: what it says itself, and without a word it is non-transactional.
     """
 
     def __init__(
-        self,
-        given: Any,
-        *,
-        keys: Iterable[str],
-        values: Mapping[str, Aggregator],
-        kind: StateKind | str | None = None,
+        self, given: Any, *, keys: Iterable[str], values: Mapping[str, Aggregator], kind: StateKind | str | None = None
     ) -> None:
         super().__init__(given, kind, option=_OPTION, rolls_back=True)
         self.columns = checked_columns(self, keys, values, option=_OPTION)
@@ -59,11 +52,9 @@ class TridentAggregate(TridentState, QueryableState):
             return _OneValue(made, rolls_back=self.can_roll_back and not hasattr(made, "can_roll_back"))
         if is_map(made):
             return super().prepared(made)
-        raise StateError(
-            state=self.name,
-            problem=f"a {type(made).__name__} keeps no values by key: it has no multi_get, multi_update and multi_put",
-            remedy="Use a map, such as OpaqueMap over a backing map of your own, or partition_persist(..., updater=).",
-        )
+        problem = f"a {type(made).__name__} keeps no values by key: it has no multi_get, multi_update and multi_put"
+        remedy = "Use a map, such as OpaqueMap over a backing map of your own, or partition_persist(..., updater=)."
+        raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
@@ -81,7 +72,7 @@ class TridentAggregate(TridentState, QueryableState):
         return written
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The one value of a state without keys.
+        """Read the one value of a state without keys.
 
         :raises StateError: a map has no list of its keys.
         """
@@ -104,7 +95,7 @@ class TridentAggregate(TridentState, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """The type of each key column, as this process has seen them; None: it has not."""
+        """Name the type of each key column, once this process has written some; None before."""
         return self._found_types if self.columns.keys else {}
 
     def _updates(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[list[Any], list[ValueUpdater[Any]]]]:
@@ -154,18 +145,13 @@ class _OneValue:
 
 
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
-    """The stored values of a key, in the order of the value columns.
-
-    :raises StateError: something else is kept there.
-    """
+    """Split the stored value of a key into those of the value columns; a StateError if something else is kept there."""
     names = tuple(columns.values)
     if len(names) == 1 and (not isinstance(stored, dict) or columns.values[names[0]].type == "json"):
         return (stored,)
     if len(names) > 1 and isinstance(stored, dict) and set(stored) == set(names):
         return tuple(stored[name] for name in names)
-    raise StateError(
-        state=columns.state,
-        problem=f"key {dict(zip(columns.keys, key, strict=True))} holds {str(stored)[:200]}, which is not a value of "
-        f"{', '.join(names)}",
-        remedy="Other columns need another store, such as another prefix; this one keeps those of an earlier DAG.",
-    )
+    shown = dict(zip(columns.keys, key, strict=True))
+    problem = f"key {shown} holds {str(stored)[:200]}, which is not a value of {', '.join(names)}"
+    remedy = "Other columns need another store, such as another prefix; this one keeps those of an earlier DAG."
+    raise StateError(state=columns.state, problem=problem, remedy=remedy)

@@ -39,7 +39,7 @@ class CachedMap(Generic[_V]):
         return f"CachedMap({self._backing!r}, {self._size})"
 
     def begin_commit(self, txid: int | None, *, token: Token | None = None, found: Token | None = None) -> None:
-        """A batch begins.
+        """Begin a batch, and keep the values only if nobody else can have changed them.
 
         :param token: of its grant.
         :param found: what the fence held before `token` raised it. If it is the token of the last batch that this

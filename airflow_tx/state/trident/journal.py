@@ -15,7 +15,7 @@ from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.json_values import from_text, to_text
 from airflow_tx.state.trident.maps import MapState
 from airflow_tx.state.trident.snapshot import SnapshottableMap
-from airflow_tx.state.trident.updaters import ValueUpdater
+from airflow_tx.state.trident.values import ValueUpdater
 
 _T = TypeVar("_T")
 NOTE = "$KEYS$"
@@ -87,17 +87,17 @@ class JournaledMap(SnapshottableMap[Any]):
         except TxError:
             raise
         except Exception as error:
+            problem = f"its store does not take {names[0]}, under which the keys of a transaction are noted "
+            remedy = "Nothing was written. Let the store take texts under such a key, or its map say that it cannot: "
             raise StateError(
                 state=self.name,
-                problem=f"its store does not take {names[0]}, under which the keys of a transaction are noted "
-                f"({type(error).__name__}: {error})",
-                remedy="Nothing was written. Let the store take texts under such a key, or its map say that it cannot: "
-                "class MyMap(OpaqueMap): can_roll_back = False.",
+                problem=f"{problem}({type(error).__name__}: {error})",
+                remedy=f"{remedy}class MyMap(OpaqueMap): can_roll_back = False.",
             ) from error
         self._notes += len(texts)
 
     def _touched(self, txid: int) -> Iterator[list[Key]]:
-        """The keys that are noted of a transaction; notes of other ones lie behind its last."""
+        """Read the keys that are noted of a transaction; notes of other ones lie behind its last."""
         for start in count(0, _NOTES_AT_ONCE):
             for text in self._map.multi_get([(NOTE, start + number) for number in range(_NOTES_AT_ONCE)]):
                 noted = None if text is None else from_text(text)

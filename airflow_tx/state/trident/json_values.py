@@ -22,18 +22,12 @@ from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 
 def to_text(value: Any) -> bytes:
-    """A value as text.
-
-    :raises TypeError, ValueError: it has no form in JSON.
-    """
+    """Write a value; a TypeError or ValueError if it has no form in JSON."""
     return json_text(_plain(value)).encode()
 
 
 def from_text(data: bytes) -> Any:
-    """The value that `to_text` made `data` from.
-
-    :raises ValueError: nobody did.
-    """
+    """Read the value that `to_text` made `data` from; a ValueError if it did not."""
     try:
         return _value(json.loads(data))
     except (LookupError, TypeError, ArithmeticError) as error:
@@ -41,48 +35,31 @@ def from_text(data: bytes) -> Any:
 
 
 def key_text(key: tuple[Any, ...]) -> str:
-    """A key as text: other keys have other texts; equal numbers of one type have one.
-
-    :raises TypeError, ValueError: it has no form in JSON.
-    """
+    """Write a key: other keys have other texts, and equal numbers of one type have one. Raises as `to_text`."""
     return json_text([_plain(_key_part(part)) for part in key])
 
 
 @dataclass(frozen=True)
 class MapTexts:
-    """The same for one map, whose refusals name it.
-
-    :param state: the map's name, for messages.
-    """
+    """Writes and reads the keys and values of one map; a StateError that names it refuses what has no form in JSON, and
+    what no map has written."""
 
     state: str
 
     def key(self, key: tuple[Any, ...]) -> str:
-        """A key as text.
-
-        :raises StateError: it has no form in JSON.
-        """
         try:
             return key_text(key)
         except (TypeError, ValueError) as error:
             raise self._refused(f"key {key!r}: {error}") from None
 
     def text(self, name: str, value: Any) -> bytes:
-        """A value as text.
-
-        :param name: of its key in the store.
-        :raises StateError: it has no form in JSON.
-        """
+        """Write the value of the key that has this name in the store."""
         try:
             return to_text(value)
         except (TypeError, ValueError) as error:
             raise self._refused(f"the value of {name}: {error}") from None
 
     def value(self, name: str, data: bytes) -> Any:
-        """The value that `text` made `data` from.
-
-        :raises StateError: nobody did.
-        """
         try:
             return from_text(data)
         except ValueError:

@@ -21,8 +21,7 @@ from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.keys import Key, as_key
-from airflow_tx.state.trident.updaters import Replace, ValueUpdater
-from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+from airflow_tx.state.trident.values import OpaqueValue, Replace, TransactionalValue, ValueUpdater
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
@@ -34,7 +33,7 @@ class BackingMap(Protocol[_V]):
     """A store of values by key: all that a store has to bring. A put of one key happens as a whole or not at all."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
-        """The value of each key, in the order of the keys; None: there is none."""
+        """Read the value of each key, in the order of the keys; None: there is none."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
         """Store the value of each key; no key comes twice. None, which only a NonTransactionalMap puts, removes it.
@@ -47,31 +46,30 @@ class MapState(State, Protocol[_T]):
     """A state that keeps a value by key."""
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """The value of each key as the current transaction finds it; None: there is none."""
+        """Read the value of each key as the current transaction finds it; None: there is none."""
 
     def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
-        """Update the value of each key; the new values. A key may come twice: the second update sees the first."""
+        """Update the values; returns the new ones. A key may come twice: the second update sees the first."""
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         """Replace the value of each key; None removes it."""
 
 
 def store_name(backing: Any) -> str:
-    """The name of a backing map; of one without a name, that of its class."""
+    """Name a backing map; one without a name has that of its class."""
     return str(getattr(backing, "name", type(backing).__name__))
 
 
 class _Map(Generic[_V, _T]):
-    """What the maps have in common: one get and one put for each update, and the memory of the open batch."""
+    """What the maps have in common: one get and one put for each update, and the memory of the open batch.
+
+    :param backing: where the values are.
+    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    """
 
     kind: ClassVar[StateKind]
 
     def __init__(self, backing: BackingMap[_V], *, name: str | None = None) -> None:
-        """Take the store.
-
-        :param backing: where the values are.
-        :param name: for messages, and for the ledger; None: that of the store, or of its class.
-        """
         self.name = name or store_name(backing)
         self._backing = backing
         self._txid: int | None = None
@@ -84,14 +82,9 @@ class _Map(Generic[_V, _T]):
         return f"{type(self).__name__}({self._backing!r})"
 
     def begin_commit(
-        self,
-        txid: int | None,
-        *,
-        token: Token | None = None,
-        chunk: int | None = None,
-        found: Token | None = None,
+        self, txid: int | None, *, token: Token | None = None, chunk: int | None = None, found: Token | None = None
     ) -> None:
-        """The updates of `txid` follow; for the second time, they are a replay.
+        """Begin the updates of `txid`; for the second time, they are a replay.
 
         :param txid: None: updates outside the order of transactions, which no replay undoes or repeats.
         :param token: of the grant, in a state with a fence.
@@ -104,10 +97,7 @@ class _Map(Generic[_V, _T]):
             self._backing.begin_commit(txid, token=token, found=found)
 
     def commit(self, txid: int | None) -> None:
-        """The updates of `txid` are complete.
-
-        :raises StateError: it is not the one that was begun, or an update of it failed.
-        """
+        """End the updates of `txid`; a StateError if another one was begun, or an update of it failed."""
         if txid != self._txid:
             raise self._refusal(f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first.")
         self._check_whole()
@@ -116,14 +106,13 @@ class _Map(Generic[_V, _T]):
         self._txid, self._token, self._chunk, self._mine = None, None, None, {}
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """The value of each key as the current transaction finds it, with what this map has done to it; outside of
-        one, the newest."""
+        """Read values as the current transaction finds them, with what this map did; outside of one, the newest."""
         normal = [as_key(key) for key in keys]
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
 
     def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
-        """Update the value of each key, with one get and one put; the new values.
+        """Update the value of each key, with one get and one put; returns the new values.
 
         :raises TxidBehind: a later transaction has been here, and nothing was put.
         :raises StateError: an earlier update of the batch failed: it has to be begun again.
@@ -155,7 +144,7 @@ class _Map(Generic[_V, _T]):
         raise NotImplementedError
 
     def _updated(self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]) -> _V | None:
-        """What to store; the very object `stored` if nothing is to be stored."""
+        """Compute what to store; the very object `stored` if nothing is to be stored."""
         raise NotImplementedError
 
     def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
@@ -257,7 +246,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
         return OpaqueValue(self._txid, value, prev, self._token, self._chunk)
 
     def _updated_outside(self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]) -> OpaqueValue[_T]:
-        """Done to the value before the last transaction, too: a replay of that one starts from it."""
+        """Update the value before the last transaction, too: a replay of that one starts from it."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))

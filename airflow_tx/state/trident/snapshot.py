@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.trident.maps import MapState, store_name
-from airflow_tx.state.trident.updaters import ValueUpdater
+from airflow_tx.state.trident.values import ValueUpdater
 
 _T = TypeVar("_T")
 GLOBAL = ("$GLOBAL$",)
@@ -17,21 +17,17 @@ class Snapshottable(State, Protocol[_T]):
     """A state that keeps one value."""
 
     def get(self) -> _T | None:
-        """The value as the current transaction finds it; None: there is none."""
+        """Read the value as the current transaction finds it; None: there is none."""
 
     def update(self, updater: ValueUpdater[_T]) -> _T | None:
-        """Update the value; the new one."""
+        """Update the value; returns the new one."""
 
     def set(self, value: _T | None) -> None:
         """Replace the value; None removes it."""
 
 
 class SnapshottableMap(Generic[_T]):
-    """One value of a map as a state of its own, which is a map, too.
-
-    :param map_state: the map.
-    :param key: the fixed key under which the value is kept.
-    """
+    """One value of a map, under a fixed key, as a state of its own, which is a map, too."""
 
     def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
         self.name = store_name(map_state)

@@ -39,7 +39,7 @@ def has_methods(made: Any, *names: str) -> bool:
 
 
 def made_by(given: Any) -> Any:
-    """The state that a factory makes for the one writer there is; what is no factory, as it is."""
+    """Let a factory make the state for the one writer there is; what is no factory stays as it is."""
     return given.make_state({}, 0, 1) if is_factory(given) else given
 
 
@@ -79,17 +79,16 @@ class TridentState(FencedState):
         made = made_by(self.given)
         promised = self.kind in (StateKind.NON_TRANSACTIONAL, getattr(made, "kind", self.kind))
         if not has_methods(made, "begin_commit", "commit") or not promised:
-            raise StateError(
-                state=self.name,
-                problem=f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
-                f"is {self.kind.value}",
-                remedy='Let it make one with begin_commit and commit, and let the factory say kind = "opaque", or '
-                "whatever that state is.",
+            problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
+            problem += f"is {self.kind.value}"
+            remedy = (
+                "Let it make one with begin_commit and commit, and let the factory say what that state is, such as "
             )
+            raise StateError(state=self.name, problem=problem, remedy=f'{remedy}kind = "opaque".')
         return self.prepared(made)
 
     def prepared(self, made: Any) -> Any:
-        """The state as it is used: an opaque map notes its keys, unless it says itself what it can roll back."""
+        """Prepare the state for its use: an opaque map notes its keys, unless it says itself what it can roll back."""
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
             return JournaledMap(made)
         return made
@@ -102,7 +101,7 @@ class TridentState(FencedState):
         return kept
 
     def raise_fence(self, grant: Grant) -> None:
-        """There is no fence: say so, once in the life of the state."""
+        """Say, once in the life of the state, that there is no fence."""
         if grant.last_txids.get(self.name) is None:
             _log.warning(
                 "State %s has no fence: commits to it are in order, and a replay is exact as its kind says (%s), but "
@@ -123,11 +122,9 @@ class TridentState(FencedState):
             self.state.begin_commit(grant.txid)
             self.state.commit(grant.txid)
         except Exception as error:
-            raise StateError(
-                state=self.name,
-                problem=f"it did not undo transaction {grant.txid}: {type(error).__name__}: {error}",
-                remedy="The transaction stays open. Remove the cause and repeat the skip.",
-            ) from error
+            problem = f"it did not undo transaction {grant.txid}: {type(error).__name__}: {error}"
+            remedy = "The transaction stays open. Remove the cause and repeat the skip."
+            raise StateError(state=self.name, problem=problem, remedy=remedy) from error
 
     def holds(self, txid: int) -> bool:
         return bool(self.state.holds(txid)) if has_methods(self.state, "holds") else True

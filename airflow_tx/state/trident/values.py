@@ -1,12 +1,18 @@
-"""What a state remembers with a value, so that a replay does not count twice. Source: trident-state seed."""
+"""What a state remembers with a value, so that a replay does not count twice, and what updates a value.
+
+Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_tx.errors import TxidBehind
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.aggregators import CombinerAggregator, as_delta
+from airflow_tx.state.reducers import ReducerAggregator
 
 _T = TypeVar("_T")
 
@@ -19,6 +25,8 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 @dataclass(frozen=True)
 class TransactionalValue(Generic[_T]):
     """A value and the last transaction in it: exact when a replay has the same rows (Trident's TransactionalValue).
+
+    A transaction before that one is refused: TxidBehind.
 
     :param txid: the last transaction in it.
     :param value: with it; None: the key was removed.
@@ -35,20 +43,14 @@ class TransactionalValue(Generic[_T]):
     updates: int | None = field(default=None, compare=False)
 
     def get(self, txid: int | None) -> _T:
-        """The value as `txid` finds it; for the same txid it is in already.
-
-        :raises TxidBehind: a later transaction has been here.
-        """
+        """Read the value as `txid` finds it; for the same txid it is in already."""
         _refuse_earlier(self.txid, txid)
         return self.value
 
     def update(
         self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
     ) -> TransactionalValue[_T]:
-        """What to store for `txid`: the stored value again if it is of `txid` already, else `value`.
-
-        :raises TxidBehind: a later transaction has been here.
-        """
+        """Compute what to store for `txid`: the stored value again if it is of `txid` already, else `value`."""
         _refuse_earlier(self.txid, txid)
         # The writer is noted even when the value stays: two chunks with one key are found in a replay, too.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
@@ -58,13 +60,9 @@ class TransactionalValue(Generic[_T]):
 class OpaqueValue(Generic[_T]):
     """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
 
-    Exact even when a replay has other rows.
+    Exact even when a replay has other rows. The fields are those of TransactionalValue, and:
 
-    :param txid: the last transaction in it.
-    :param value: with it; None: the key was removed.
     :param prev: the value before `txid`; None: there was none.
-    :param token: the grant that wrote it; a value outside a fenced state has none.
-    :param chunk: the writer within that grant.
     """
 
     txid: int
@@ -74,10 +72,9 @@ class OpaqueValue(Generic[_T]):
     chunk: int | None = None
 
     def get(self, txid: int | None) -> _T | None:
-        """The value that an update by `txid` starts from: `prev` if `txid` itself was the last one, else `value`.
+        """Read the value that an update by `txid` starts from: `prev` if `txid` itself was the last one, else `value`.
 
-        :param txid: None asks for the newest value.
-        :raises TxidBehind: a later transaction has been here.
+        :param txid: None: the newest value.
         """
         _refuse_earlier(self.txid, txid)
         return self.prev if txid == self.txid else self.value
@@ -85,15 +82,60 @@ class OpaqueValue(Generic[_T]):
     def update(
         self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
     ) -> OpaqueValue[_T]:
-        """What to store for `txid`; `value` was computed from `get(txid)`.
-
-        :raises TxidBehind: a later transaction has been here.
-        """
+        """Compute what to store for `txid`; `value` was computed from `get(txid)`."""
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
     def rolled_back(self) -> OpaqueValue[_T]:
-        """The same without its last transaction; doing it twice is harmless. A value of None is absent.
+        """Take out the last transaction; doing it twice is harmless. A value of None is absent.
 
-        The writer stays noted, so that the next attempt is told from it.
+        The writer stays noted, so that the next attempt is known to be another one.
         """
         return replace(self, value=self.prev)
+
+
+class ValueUpdater(Protocol[_T]):
+    """Computes a new value from a stored one."""
+
+    def update(self, stored: _T | None) -> _T | None:
+        """Compute the new value; None removes the key.
+
+        :param stored: None: there is no such key. It is yours: you may change it and return it.
+        """
+
+
+class CombinerValueUpdater(Generic[_T]):
+    """Combines the stored value with what an aggregator, such as `Sum()`, made of the batch; NULL changes nothing."""
+
+    def __init__(self, aggregator: CombinerAggregator, delta: _T | None) -> None:
+        self._aggregator = aggregator
+        self._delta: _T | None = as_delta(aggregator, delta)
+
+    def update(self, stored: _T | None) -> _T | None:
+        if stored is None or self._delta is None:
+            return self._delta if stored is None else stored
+        combined: _T | None = self._aggregator.combine(stored, self._delta)
+        return combined
+
+
+class ReducerValueUpdater(Generic[_T]):
+    """Takes the rows of a key into its value, one after another, by a ReducerAggregator."""
+
+    def __init__(self, aggregator: ReducerAggregator[_T], rows: Iterable[Any]) -> None:
+        self._aggregator = aggregator
+        self._rows = list(rows)
+
+    def update(self, stored: _T | None) -> _T | None:
+        value = self._aggregator.init() if stored is None else stored
+        for row in self._rows:
+            value = self._aggregator.reduce(value, row)
+        return value
+
+
+class Replace(Generic[_T]):
+    """Sets a value, whatever was stored; None removes the key."""
+
+    def __init__(self, value: _T | None) -> None:
+        self._value = value
+
+    def update(self, stored: _T | None) -> _T | None:
+        return self._value

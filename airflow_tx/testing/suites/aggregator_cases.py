@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_tx.state.aggregators import Aggregator, Avg, CollectSet, Count, First, Last, Max, Min, Sum
-from airflow_tx.state.column_types import KEY_TYPES, ORDERED_TYPES
+from airflow_tx.state.column_types import KEY_TYPES
 from airflow_tx.state.sketches import ApproxCountDistinct
 
 UTC = dt.timezone.utc
@@ -108,7 +108,7 @@ def _chosen(kind: str) -> dict[str, Case]:
         f"first {kind}": Case(First(kind), deltas, values[1], wrong),
         f"last {kind}": Case(Last(kind), deltas, values[0], wrong),
     }
-    if kind in ORDERED_TYPES:
+    if kind in KEY_TYPES:
         inner = [None, *values[-2:0:-1], None] if len(values) > 2 else [None, values[0]]
         cases[f"min {kind}"] = Case(Min(kind), inner, inner[-2] if len(values) > 2 else values[0], wrong)
         cases[f"max {kind}"] = Case(Max(kind), inner, inner[1], wrong)

@@ -11,7 +11,7 @@ from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.keys import Key
 from airflow_tx.state.trident.cached import CachedMap
 from airflow_tx.state.trident.maps import BackingMap, NonTransactionalMap, OpaqueMap, TransactionalMap
-from airflow_tx.state.trident.updaters import CombinerValueUpdater, ValueUpdater
+from airflow_tx.state.trident.values import CombinerValueUpdater, ValueUpdater
 
 MAPS: dict[str, Any] = {
     "non-transactional": NonTransactionalMap,
