@@ -176,7 +176,12 @@ def test_what_is_too_much_for_the_end_is_removed_after_it(
     multis: list[int] = []
     store = topology.store()
     multi = store.multi
-    monkeypatch.setattr(store, "multi", lambda required, writes: (multis.append(len(writes)), multi(required, writes)))
+
+    def counted(required: Any, writes: Any) -> None:
+        multis.append(len(writes))
+        multi(required, writes)
+
+    monkeypatch.setattr(store, "multi", counted)
     topology.ledger().run(commit.commit, token, states=())
     assert multis[0] == 4 + (0 if left else 5)
     assert (len([each for each in multis if each]) > 1) is bool(left)
