@@ -90,7 +90,6 @@ def audit_of(args: Namespace) -> Any:
 
 
 def print_done(what: str, repaired: Repaired) -> None:
-    """Print what a repair has done."""
     print(f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
 
 
@@ -104,7 +103,6 @@ def check_why(args: Namespace, command: str) -> None:
 
 
 def confirm(args: Namespace, question: str) -> None:
-    """Go on only if it is meant."""
     if args.yes:
         return
     try:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.coordinator.health import CoordinatorMemory
-    from airflow_tx.coordinator.trigger import CoordinatorTrigger
     from airflow_tx.coordinator.worker import Pace
 
 # Every line of it may be killed and run again, and it runs for ever.
@@ -104,26 +103,24 @@ class CoordinateOperator(BaseOperator):
         return began is not None and datetime.now(timezone.utc) - began > LONGEST_RUN
 
     def _defer(self, pace: Pace, memory: CoordinatorMemory, hold: float) -> NoReturn:
-        self.defer(trigger=trigger_of(self.transaction, pace, memory, hold), method_name="go_on")
+        from airflow_tx.coordinator.trigger import CoordinatorTrigger
+        from airflow_tx.coordinator.worker import allocates, shows
 
-
-def trigger_of(spec: TransactionSpec, pace: Pace, memory: CoordinatorMemory, hold: float) -> CoordinatorTrigger:
-    from airflow_tx.coordinator.trigger import CoordinatorTrigger
-    from airflow_tx.coordinator.worker import allocates, shows
-
-    return CoordinatorTrigger(
-        zookeeper_conn_id=spec.conn_id,
-        root=spec.paths.root,
-        topology=spec.topology,
-        dag_id=spec.dag_id,
-        source=list(spec.source.serialize()) if allocates(spec) else None,
-        rules=asdict(pace.rules),
-        memory=memory.to_json(),
-        hold=hold,
-        poll=pace.poll,
-        refresh=REFRESH,
-        shows=shows(spec),
-    )
+        spec = self.transaction
+        trigger = CoordinatorTrigger(
+            zookeeper_conn_id=spec.conn_id,
+            root=spec.paths.root,
+            topology=spec.topology,
+            dag_id=spec.dag_id,
+            source=list(spec.source.serialize()) if allocates(spec) else None,
+            rules=asdict(pace.rules),
+            memory=memory.to_json(),
+            hold=hold,
+            poll=pace.poll,
+            refresh=REFRESH,
+            shows=shows(spec),
+        )
+        self.defer(trigger=trigger, method_name="go_on")
 
 
 def _given(value: Any, default: Any) -> Any:

@@ -279,7 +279,6 @@ class Coordination:
         self._asked_at = float("-inf")
 
     def _say(self, about: str, line: str) -> None:
-        """A warning, once."""
         if self._said.get(about) != line:
             self._said[about] = line
             self._log.warning("%s", line)

@@ -46,7 +46,6 @@ class Failure:
 
 
 def write_failure(where: TryDir, failure: Failure) -> None:
-    """Write it beside the output of the try."""
     where.files.write(where.child(FAILED), json.dumps(asdict(failure)).encode())
 
 

@@ -63,7 +63,6 @@ class Block:
 
     @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
-        """Every update with its committer."""
         return tuple((committer, update) for committer in self.committers for update in committer.updates)
 
     @property

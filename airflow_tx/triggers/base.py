@@ -50,7 +50,6 @@ class LedgerTrigger(BaseTrigger):
 
     @property
     def paths(self) -> Paths:
-        """Where the records of the topology lie."""
         return Paths(self.root, self.topology)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

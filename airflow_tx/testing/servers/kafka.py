@@ -7,6 +7,7 @@ import json
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -169,8 +170,7 @@ class LocalKafka(JavaServer):
         count = 0
         for count, row in enumerate(rows, start=1):
             key, value = row if isinstance(row, tuple) else (None, row)
-            told = _Delivery(written, count)
-            producer.produce(topic, value, key, target, on_delivery=told, timestamp=timestamp)
+            producer.produce(topic, value, key, target, on_delivery=partial(_note, written, count), timestamp=timestamp)
             if count % _AT_ONCE == 0:
                 producer.flush(_ANSWER)
         left = producer.flush(_ANSWER)
@@ -255,20 +255,14 @@ class LocalKafka(JavaServer):
         return self.data_dir / name
 
 
-class _Delivery:
-    """Notes where one row was written."""
-
-    def __init__(self, written: dict[int, tuple[int, int]], number: int) -> None:
-        self._written = written
-        self._number = number
-
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            raise TxError(message=f"Kafka did not take row {self._number} for {message.topic()}: {error.str()}")
-        partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
-        self._written[self._number] = (partition, offset)
+def _note(written: dict[int, tuple[int, int]], number: int, error: KafkaError | None, message: Message) -> None:
+    """Note where a row was written."""
+    if error is not None:
+        raise TxError(message=f"Kafka did not take row {number} for {message.topic()}: {error.str()}")
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    written[number] = (partition, offset)
 
 
 def _write_properties(path: Path, properties: Mapping[str, str]) -> None:

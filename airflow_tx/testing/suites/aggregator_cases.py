@@ -38,15 +38,12 @@ class Product:
     type: ClassVar[str] = "bigint"
 
     def zero(self) -> int:
-        """1."""
         return 1
 
     def init(self, value: Any) -> Any:
-        """The number itself."""
         return value
 
     def combine(self, a: Any, b: Any) -> Any:
-        """The product."""
         return a * b
 
 
@@ -58,11 +55,9 @@ class Balance:
     type: ClassVar[str] = "bigint"
 
     def init(self) -> int:
-        """Nothing."""
         return 0
 
     def reduce(self, current: int, row: Mapping[str, Any]) -> int:
-        """What comes in or goes out."""
         return max(0, current + int(row["step"]))
 
 
@@ -74,17 +69,14 @@ class LastTwo:
     type: ClassVar[str] = "json"
 
     def init(self) -> list[int]:
-        """Nothing."""
         return []
 
     def reduce(self, current: list[int], row: Mapping[str, Any]) -> list[int]:
-        """One more, and the oldest goes."""
         current.append(row["step"])
         return current[-2:]
 
 
 def steps(*values: int) -> list[dict[str, int]]:
-    """Rows for the two."""
     return [{"step": value} for value in values]
 
 

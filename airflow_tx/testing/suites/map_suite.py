@@ -35,12 +35,10 @@ class MapSuite:
 
     @pytest.fixture
     def make_backing(self) -> MakeBacking:
-        """Opens the store under test."""
         raise NotImplementedError("override the fixture `make_backing`")
 
     @pytest.fixture(params=list(MAPS))
     def kind(self, request: pytest.FixtureRequest) -> str:
-        """What a stored value remembers."""
         return str(request.param)
 
     @pytest.fixture(params=[False, True], ids=["plain", "cached"])
@@ -50,7 +48,6 @@ class MapSuite:
 
     @pytest.fixture
     def state(self, opened: Opened) -> AnyMap:
-        """A map of each kind, the first one of its test."""
         return opened()
 
     # --- get, update, put ----------------------------------------------------------------------------------------

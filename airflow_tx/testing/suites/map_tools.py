@@ -39,7 +39,6 @@ class Counting:
         self.fail: str | None = None
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """As the backing map."""
         self.trips.append("get")
         return self._backing.multi_get(keys)
 
@@ -80,12 +79,10 @@ class Opened:
         self._make(self.kind).multi_put(list(values), list(values.values()))
 
     def stored(self, key: Key) -> Any:
-        """What the store holds for a key."""
         return self._make(self.kind).multi_get([key])[0]
 
 
 def plus(delta: int) -> ValueUpdater[Any]:
-    """Adds to what is stored."""
     return CombinerValueUpdater(Sum(), delta)
 
 
@@ -95,7 +92,6 @@ def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
 
 
 def batch(state: AnyMap, txid: int, *updates: Deltas) -> None:
-    """One whole batch."""
     state.begin_commit(txid)
     for deltas in updates:
         apply(state, deltas)
@@ -103,5 +99,4 @@ def batch(state: AnyMap, txid: int, *updates: Deltas) -> None:
 
 
 def value(state: AnyMap, word: str, prefix: str = "") -> Any:
-    """The value of a key."""
     return state.multi_get([(prefix, word)])[0]

@@ -133,7 +133,6 @@ class SourceCase:
 
     @pytest.fixture
     def ledger(self) -> SourceLedger:
-        """The ledger's side."""
         return SourceLedger(self)
 
     @pytest.fixture(autouse=True)
@@ -141,7 +140,6 @@ class SourceCase:
         self._spark = spark
 
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
-        """The rows of a batch, as plain dicts."""
         source = source or self.make()
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
         if hasattr(found, "collect"):  # Spark's
@@ -151,7 +149,6 @@ class SourceCase:
         return rows
 
     def all_rows(self, batches: Iterable[Batch]) -> list[Row]:
-        """The rows of batches."""
         return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: SourceLedger) -> Batch:

@@ -27,8 +27,7 @@ class MakeState(Protocol):
         keys: Sequence[str] = ("key",),
         values: Mapping[str, Aggregator] | None = None,
         types: Mapping[str, str] | None = None,
-    ) -> FencedState:
-        """Open it."""
+    ) -> FencedState: ...
 
 
 class Grants:
@@ -62,11 +61,9 @@ class Grants:
         self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
 
     def commit(self, txid: int, state: FencedState, updates: Mapping[str, int | None]) -> None:
-        """One whole transaction on one state."""
         self.commit_rows(txid, state, [{"key": key, "n": delta} for key, delta in updates.items()])
 
     def commit_rows(self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
-        """One whole transaction on one state."""
         grant = self(txid, attempt)
         state.raise_and_write(grant, rows)
         self.final(grant, state)
@@ -82,22 +79,18 @@ class StateTests:
 
     @pytest.fixture
     def make_state(self) -> MakeState:
-        """Opens the states under test."""
         raise NotImplementedError("override the fixture `make_state`")
 
     @pytest.fixture(params=["opaque", "transactional"])
     def kind(self, request: pytest.FixtureRequest) -> str:
-        """Each kind in turn."""
         return str(request.param)
 
     @pytest.fixture
     def state(self, make_state: MakeState, kind: str) -> FencedState:
-        """A new state of each kind in turn."""
         return make_state(kind)
 
     @pytest.fixture
     def grants(self) -> Grants:
-        """The ledger's side."""
         return Grants()
 
 

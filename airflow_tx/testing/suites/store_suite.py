@@ -27,7 +27,6 @@ class StoreSuite:
 
     @pytest.fixture
     def store(self) -> Store:
-        """The store under test."""
         raise NotImplementedError("override the fixture `store`")
 
     @pytest.fixture
