@@ -9,6 +9,7 @@ from examples.kafka_counts import KafkaCounts
 from examples.locations import Locations
 from examples.memcached_words import MemcachedWords
 from examples.orders import Orders
+from examples.queued_words import QueuedWords
 from examples.sql_orders import SqlOrders
 from examples.trident_words import TridentWords
 from examples.twitter import Twitter
@@ -23,6 +24,7 @@ EXAMPLES: dict[str, type[Example]] = {
         Locations,
         MemcachedWords,
         Orders,
+        QueuedWords,
         SqlOrders,
         TridentWords,
         Twitter,

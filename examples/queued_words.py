@@ -1,0 +1,98 @@
+"""Words through queues: a worker dies with words that it has counted and not acked, one fails a word, `begin` dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
+from examples.example import Example, differences
+from examples.ledger import history
+from examples.sentences import counted, write_sentences
+from examples.servers import database
+from examples.stored import rows
+from examples.word_workers import ONCE
+
+FILES = 3
+HELD = 50
+_ROOT = Path(__file__).resolve().parents[1]
+_TIMEOUT = 300
+
+
+class QueuedWords(Example):
+    """Counts the words of a few files in processes outside of Airflow."""
+
+    name = "queued_words"
+    files = ("queued_words.py",)
+
+    def prepare(self) -> None:
+        """A file a transaction."""
+        write_sentences(self.folder / "queued", FILES)
+
+    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+        """Kill a worker in transaction 1, `begin` of transaction 2, and fail a word of transaction 3."""
+        with LocalRedis() as redis, ExitStack() as workers:
+            redis_of = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
+            airflow.call("POST", "connections", json={"connection_id": "tx_queues", **redis_of})
+            airflow.wait_dag(self.name)
+            workers.enter_context(_worker(redis, "split"))
+            with _worker(redis, "count", str(HELD)):
+                airflow.trigger(self.name, "r1")
+                eventually(lambda: redis.client().get("held"), _TIMEOUT, f"a worker has counted {HELD} words")
+            self.say(f"a worker is killed: it has counted {HELD} words, and no acker knows")
+            for _ in range(2):
+                workers.enter_context(_worker(redis, "count"))
+            self._committed_after_failure(airflow, "r1")
+            killed = self.failpoints.arm("begin.before_open", "kill", topology=self.name, txid=2)
+            airflow.trigger(self.name, "r2")
+            airflow.wait_run(self.name, "r2")
+            assert killed.reached
+            self.say("`begin` of transaction 2 was killed between the ledger and the ackers")
+            redis.client().set(ONCE, "1")
+            airflow.trigger(self.name, "r3")
+            self._committed_after_failure(airflow, "r3")
+            for entry in history(store, self.paths):
+                self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}")
+
+    def wrong(self) -> list[str]:
+        """Compare with the files."""
+        found: dict[object, object] = {word: int(count) for word, count in self._stored()}
+        expected = dict[object, object]()
+        expected.update(self._expected())
+        return differences(expected, found)
+
+    def verdict(self) -> str:
+        """How many there were."""
+        total = sum(self._expected().values())
+        return f"{total} of {total} words counted once, by workers outside of Airflow"
+
+    def _committed_after_failure(self, airflow: LocalAirflow, run_id: str) -> None:
+        airflow.wait_run(self.name, run_id, state="failed")
+        self.say(f"run {run_id} has failed, and is cleared as a whole")
+        airflow.clear_run(self.name, run_id)
+        airflow.wait_run(self.name, run_id)
+
+    def _expected(self) -> Counter[str]:
+        return sum(counted(self.folder / "queued"), Counter[str]())
+
+    def _stored(self) -> list[tuple[str, int]]:
+        return [(row[0], row[1]) for row in rows(database(self.folder), "SELECT word, count FROM queued_words")]
+
+
+@contextmanager
+def _worker(redis: LocalRedis, *arguments: str) -> Iterator[None]:
+    """A worker process as long as the block; then it is killed."""
+    command = [sys.executable, "-m", "examples.word_workers", *arguments]
+    with subprocess.Popen(command, cwd=_ROOT, env={**os.environ, "QUEUES": redis.url()}) as process:
+        try:
+            yield
+        finally:
+            process.kill()
