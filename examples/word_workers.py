@@ -51,7 +51,10 @@ def main() -> None:
     taken = 0
     with Collector(url, topology="queued_words", interval=3600 if hold else 0.05) as collector:
         while taken != hold:
-            reference, value = json.loads(queues.blpop(queue)[1])
+            found = queues.blpop(queue, timeout=1)
+            if found is None:
+                continue
+            reference, value = json.loads(found[1])
             try:
                 with collector.process(reference) as message:
                     bolt(queues, message, value)

@@ -25,6 +25,7 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.outcome import note_committed
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import (
     AlreadyCommitted,
@@ -87,14 +88,14 @@ class Commit:
         :raises Refused: it never will, as it is.
         """
         if self._processed is None:
-            self.messages = await_messages(self.spec, self.ledger, self.begun.attempt)
+            self.messages = await_messages(self.spec, self.ledger, self.begun)
             if self.messages.waiting:
                 return Completion.MESSAGES
             answer = self._ask()
             if isinstance(answer, AlreadyCommitted):
-                self._log_already()
                 # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
                 self._pass_on(Committed.first(self.ledger.topology(), self.begun.txid))
+                self._log_already()
                 return Completion.OVER
             self._processed = answer
         return Completion.NOT_YET if self._processed is None else Completion.READY
@@ -124,11 +125,9 @@ class Commit:
         elif isinstance(answer, ToBeSkipped):
             self.skip(answer.txid)
             raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
-        else:
-            if isinstance(answer, Restarted):
-                self.forget()
-            return False
-        return True
+        elif isinstance(answer, Restarted):
+            self.forget()
+        return isinstance(answer, (AlreadyCommitted, Granted))
 
     def skip(self, txid: int) -> None:
         """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
@@ -232,6 +231,7 @@ class Commit:
         self.log.info("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._pass_on(committed)
         clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
+        note_committed(self.spec, self.begun)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
@@ -281,6 +281,7 @@ class Commit:
         area, own = self.spec.staging().kept, self.begun.attempt
         self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)
+        note_committed(self.spec, self.begun)
 
     @property
     def _dag_file(self) -> str:

@@ -11,8 +11,10 @@ from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import TreeReport
 from airflow_tx.errors import AckersUnavailable, MessagesFailed, StaleMessage, UnknownMessage
+from airflow_tx.processing.outcome import note_failed
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.spec import TransactionSpec
@@ -76,11 +78,12 @@ def _judged(report: TreeReport) -> Messages:
     return Messages(waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}")
 
 
-def await_messages(spec: TransactionSpec, ledger: Ledger, attempt: TransactionAttempt) -> Messages:
+def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:
     """Ask whether every message of an attempt is acked; what cannot become so fails the attempt.
 
     :raises MessagesFailed: a message was failed, or the time for them is up.
     """
+    attempt = begun.attempt
     record = ledger.status(attempt.txid) if spec.ackers else None
     if record is None or not is_processing(record, attempt.attempt):
         return Messages()
@@ -90,5 +93,6 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, attempt: TransactionAt
     )
     if found.problem:
         ledger.run(processing.fail_messages, attempt, found.problem)
+        note_failed(spec, begun, found.problem)
         raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
     return found

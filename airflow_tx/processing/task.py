@@ -141,15 +141,14 @@ class Processing:
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
     def fail(self, reason: str) -> None:
-        """Tell the ledger that nobody will try again by itself.
-
-        :raises Refused: it is not for this try to say.
-        """
+        """Tell ledger and source that nobody will try again by itself; raises `Refused` if others try already."""
         if self.anchored:
+            from airflow_tx.processing.outcome import note_failed
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
                 ledger.run(processing.fail, self.attempt, self.task, reason)
+            note_failed(self.spec, self.begun, reason)
 
     @property
     def _where(self) -> dict[str, Any]:

@@ -164,6 +164,21 @@ class Source(ABC):
         """
         return None
 
+    def committed(self, txid: int, metadata: Json) -> None:
+        """Do what is due when a batch is committed, such as to ack its messages to a broker (Storm's ack of a spout).
+
+        It is called at least once: again if the committer died, or if it raised an error, which fails the try of the
+        commit task and not the transaction.
+
+        :param metadata: None: a replay found no rows.
+        """
+
+    def failed(self, txid: int, metadata: Json, reason: str) -> None:
+        """Do what is due when a task or a message has failed an attempt for good (Storm's fail of a spout).
+
+        Its batch is replayed all the same. An attempt that simply stops, as when a worker is killed, is not reported.
+        """
+
     def cleanup_before(self, txid: int) -> None:
         """Forget what was kept for transactions before `txid`: they are final, and so are their runs, as far as known.
 

@@ -707,3 +707,73 @@ def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_t
         left.append(sorted(area.files.list("numbers")))
     assert left == [["1"], ["2"], ["2", "3"], ["4"]]
     assert source.cleaned == [1, 2, 2, 4]
+
+
+# --- what the source learns
+
+
+class Broker(Numbers):
+    """Writes down what it learns, and may fail.
+
+    :ivar learned: txid and rows of what is committed; of what has failed the reason, too.
+    """
+
+    def __init__(self) -> None:
+        self.learned: list[tuple[Any, ...]] = []
+        self.away = False
+
+    def committed(self, txid: int, metadata: Any) -> None:
+        if self.away:
+            raise ConnectionError("the broker is away")
+        self.learned.append((txid, metadata))
+
+    def failed(self, txid: int, metadata: Any, reason: str) -> None:
+        if self.away:
+            raise ConnectionError("the broker is away")
+        self.learned.append((txid, metadata, reason))
+
+    def named(self, topology: str) -> Any:
+        return self
+
+
+def test_the_source_learns_of_a_commit_at_least_once(make: Any, state: MemoryState) -> None:
+    broker = Broker()
+    run = make("r1", source=broker)
+    run.begin()
+    run.work()
+    broker.away = True
+    with pytest.raises(
+        SourceError, match=r"transaction 1 is committed, and committed\(\) failed: .* the broker is away"
+    ):
+        run.commit_now()
+    assert counts(state) == {"count": 10}
+    broker.away = False
+    for _ in range(2):
+        assert run.commit_now() is None
+    assert broker.learned == [(1, [0, 10])] * 2
+    assert counts(state) == {"count": 10}
+
+
+def test_a_source_that_cannot_learn_of_a_commit_holds_up_nobody_else(make: Any) -> None:
+    broker = Broker()
+    first, second = make("r1", source=broker), make("r2")
+    for run in (first, second):
+        run.begin()
+        run.work()
+    broker.away = True
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            first.commit_now()
+    assert second.commit_now() is None
+
+
+def test_the_source_learns_that_a_task_has_failed_for_good(make: Any) -> None:
+    broker = Broker()
+    run = make("r1", source=broker)
+    run.begin()
+    run.start().fail("task count: ValueError: no")
+    assert broker.learned == [(1, [0, 10], "task count: ValueError: no")]
+    broker.away = True
+    run.begin()
+    run.start().fail("task count: ValueError: no")
+    assert run.begin().attempt.attempt == 3

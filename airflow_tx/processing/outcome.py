@@ -1,0 +1,43 @@
+"""What the source learns of a batch: it is committed, or an attempt has failed. Source: Storm's ack and fail."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from airflow_tx.errors import SourceError
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Begun
+    from airflow_tx.spec import TransactionSpec
+
+log = logging.getLogger(__name__)
+
+
+def note_committed(spec: TransactionSpec, begun: Begun) -> None:
+    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
+
+    :raises SourceError: it failed; the transaction is committed.
+    """
+    source = spec.source.named(spec.topology)
+    try:
+        source.committed(begun.txid, begun.metadata)
+    except Exception as error:
+        raise SourceError(
+            source=repr(source),
+            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
+            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
+        ) from error
+    finally:
+        source.close()
+
+
+def note_failed(spec: TransactionSpec, begun: Begun, reason: str) -> None:
+    """Call `Source.failed`; whatever goes wrong there, the attempt has failed already."""
+    source = spec.source.named(spec.topology)
+    try:
+        source.failed(begun.txid, begun.metadata, reason)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: failed() of transaction %s failed: %s", source, begun.attempt, error)
+    finally:
+        source.close()
