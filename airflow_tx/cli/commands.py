@@ -27,7 +27,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
-from airflow_tx.sources.lag import Asked, Lag, LagUnknown, lags
+from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 from airflow_tx.state.api import FencedState
 
 LAGS_WITHIN = 10.0
@@ -69,7 +69,7 @@ def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mappi
 
 def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dict[str, Lag | LagUnknown]:
     """Ask for the lag of every topology, or why it is unknown."""
-    sources: dict[str, Asked] = {}
+    sources: dict[str, SourcePosition] = {}
     found: dict[str, Lag | LagUnknown] = {}
     for view in views:
         try:
@@ -81,7 +81,7 @@ def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dic
     return {**found, **lags(sources, seconds=LAGS_WITHIN)}
 
 
-def _source_of(args: Namespace, store: Store, view: TopologyView) -> Asked:
+def _source_of(args: Namespace, store: Store, view: TopologyView) -> SourcePosition:
     from airflow_tx.cli.dags import elsewhere, transactional_dag
 
     spec, _ = transactional_dag(view.record.dag_id, anywhere=False)

@@ -16,35 +16,19 @@ from airflow_tx.errors import ConfigError
 # Extras are taken by name: the rest of a connection's extra belongs to hooks, such as callbacks.
 PREFIXES = ("sasl.", "ssl.")
 KAFKA_EXTRAS = (
-    "bootstrap.servers",
-    "security.protocol",
-    "enable.ssl.certificate.verification",
-    "enable.sasl.oauthbearer.unsecure.jwt",
-    "https.ca.location",
-    "client.id",
-    "client.rack",
-    "client.dns.lookup",
-    "broker.address.family",
-    "connections.max.idle.ms",
-    "socket.connection.setup.timeout.ms",
-    "socket.keepalive.enable",
-    "socket.timeout.ms",
-)
+    "bootstrap.servers security.protocol enable.ssl.certificate.verification enable.sasl.oauthbearer.unsecure.jwt "
+    "https.ca.location client.id client.rack client.dns.lookup broker.address.family connections.max.idle.ms "
+    "socket.connection.setup.timeout.ms socket.keepalive.enable socket.timeout.ms"
+).split()
 GROUP = "group.id"
 SPARK = "spark"
 """The extra with settings of the Java client for Spark, where a translation does not do."""
 
 _SECRET = ("password", "secret", ".pem", "key")
 _SAME = (
-    "bootstrap.servers",
-    "client.id",
-    "client.rack",
-    "client.dns.lookup",
-    "connections.max.idle.ms",
-    "socket.connection.setup.timeout.ms",
-    "sasl.kerberos.service.name",
-    "ssl.key.password",
-)
+    "bootstrap.servers client.id client.rack client.dns.lookup connections.max.idle.ms "
+    "socket.connection.setup.timeout.ms sasl.kerberos.service.name ssl.key.password"
+).split()
 _LOGIN = "org.apache.kafka.common.security."
 _MODULES = {
     "PLAIN": f"{_LOGIN}plain.PlainLoginModule",
@@ -69,11 +53,7 @@ class KafkaAddress:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> KafkaAddress:
-        """The cluster of an Airflow connection.
-
-        :param what: who was given its id, for the message.
-        :raises ConfigError: the connection is missing, of another type, or says too little.
-        """
+        """Read an Airflow connection; ConfigError names `what`, which was given its id."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="kafka")
         if connection.conn_type != "kafka":
             raise wrong_type(connection, what, "kafka")
@@ -82,19 +62,16 @@ class KafkaAddress:
         spark = extra.get(SPARK) or {}
         if not isinstance(spark, Mapping):
             remedy = 'Give settings of the Java client, such as {"sasl.jaas.config": "..."}.'
-            raise ConfigError(option=f"Connection {conn_id!r}, extra {SPARK}", value="(hidden)", remedy=remedy)
+            raise _unusable(conn_id, SPARK, "(hidden)", remedy)
         client = {**_servers(connection), **_login(connection, given), **given}
         if "bootstrap.servers" not in client:
             remedy = 'Give the brokers: extra {"bootstrap.servers": "host:9092"}, or host and port.'
-            raise ConfigError(option=f"Connection {conn_id!r}, extra bootstrap.servers", value=None, remedy=remedy)
+            raise _unusable(conn_id, "bootstrap.servers", None, remedy)
         own = {name: _text(value) for name, value in spark.items()}
         return cls(conn_id, client, _text(extra.get(GROUP) or "airflow_tx"), own)
 
     def spark_options(self) -> dict[str, str]:
-        """Options of Spark's Kafka connector for the same cluster: ``kafka.`` and a setting of the Java client.
-
-        :raises ConfigError: a setting has no counterpart there, or a file cannot be read.
-        """
+        """Translate into options of Spark's Kafka connector: ``kafka.`` and a setting of the Java client."""
         found = {name: self.client[name] for name in _SAME if name in self.client}
         if protocol := self.client.get("security.protocol"):
             found["security.protocol"] = protocol.upper()
@@ -122,9 +99,8 @@ class KafkaAddress:
             found["sasl.jaas.config"] = f"{_MODULES[mechanism]} required username={user} password={password};"
             return found
         if mechanism == "GSSAPI" and "sasl.kerberos.keytab" in self.client:
-            keytab, principal = (
-                _quoted(self.client.get(f"sasl.kerberos.{name}", "")) for name in ("keytab", "principal")
-            )
+            names = ("sasl.kerberos.keytab", "sasl.kerberos.principal")
+            keytab, principal = (_quoted(self.client.get(name, "")) for name in names)
             module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
             found["sasl.jaas.config"] = f"{module} keyTab={keytab} principal={principal};"
             return found
@@ -157,15 +133,16 @@ class KafkaAddress:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "no text"
             remedy = f"The file cannot be read where Spark's driver is ({reason}): give the path of a PEM file."
-            raise ConfigError(
-                option=f"Connection {self.conn_id!r}, extra {name}.location", value=path, remedy=remedy
-            ) from None
+            raise _unusable(self.conn_id, f"{name}.location", path, remedy) from None
 
     def _untranslated(self, name: str, value: str, java: str) -> ConfigError:
-        remedy = (
-            f'Spark reads with the Java client, which has other settings for it: extra {{"spark": {{"{java}": ...}}}}.'
-        )
-        return ConfigError(option=f"Connection {self.conn_id!r}, extra {name}", value=value, remedy=remedy)
+        example = f'{{"spark": {{"{java}": ...}}}}'
+        remedy = f"Spark reads with the Java client, which has other settings for it: extra {example}."
+        return _unusable(self.conn_id, name, value, remedy)
+
+
+def _unusable(conn_id: str, extra: str, value: str | None, remedy: str) -> ConfigError:
+    return ConfigError(option=f"Connection {conn_id!r}, extra {extra}", value=value, remedy=remedy)
 
 
 def _servers(connection: Endpoint) -> dict[str, str]:
@@ -181,9 +158,7 @@ def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:
         return {}
     if "security.protocol" not in given:
         remedy = "It has a login: say how it is sent, SASL_SSL or SASL_PLAINTEXT."
-        raise ConfigError(
-            option=f"Connection {connection.conn_id!r}, extra security.protocol", value=None, remedy=remedy
-        )
+        raise _unusable(connection.conn_id, "security.protocol", None, remedy)
     login = {"sasl.username": connection.login, "sasl.password": connection.password or ""}
     return login if {"sasl.mechanism", "sasl.mechanisms"} & set(given) else {**login, "sasl.mechanism": "PLAIN"}
 

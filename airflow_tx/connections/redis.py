@@ -14,16 +14,9 @@ from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
 REDIS_EXTRAS = (
-    "db",
-    "ssl",
-    "ssl_cert_reqs",
-    "ssl_ca_certs",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_check_hostname",
-    "socket_timeout",
-    "socket_connect_timeout",
-)
+    "db ssl ssl_cert_reqs ssl_ca_certs ssl_certfile ssl_keyfile ssl_check_hostname socket_timeout "
+    "socket_connect_timeout"
+).split()
 # A server that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 # What a server says that cannot be used now, while another one, or the same one later, can.
@@ -31,11 +24,7 @@ AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAG
 
 
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
-    """The client parameters of an Airflow connection.
-
-    :param what: who was given its id, for the message.
-    :raises ConfigError: the connection is missing, or of another type.
-    """
+    """Find the client parameters of an Airflow connection; ConfigError names `what`, which was given its id."""
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
         raise wrong_type(connection, what, "redis")
@@ -56,11 +45,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
 
 
 def redis_url(conn_id: str, *, what: str) -> str:
-    """An Airflow connection as a URL with its password, for a process without Airflow.
-
-    :param what: who was given its id, for the message.
-    :raises ConfigError: the connection is missing, or of another type.
-    """
+    """Spell an Airflow connection as a URL with its password, for a process without Airflow."""
     found = {name: value for name, value in parameters_of_connection(conn_id, what=what).items() if value is not None}
     host, port, user, password = (found.pop(name, "") for name in ("host", "port", "username", "password"))
     scheme = "rediss" if found.pop("ssl", False) else "redis"
@@ -69,7 +54,7 @@ def redis_url(conn_id: str, *, what: str) -> str:
 
 
 def parameters_of_url(url: str) -> dict[str, Any]:
-    """The client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
+    """Parse the client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
 
     :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
     """
@@ -78,9 +63,8 @@ def parameters_of_url(url: str) -> dict[str, Any]:
     try:
         return dict(connection.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError:
-        raise ConfigError(
-            option="from_url(url)", value="(hidden)", remedy="Use redis://user:password@host:port/db."
-        ) from None
+        remedy = "Use redis://user:password@host:port/db."
+        raise ConfigError(option="from_url(url)", value="(hidden)", remedy=remedy) from None
 
 
 def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
@@ -91,7 +75,7 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
 
 
 def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
-    """A client that is not connected yet; it sends nothing twice behind our back.
+    """Make a client that is not connected yet; it sends nothing twice on its own.
 
     :param parameters: of `redis.Redis`; for what they do not say of time-outs, ours are taken.
     :param needed_by: for the message.
@@ -102,9 +86,8 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError:
-        raise ConfigError(
-            option="Redis of", value=needed_by, remedy="It needs redis-py: pip install 'airflow-provider-tx[redis]'."
-        ) from None
+        remedy = "It needs redis-py: pip install 'airflow-provider-tx[redis]'."
+        raise ConfigError(option="Redis of", value=needed_by, remedy=remedy) from None
     known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
     if "connection_class" in known:  # of a URL
         return Redis(connection_pool=ConnectionPool(**known))

@@ -5,9 +5,10 @@ Nothing here is shown in a message or a repr.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from airflow_tx.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.connections.lookup import Endpoint, airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,56 +16,36 @@ if TYPE_CHECKING:
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
 POSTGRES_EXTRAS = (
-    "sslmode",
-    "sslcert",
-    "sslkey",
-    "sslrootcert",
-    "sslcrl",
-    "application_name",
-    "connect_timeout",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_count",
-    "target_session_attrs",
-    "options",
-)
-SQLITE_EXTRAS = ("timeout",)
+    "sslmode sslcert sslkey sslrootcert sslcrl application_name connect_timeout keepalives keepalives_idle "
+    "keepalives_interval keepalives_count target_session_attrs options"
+).split()
+SQLITE_EXTRAS = ["timeout"]
 MYSQL_EXTRAS = (
-    "ssl_ca",
-    "ssl_cert",
-    "ssl_key",
-    "ssl_check_hostname",
-    "unix_socket",
-    "connect_timeout",
-    "read_timeout",
-    "write_timeout",
-    "lock_timeout",
-    "idle_timeout",
-)
+    "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
+    "idle_timeout"
+).split()
 # Airflow's MySQL hook takes them in a dictionary.
 MYSQL_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 
 
 def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
-    """The database URL of an Airflow connection.
-
-    :param what: who was given its id, for the message.
-    :raises ConfigError: the connection is missing, or of a type that is not supported.
-    """
+    """Spell an Airflow connection as a database URL; ConfigError names `what`, which was given its id."""
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
-    kind = (connection.conn_type or "").replace("-", "_")
+    kind = connection.conn_type.replace("-", "_")
     if kind == "sqlite":
         return _sqlite_url(conn_id, connection)
     if kind in ("postgres", "postgresql"):
-        return _postgres_url(connection)
+        return _server_url("postgresql+psycopg2", connection, _extras(connection, POSTGRES_EXTRAS))
     if kind in ("mysql", "mariadb"):
-        return _mysql_url(connection)
+        query, ssl = _extras(connection, MYSQL_EXTRAS), connection.extra_dejson.get("ssl")
+        if isinstance(ssl, dict):
+            query.update({ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl})
+        return _server_url("mysql+pymysql", connection, query)
     raise wrong_type(connection, what, "sqlite, postgres or mysql")
 
 
 def parsed_url(url: str) -> URL:
-    """The parsed form of a database URL.
+    """Parse a database URL.
 
     :raises ConfigError: it is none; the message does not repeat it, because it may hold a password.
     """
@@ -74,73 +55,39 @@ def parsed_url(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        raise ConfigError(
-            option="SqlState.from_url(url)",
-            value="(hidden)",
-            remedy="Use postgresql:// or mysql+pymysql:// with user:password@host/database, or sqlite:///file.",
-        ) from None
+        remedy = "Use postgresql:// or mysql+pymysql:// with user:password@host/database, or sqlite:///file."
+        raise ConfigError(option="SqlState.from_url(url)", value="(hidden)", remedy=remedy) from None
 
 
 def located(conn_id: str, url: str | None) -> tuple[URL, str]:
-    """The database of a connection id, or of a URL if there is one, and how messages name it.
-
-    :raises ConfigError: there is no such connection, or it is no such URL.
-    """
+    """Find the database of a connection id, or of a URL if there is one, and how messages name it."""
     if url is None:
         return url_of_connection(conn_id), f"connection {conn_id}"
     parsed = parsed_url(url)
     return parsed, f"{parsed.get_backend_name()} database"
 
 
-def _sqlite_url(conn_id: str, connection: Any) -> URL:
+def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
     from sqlalchemy.engine import URL
 
     # The path in all spellings that Airflow's sqlite hook takes: host alone, or a URI whose path arrives as schema.
     host, schema = connection.host or "", connection.schema or ""
     path = f"{host}/{schema}" if schema else host
     if path in ("", ":memory:"):
-        raise ConfigError(
-            option=f"Connection {conn_id!r}, host",
-            value=path,
-            remedy="Give the path of a file: a state in memory is lost with the task.",
-        )
+        remedy = "Give the path of a file: a state in memory is lost with the task."
+        raise ConfigError(option=f"Connection {conn_id!r}, host", value=path, remedy=remedy)
     while path.startswith("//"):
         path = path[1:]
     return URL.create("sqlite", database=path, query=_extras(connection, SQLITE_EXTRAS))
 
 
-def _postgres_url(connection: Any) -> URL:
+def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL:
     from sqlalchemy.engine import URL
 
-    return URL.create(
-        "postgresql+psycopg2",
-        username=connection.login,
-        password=connection.password,
-        host=connection.host,
-        port=connection.port,
-        database=connection.schema,
-        query=_extras(connection, POSTGRES_EXTRAS),
-    )
+    who, where = (connection.login, connection.password), (connection.host, connection.port)
+    return URL.create(driver, *who, *where, connection.schema or None, query)
 
 
-def _mysql_url(connection: Any) -> URL:
-    from sqlalchemy.engine import URL
-
-    query = _extras(connection, MYSQL_EXTRAS)
-    ssl = connection.extra_dejson.get("ssl")
-    if isinstance(ssl, dict):
-        query.update({ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl})
-    return URL.create(
-        "mysql+pymysql",
-        username=connection.login,
-        password=connection.password,
-        host=connection.host,
-        port=connection.port,
-        database=connection.schema or None,
-        query=query,
-    )
-
-
-def _extras(connection: Any, names: tuple[str, ...]) -> dict[str, str]:
+def _extras(connection: Endpoint, names: Sequence[str]) -> dict[str, str]:
     extra = connection.extra_dejson
     return {name: str(extra[name]) for name in names if name in extra}

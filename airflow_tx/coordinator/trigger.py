@@ -198,7 +198,7 @@ def _is_heard(record: logging.LogRecord) -> bool:
     return not (record.threadName or "").startswith(_ASKING)
 
 
-for _module in ("files", "folders", "partitioned"):
+for _module in ("files.base", "files.source", "partitioned"):
     logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_tx.config import Settings
+from airflow_tx.connections.lookup import connection_of_airflow
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.provider_info import CONNECTION_FIELDS
 
@@ -54,8 +53,11 @@ class ZooKeeperHook(BaseHook):
 
         :raises ConfigError: it does not exist, or something in it cannot be used.
         """
-        connection = find_connection(self.zookeeper_conn_id)
-        return client_config(connection, conn_id=self.zookeeper_conn_id, settings=self.settings)
+        conn_id, connection = self.zookeeper_conn_id, connection_of_airflow(self.zookeeper_conn_id)
+        if connection is None:
+            remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-type zookeeper "
+            raise ConfigError(option="zookeeper_conn_id", value=conn_id, remedy=f"{remedy}--conn-host HOST:2181")
+        return client_config(connection, conn_id=conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:
         """Connect a kazoo client; the caller stops it with `airflow_tx.store.client.disconnect`.
@@ -125,7 +127,7 @@ def shared_store(conn_id: str) -> ZooKeeperStore:
 
 
 def _is_dead(store: ZooKeeperStore, settings: Settings) -> bool:
-    # A server that was restored to an older snapshot never serves a client that has seen the future. Once the session
+    # A server that was restored to an older snapshot never serves a client that knows of the future. Once the session
     # has expired, a new client loses nothing.
     return store.ended or store.lost_for > 2 * settings.session_timeout
 
@@ -133,41 +135,8 @@ def _is_dead(store: ZooKeeperStore, settings: Settings) -> bool:
 # --- reading the connection --------------------------------------------------------------------------------------
 
 
-def find_connection(conn_id: str) -> Any:
-    """Find the Airflow connection, wherever this process runs: task, trigger, api-server or command.
-
-    :raises ConfigError: there is none.
-    """
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        # Outside of task, trigger and DAG processor the Task SDK does not see the database: a command asks the models.
-        if not hasattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS"):
-            found = _from_models(conn_id)
-            if found is not None:
-                return found
-    raise ConfigError(
-        option="zookeeper_conn_id",
-        value=conn_id,
-        remedy=f"There is no such connection: airflow connections add {conn_id} --conn-type zookeeper "
-        "--conn-host HOST:2181",
-    )
-
-
-def _from_models(conn_id: str) -> Any:
-    from airflow.models.connection import Connection
-
-    try:
-        return Connection.get_connection_from_secrets(conn_id)
-    except AirflowNotFoundException:
-        return None
-
-
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
-    """Make of an Airflow connection what a client has to know.
-
-    :raises ConfigError: naming the field that cannot be used.
-    """
+    """Read what a client needs of an Airflow connection; ConfigError names the field that cannot be used."""
     from airflow_tx.store.client import ClientConfig
 
     extra = _extra(connection, conn_id)
@@ -220,9 +189,8 @@ def _hosts(connection: Any, conn_id: str) -> str:
 
 
 def _with_port(host: str, port: int) -> str:
-    if host.startswith("["):  # an IPv6 address
-        return host if "]:" in host else f"{host}:{port}"
-    return host if ":" in host else f"{host}:{port}"
+    # An IPv6 address has colons of its own, within brackets.
+    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
 
 def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
@@ -258,13 +226,8 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
         return None
     if bool(files["cert_file"]) != bool(files["key_file"]):
         raise _refuse(conn_id, "cert_file", files["cert_file"], "cert_file and key_file belong together; set both.")
-    return Tls(
-        ca=files["ca_file"],
-        cert=files["cert_file"],
-        key=files["key_file"],
-        key_password=files["key_password"],
-        verify=_flag(extra, "verify", conn_id, default=True),
-    )
+    verify = _flag(extra, "verify", conn_id, default=True)
+    return Tls(files["ca_file"], files["cert_file"], files["key_file"], files["key_password"], verify)
 
 
 def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:

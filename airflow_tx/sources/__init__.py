@@ -1,4 +1,4 @@
-"""What a source of one's own is made of; the sources there are come from `airflow_tx` itself."""
+"""What your own source is made of; the sources there are come from `airflow_tx` itself."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""What a source is: who decides which rows a transaction has, and who turns that decision into rows.
+"""What a source is: it decides which rows a transaction has, and turns that decision into rows.
 
 Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emitter).
 """
 
 from __future__ import annotations
 
+import base64
 import copy
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 _Self = TypeVar("_Self", bound="Source")
+EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
+"""The rows of a batch: a DataFrame if the source was given a SparkSession, else mappings."""
 
 
 class SourceKind(str, Enum):
@@ -36,32 +40,32 @@ class SourceKind(str, Enum):
 
 
 class Source(ABC):
-    """What every source has. Subclass `TransactionalSource`, or one of the partitioned ones in `sources.partitioned`.
+    """The base of every source. Subclass `TransactionalSource`, or a partitioned one in `sources.partitioned`.
 
     Both halves of the seeds' spout are methods of one class: the coordinator half (`is_ready`, `decide`) runs in
     `begin` and in the coordinator, the emitter half (`emit_batch`, `cleanup_before`) in the processing tasks. An
     instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
     """
 
-    kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
+    kind: SourceKind = SourceKind.TRANSACTIONAL
     partitioned: ClassVar[bool] = False
     per_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
     rows_can_change: ClassVar[bool] = True
-    """Whether there can be other rows at the place of a batch than were decided, as in a file that was corrected; not
-    in a log, which only grows."""
+    """Whether the rows of a batch can be others than were decided, as in a file that was corrected; not in a log, which
+    only grows."""
     topology: str = "TOPOLOGY"
-    """Whose rows are asked for, as the advice of an error names it; see `named`."""
+    """Whose rows they are, as the advice of an error names it; see `named`."""
     batch_size: BatchSize | None = None
-    """The limits that it was given; a source that has some keeps within `limit` when it decides."""
+    """The limits of its arguments; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
     """What the batch that is being decided may have."""
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and plain-JSON constructor arguments, free of addresses and credentials."""
+        """Give class path and plain-JSON constructor arguments, free of addresses and credentials."""
 
     def is_ready(self) -> bool:
         """Return whether the source can decide a batch now."""
@@ -72,14 +76,14 @@ class Source(ABC):
         """Decide the rows of a transaction; None if there is no data.
 
         :param position: where the transaction before it ended; None for the first one. Of a partitioned source a
-            mapping from partitions to where each of them stands.
+            mapping from partitions to their positions.
         """
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
-        """The same place of the source, as it is now, for a person who has corrected what is there.
+        """Decide the same batch by what the source has there now, for a person who has corrected it.
 
-        Where the batch ends does not change. By default what was decided: rows that are known by their place alone are
-        read as they are now anyway. A source that checks what it finds there says what there is to find now.
+        Where the batch ends does not change. By default what was decided: rows that are known by their position alone
+        are read as they are now anyway. A source that checks what it finds there says what there is to find now.
 
         :param metadata: as it was decided before.
         :raises SourceError: what is there now does not end where the batch ended.
@@ -87,78 +91,77 @@ class Source(ABC):
         return metadata
 
     @abstractmethod
-    def emit_batch(
-        self,
-        attempt: TransactionAttempt,
-        metadata: Json,
-        spark: SparkSession | None = None,
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+        """Read exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
 
         :raises SourceError: if exactly these rows cannot be had.
         """
 
     def key(self, run: RunInfo) -> str:
-        """The identity of a run: runs of the same key stand for the same transaction, for ever.
+        """Identify a run: runs of the same key stand for the same transaction, for ever.
 
-        By default its run_id; a source whose batch is the run's own interval or partition says so here, since another
-        run can stand for the same one.
+        By default its run_id; a source whose batch is the run's own interval or partition names that, since another run
+        can stand for the same one.
         """
         return run.run_id
 
     def for_run(self, run: RunInfo) -> Source:
-        """The source as it is to be asked for the batch of this run; by default any run takes the next rows."""
+        """Return the source that decides the batch of this run; by default any run takes the next rows."""
         return self
 
     def for_key(self, key: str) -> Source:
-        """The same for a run that was deleted and made anew: of what it stood for only its key is left."""
+        """Do the same for a run that was deleted and made again: of what it stood for only its key is left."""
         return self
 
     def named(self: _Self, topology: str) -> _Self:
         """Return the source that decides rows of this topology."""
-        asked = copy.copy(self)
-        asked.topology = topology
-        return asked
+        copied = copy.copy(self)
+        copied.topology = topology
+        return copied
 
     def replay_changed(self, txid: int | str = "TXID") -> str:
-        """The command that takes the rows of a transaction as they are now, for the advice of an error."""
+        """Spell the command that takes the rows of a transaction as they are now, for the advice of an error."""
         return f"airflow tx replay {self.topology} {txid} --changed-rows --why TEXT"
 
-    def with_limit(self, measured: Measured) -> Source:
-        """The source as it is to be asked for the next batch: with the `limit` that its `batch_size` comes to.
+    def with_limit(self: _Self, measured: Measured) -> _Self:
+        """Return the source that decides the next batch: with the `limit` that its `batch_size` comes to.
 
         :param measured: of the last committed transactions, rows and seconds in process.
         """
         if self.batch_size is None:
             return self
-        asked = copy.copy(self)
-        asked.limit = self.batch_size.limit(measured)
-        return asked
+        copied = copy.copy(self)
+        copied.limit = self.batch_size.limit(measured)
+        return copied
 
     def refused(self, problem: str, remedy: str) -> SourceError:
-        """Make the error for rows that it cannot give."""
+        """Make the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
+    def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
+        """Make the error for an argument that cannot be used."""
+        return ConfigError(option=f"{argument} of {type(self).__name__}", value=value, remedy=remedy)
+
     def connections(self) -> Mapping[str, str]:
-        """The ids of the Airflow connections that it needs, each with the type of such a connection."""
+        """Map the ids of the Airflow connections that the source needs to their types."""
         return {}
 
     def backlog(self, position: Json) -> int | None:
-        """How many rows (of its `unit`) there are now after `position`; None if it cannot tell.
+        """Count the rows (of its `unit`) that there are now after `position`; None if the source does not know.
 
         :param position: where the last committed transaction ended; None if there is none.
         """
         return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        """The rows that come next after `position` and that it can no longer give, if it knows of any.
+        """List the rows that come next after `position` and that the source can no longer give, if it knows of any.
 
         Until a person accepts them as lost, on the record, `decide` refuses with a `SourceError` that names them.
         """
         return ()
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """What an error of a Spark application that read its rows comes from; None if it knows no better.
+        """Explain the error of a Spark application that read rows of this source; None if it knows no better.
 
         :return: a `FailedBatch` for a row that cannot be read, so that only this transaction is replayed.
         """
@@ -182,17 +185,17 @@ class Source(ABC):
     def cleanup_before(self, txid: int) -> None:
         """Forget what was kept for transactions before `txid`: they are final, and so are their runs, as far as known.
 
-        It is called after every commit. Of `txid` itself a task beside or after the block may still read the rows.
+        Called after every commit. Of `txid` itself a task beside or after the block may still read the rows.
         """
 
     def close(self) -> None:
-        """Give back connections; the next use opens them again."""
+        """Close the connections; the next use opens them again."""
 
 
 class TransactionalSource(Source):
     """A source of batches: `initialize_transaction` and `emit_batch` are all that it must have.
 
-    With ``kind = SourceKind.OPAQUE`` a replay is decided anew, from where the transaction before it ended.
+    With ``kind = SourceKind.OPAQUE`` a replay is decided again, from where the transaction before it ended.
     """
 
     @abstractmethod
@@ -230,6 +233,24 @@ def source_kind(kind: str, source: str) -> SourceKind:
     :raises ConfigError: if it is neither transactional nor opaque.
     """
     if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
-        remedy = 'Give "transactional" (a replay has the same rows) or "opaque" (it is decided anew).'
+        remedy = 'Give "transactional" (a replay has the same rows) or "opaque" (it is decided again).'
         raise ConfigError(option=f"kind of {source}", value=kind, remedy=remedy)
     return SourceKind(kind)
+
+
+def pack(names: Iterable[str]) -> str:
+    """Pack a set of names into one plain text: 2 to 5 bytes a name where they are mostly alike."""
+    joined = "\0".join(sorted(names)).encode("utf-8", "surrogateescape")
+    return base64.b64encode(zlib.compress(joined, 9)).decode()
+
+
+def unpack(packed: str) -> frozenset[str]:
+    """Unpack the names that `pack` packed.
+
+    :raises ValueError: it did not.
+    """
+    try:
+        names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")
+    except (TypeError, zlib.error) as error:
+        raise ValueError(f"{str(packed)[:80]!r} is no packed set of names") from error
+    return frozenset(names.split("\0") if names else ())

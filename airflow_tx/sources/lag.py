@@ -1,4 +1,4 @@
-"""How far a source is ahead of its topology: what lies behind the last committed transaction, asked of the source."""
+"""How far a source is ahead of its topology: what it has behind the last committed transaction."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_tx.sources.api import Json, Source
 
 
 class LagUnknown(TxError):
-    """A lag that cannot be told now."""
+    """A lag that cannot be known now."""
 
-    template = "The lag of topology {topology!r} cannot be told: {reason}"
+    template = "The lag of topology {topology!r} is unknown: {reason}"
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class Lag:
         return f"{self.count} {self.unit}"
 
 
-Asked: TypeAlias = "tuple[Source, Json]"
+SourcePosition: TypeAlias = "tuple[Source, Json]"
 """A source, and the position after the last committed transaction."""
 
 
-def lags(asked: Mapping[str, Asked], *, seconds: float) -> dict[str, Lag | LagUnknown]:
-    """The lag of every topology, or why it cannot be told; all are asked at once.
+def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, Lag | LagUnknown]:
+    """Find the lag of every topology, or why it is unknown; of all of them at once.
 
     A source that does not answer in time is left to itself, in a thread that keeps no process alive.
 
-    :param asked: by topology.
+    :param sources: by topology.
     :param seconds: how long to wait, for all of them together.
     """
     found: dict[str, Lag | LagUnknown] = {}
     threads = {
         name: Thread(target=_answer, args=(found, name, *each), name=f"lag of {name}", daemon=True)
-        for name, each in asked.items()
+        for name, each in sources.items()
     }
     for thread in threads.values():
         thread.start()
@@ -55,14 +55,14 @@ def lags(asked: Mapping[str, Asked], *, seconds: float) -> dict[str, Lag | LagUn
     for thread in threads.values():
         thread.join(max(deadline - time.monotonic(), 0.0))
     late = f"its source has not answered within {seconds:g} s"
-    # A copy: who comes too late still writes into the other one.
-    return {name: found.get(name) or LagUnknown(topology=name, reason=late) for name in asked}
+    # A copy: a thread that is late still writes into the other one.
+    return {name: found.get(name) or LagUnknown(topology=name, reason=late) for name in sources}
 
 
 def _answer(found: dict[str, Any], name: str, source: Source, position: Json) -> None:
     try:
         count = source.backlog(position)
-    except Exception as error:  # noqa: BLE001  # whatever a source raises, it is told in one line
+    except Exception as error:  # noqa: BLE001  # whatever a source raises, it becomes one line
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
         found[name] = LagUnknown(topology=name, reason=" ".join(text.split()))
         return

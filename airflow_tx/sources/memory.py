@@ -6,17 +6,17 @@ Source: storm-transactional-topologies (MemoryTransactionalSpout).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import Limit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class MemorySource(PartitionedTransactionalSource):
@@ -31,8 +31,6 @@ class MemorySource(PartitionedTransactionalSource):
     :param schema: Spark DDL, such as ``word STRING, n INT``; without one Spark finds the types in the rows.
     """
 
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
-
     def __init__(
         self,
         partitions: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -41,11 +39,10 @@ class MemorySource(PartitionedTransactionalSource):
         schema: str | None = None,
     ) -> None:
         if not isinstance(per_batch, int) or per_batch < 1:
-            remedy = "Give a whole number from 1 on."
-            raise ConfigError(option="per_batch of MemorySource", value=per_batch, remedy=remedy)
+            raise self.unusable("per_batch", per_batch, "Give a whole number from 1 on.")
         if not isinstance(partitions, Mapping) or not all(isinstance(name, str) for name in partitions):
             remedy = 'Give a mapping from names to rows, such as {"0": [{"word": "cat"}]}.'
-            raise ConfigError(option="partitions of MemorySource", value=_short(partitions), remedy=remedy)
+            raise self.unusable("partitions", _short(partitions), remedy)
         self.rows = {name: [_row(name, row) for row in rows] for name, rows in partitions.items()}
         self.per_batch = per_batch
         self.kind = source_kind(kind, "MemorySource")
@@ -79,25 +76,22 @@ class MemorySource(PartitionedTransactionalSource):
         end = min(taken + self.per_batch, len(rows))
         return Batch(metadata={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
 
-    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
-        return Limit(reason=f"per_batch={self.per_batch} of each partition").reason_for(
-            count, self.backlog(dict(places))
-        )
+    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
+        limit = Limit(reason=f"per_batch={self.per_batch} of each partition")
+        return limit.reason_for(count, self.backlog(dict(positions)))
 
     def backlog(self, position: Json) -> int:
-        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
-        return sum(max(len(rows) - places.get(name, 0), 0) for name, rows in self.rows.items())
+        positions = self.partition_positions(position)
+        return sum(max(len(rows) - positions.get(name, 0), 0) for name, rows in self.rows.items())
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        rows = self.rows.get(partition, [])
-        if metadata["to"] > len(rows):
-            problem = (
-                f"rows {metadata['from']} to {metadata['to']} of partition {partition} are gone, it has {len(rows)}"
-            )
+    ) -> EmittedRows:
+        rows, start, end = self.rows.get(partition, []), metadata["from"], metadata["to"]
+        if end > len(rows):
+            problem = f"rows {start} to {end} of partition {partition} are gone, it has {len(rows)}"
             raise self.refused(problem, "Give the rows back, then clear the task.")
-        batch = rows[metadata["from"] : metadata["to"]]
+        batch = rows[start:end]
         return [dict(row) for row in batch] if spark is None else spark.createDataFrame(batch, self.schema)
 
 

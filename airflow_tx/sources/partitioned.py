@@ -1,4 +1,4 @@
-"""Sources of several partitions, each with a place of its own that the ledger keeps.
+"""Sources of several partitions, each with a position of its own that the ledger keeps.
 
 Source: storm-transactional-topologies (IPartitionedTransactionalSpout, IOpaquePartitionedTransactionalSpout).
 """
@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_tx.errors import OtherSource, PartitionUnavailable, SourceError
-from airflow_tx.sources.api import Batch, Json, Source, SourceKind, as_batch
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, as_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +31,10 @@ class PartitionedTransactionalSource(Source):
     took part before and is gone stops the source with the reason, until it is back.
     """
 
-    kind: ClassVar[SourceKind] = SourceKind.TRANSACTIONAL
     partitioned: ClassVar[bool] = True
 
     def num_partitions(self) -> int:
-        """How many partitions there are now, if they are numbered; else override `partitions`."""
+        """Count the partitions that there are now, if they are numbered; else override `partitions`."""
         raise NotImplementedError(f"{type(self).__name__} has neither num_partitions nor partitions")
 
     def partitions(self) -> Sequence[str]:
@@ -48,7 +47,7 @@ class PartitionedTransactionalSource(Source):
     ) -> Batch | Json | None:
         """Decide the rows of one partition in a transaction. No row is read here: Storm's spout emits them, too.
 
-        :param position: where the partition stands; None if it never took part.
+        :param position: of the partition; None if it never took part.
         :return: a `Batch`; plain JSON if rows and position are the same; None if the partition has nothing now.
         :raises PartitionUnavailable: it cannot be reached now.
         """
@@ -56,23 +55,21 @@ class PartitionedTransactionalSource(Source):
     @abstractmethod
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows of one partition that `metadata` names: a DataFrame if `spark` is given, else Python rows.
-
-        :raises SourceError: if exactly these rows cannot be had.
-        """
+    ) -> EmittedRows:
+        """Read exactly the rows of one partition that `metadata` names; see `emit_batch`."""
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        places = _places(self, position)
+        positions = self.partition_positions(position)
         taken: dict[str, Batch] = {}
-        for partition in self._taking_part(places):
+        for partition in self._taking_part(positions):
+            before = positions.get(partition)
             try:
-                batch = as_batch(self.emit_partition_batch_new(attempt, partition, places.get(partition)))
+                batch = as_batch(self.emit_partition_batch_new(attempt, partition, before))
             except PartitionUnavailable as error:
                 self._unavailable(error)
                 continue
             if batch is not None:
-                self._check_moved(partition, places.get(partition), batch)
+                self._check_moved(partition, before, batch)
                 taken[partition] = batch
         if not taken:
             return None
@@ -80,9 +77,9 @@ class PartitionedTransactionalSource(Source):
         count = sum(counts) if len(counts) == len(taken) else None
         rows = {partition: batch.metadata for partition, batch in taken.items()}
         after = {partition: batch.position for partition, batch in taken.items()}
-        taken_up = (name for name, batch in taken.items() if name not in places and batch.start is not None)
-        begins: Json = {name: taken[name].start for name in taken_up}
-        return Batch(rows, after, count, "" if count is None else self.limit_reason(count, places), self.unit, begins)
+        starts = {name: batch.start for name, batch in taken.items() if batch.start is not None}
+        start: Json = {name: each for name, each in starts.items() if name not in positions}
+        return Batch(rows, after, count, "" if count is None else self.limit_reason(count, positions), self.unit, start)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         assert isinstance(metadata, dict)
@@ -92,16 +89,14 @@ class PartitionedTransactionalSource(Source):
         """Decide the same rows of one partition, as they are now."""
         return metadata
 
-    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
-        """Why a batch has so many rows, in words.
+    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
+        """Word why a batch has so many rows.
 
-        :param places: where every partition stood before it.
+        :param positions: of every partition, before it.
         """
         return self.limit.reason_for(count, None)
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
         if spark is None:
@@ -115,18 +110,35 @@ class PartitionedTransactionalSource(Source):
         for name in sorted(metadata):
             yield from self.emit_partition_batch(attempt, name, metadata[name])  # type: ignore[misc]
 
-    def _taking_part(self, places: Mapping[str, Json]) -> Sequence[str]:
-        found = _names(self)
-        lost = sorted(set(places) - set(found))
+    def partition_positions(self, position: Json) -> dict[str, Any]:
+        """Read the positions of all partitions; OtherSource: it is the position of a source that has none."""
+        if position is None:
+            return {}
+        if not isinstance(position, dict):
+            raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no partitions")
+        return position
+
+    def _taking_part(self, positions: Mapping[str, Any]) -> Sequence[str]:
+        found = self._names()
+        lost = sorted(set(positions) - set(found))
         if lost:
             self._gone(lost)
         return found
 
-    def _check_moved(self, partition: str, place: Json, batch: Batch) -> None:
-        # Beside partitions that moved, the ledger could not tell.
-        if batch.position == place:
+    def _names(self) -> list[str]:
+        found = list(self.partitions())
+        times = Counter(map(repr, found))
+        wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
+        if wrong:
+            remedy = "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
+            raise self.refused(f"partitions() gives {wrong[0]!r}", remedy)
+        return found
+
+    def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
+        # Beside partitions that moved, the ledger could not notice.
+        if batch.position == before:
             raise self.refused(
-                f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(place)[:80]}: "
+                f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
                 "the next batch would have them again",
                 "Nothing was allocated; let the source give a position that lies after the rows.",
             )
@@ -135,12 +147,12 @@ class PartitionedTransactionalSource(Source):
         named = ", ".join(partitions[:20]) + (" ..." if len(partitions) > 20 else "")
         if self.kind is SourceKind.TRANSACTIONAL:
             raise self._stopped(f"partition {named} took part before and is gone")
-        log.warning("%r goes on without partition %s, which is gone; it keeps its place.", self, named)
+        log.warning("%r leaves out partition %s, which is gone; it keeps its position.", self, named)
 
     def _unavailable(self, error: PartitionUnavailable) -> None:
         if self.kind is SourceKind.TRANSACTIONAL:
             raise self._stopped(f"partition {error.partition} cannot be reached: {error.reason}") from error
-        log.warning("%s It is left out of this batch and keeps its place.", error)
+        log.warning("%s It is left out of this batch and keeps its position.", error)
 
     def _stopped(self, problem: str) -> SourceError:
         return self.refused(
@@ -153,29 +165,11 @@ class PartitionedTransactionalSource(Source):
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
     """Like its base, for partitions that may be away for a while.
 
-    A partition that is gone or cannot be reached is left out and keeps its place: what it has not given yet is in a
-    later batch. A replay is decided anew, from where the transaction before it ended.
+    A partition that is gone or cannot be reached is left out and keeps its position: what it has not given yet is in a
+    later batch. A replay is decided again, from where the transaction before it ended.
     """
 
-    kind: ClassVar[SourceKind] = SourceKind.OPAQUE
-
-
-def _places(source: Source, position: Json) -> dict[str, Json]:
-    if position is None:
-        return {}
-    if not isinstance(position, dict):
-        raise OtherSource(source=repr(source), problem=f"position {str(position)[:80]!r} has no partitions")
-    return position
-
-
-def _names(source: PartitionedTransactionalSource) -> list[str]:
-    found = list(source.partitions())
-    times = Counter(map(repr, found))
-    wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
-    if wrong:
-        remedy = "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
-        raise source.refused(f"partitions() gives {wrong[0]!r}", remedy)
-    return found
+    kind = SourceKind.OPAQUE
 
 
 def _is_name(name: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from typing import TypeAlias
 
@@ -23,12 +23,12 @@ UNEVEN = 0.5
 """A large batch may take longer than its rows say, by this part: it may not fit into memory."""
 
 Measured: TypeAlias = Sequence[Sequence[float]]
-"""Of committed transactions, the oldest first: how many rows it had, how many seconds it was in process."""
+"""Of committed transactions, the oldest first: rows, and seconds in process."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one batch may have.
+    """How large one batch may be.
 
     :param rows: at most so many rows; None: no limit.
     :param bytes: at most so many bytes, estimated where the source cannot know; None: no limit.
@@ -40,7 +40,7 @@ class Limit:
     reason: str = "no limit is set"
 
     def of_rows_of(self, sizes: Sequence[int]) -> Limit:
-        """With `bytes` as a number of rows, by the sizes of a sample of them; at least one row fits.
+        """Turn `bytes` into a number of rows, by the sizes of a sample of them; at least one row fits.
 
         :param sizes: bytes of each row of the sample.
         """
@@ -53,7 +53,7 @@ class Limit:
         return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {each:.0f} bytes a row")
 
     def reason_for(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
-        """Why a batch has the rows that it has, in words.
+        """Word why a batch has the rows that it has.
 
         :param taken: its rows.
         :param backlog: the rows that there were.
@@ -64,14 +64,14 @@ class Limit:
         return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
-        """How many rows every partition may give: as evenly as they have them, and `rows` in all.
+        """Share `rows` among partitions, as evenly as they have them.
 
         :param available: per partition, how many rows it has.
         """
         left, shares = self.rows, dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
-        if left < len(available):  # one each, of those that have most: whoever waits comes to have most
+        if left < len(available):  # one each, of those that have most: one that waits comes to have most
             most = sorted(available, key=lambda name: (-available[name], name))
             return {name: min(available[name], 1) if name in most[:left] else 0 for name in available}
         # The smallest first: what one does not use is left for the others.
@@ -83,7 +83,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The limits that a source was given.
+    """The limits among the arguments of a source.
 
     :param max_rows: at most so many rows in a batch.
     :param max_bytes: at most so many bytes in a batch.
@@ -99,20 +99,18 @@ class BatchSize:
     def checked(
         cls, source: str, *, max_rows: int | None, max_bytes: int | None, target_seconds: float | None
     ) -> BatchSize:
-        """From the arguments of a source.
+        """Check the arguments of a source.
 
         :param source: whose arguments they are, for the message.
         :raises ConfigError: one is no positive number.
         """
-        given = {"max_rows_per_batch": max_rows, "max_bytes_per_batch": max_bytes, "target_seconds": target_seconds}
-        for name, value in given.items():
+        found = cls(max_rows, max_bytes, target_seconds)
+        for name, value in found.arguments().items():
             whole = name != "target_seconds"
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0
-            ):
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
                 remedy = f"Give a {'whole ' if whole else ''}number above 0, or leave it out."
                 raise ConfigError(option=f"{name} of {source}", value=value, remedy=remedy)
-        return cls(max_rows, max_bytes, target_seconds)
+        return found
 
     def arguments(self) -> dict[str, float | int]:
         """Return the arguments of a source that are set."""
@@ -124,19 +122,19 @@ class BatchSize:
         return {name: value for name, value in given.items() if value is not None}
 
     def limit(self, measured: Measured = ()) -> Limit:
-        """What the next batch may have.
+        """Limit the next batch.
 
-        :param measured: what the last transactions took; only asked for with `target_seconds`.
+        :param measured: what the last transactions took; only needed with `target_seconds`.
         """
         fixed = Limit(self.max_rows, self.max_bytes)
         if self.max_rows is not None:
-            fixed = Limit(self.max_rows, self.max_bytes, f"max_rows_per_batch={self.max_rows}")
+            fixed = replace(fixed, reason=f"max_rows_per_batch={self.max_rows}")
         if self.target_seconds is None:
             return fixed
         adapted = _adapted(self.target_seconds, measured)
         if self.max_rows is not None and adapted.rows is not None and self.max_rows <= adapted.rows:
             return fixed
-        return Limit(adapted.rows, self.max_bytes, adapted.reason)
+        return replace(adapted, bytes=self.max_bytes)
 
 
 def _adapted(target: float, measured: Measured) -> Limit:
@@ -156,7 +154,7 @@ def _adapted(target: float, measured: Measured) -> Limit:
 
 
 def _line(measured: Measured) -> tuple[float, float, int]:
-    """Seconds of a transaction, seconds of each row, and how many of the last ones say so.
+    """Fit seconds of a transaction and of each row; and how many of the last ones say so.
 
     Weighted least squares. Older ones that contradict newer ones are left out: fewer rows took longer, or a row took
     many times as long. Where all are alike, every second counts for the rows: the next batch is rather too small.

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
 LONGEST = 300
 
-GERUNDS = frozenset({"processing", "staging", "testing", "packing", "sizing", "rotating"})
+GERUNDS = frozenset({"processing", "staging", "testing", "sizing", "rotating"})
 """What the glossary, or everybody, calls so; RotatingTransactionalState."""
 VERBS = frozenset(
     """

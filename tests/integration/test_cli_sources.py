@@ -243,7 +243,7 @@ def test_topologies_are_listed_with_what_their_sources_have_that_is_not_committe
         "stranger": "?",
     }
     reasons = dict(zip(("broken", "nosuch", "stranger"), sorted(said), strict=True))
-    assert "'broken' cannot be told: FileNotFoundError" in reasons["broken"]
+    assert "'broken' is unknown: FileNotFoundError" in reasons["broken"]
     assert "--dag-id = 'nosuch' cannot be used. No DAG file that Airflow knows defines it." in reasons["nosuch"]
     assert "DAG 'other' keeps topology 'other' at " in reasons["stranger"]
     (shown,) = airflow.json("tx", "show", "numbers", root=root)

@@ -178,7 +178,7 @@ def test_a_server_that_forgot_and_was_written_to_again_is_noticed(log: Numbered)
     with pytest.raises(SourceError, match="gone"):
         log.texts(batch)
     place = log.accepted(batch.position)
-    if isinstance(log, Streamed):  # ids are times: none is given anew
+    if isinstance(log, Streamed):  # ids are times: none is given again
         assert log.texts(log.batch(place)) == ["e", "f", "g"]
     else:
         assert log.texts(log.batch(place)) == ["g"]
@@ -208,7 +208,7 @@ def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
     after = source.decide(ATTEMPT, plain(batch.position))
     assert after is not None
     assert set(plain(after.metadata)) == {other.partition}
-    assert "would give 2 anew" in caplog.text
+    assert "would give 2 again" in caplog.text
     (loss,) = source.losses(plain(batch.position))
     assert loss.partition == first.partition
     source.close()

@@ -287,7 +287,7 @@ def test_a_table_that_begins_anew_is_read_from_its_start_once_that_is_accepted(s
     batch = source.initialize_transaction(1, None)
     assert batch is not None
     shop.run("TRUNCATE orders RESTART IDENTITY", "INSERT INTO orders (amount) VALUES (1)")
-    assert "table orders begins anew: rows up to 4 were taken, and the last id is 1 now" in refusal(
+    assert "table orders begins again: rows up to 4 were taken, and the last id is 1 now" in refusal(
         lambda: source.initialize_transaction(2, batch.position)
     )
     (loss,) = source.losses(batch.position)
@@ -310,7 +310,7 @@ def test_a_table_that_has_grown_past_its_old_rows_is_known_to_begin_anew_by_its_
     shop.run("UPDATE orders SET amount = amount + 1", fill.format("5, 5"))
     assert source.losses(batch.position) == []
     shop.run("TRUNCATE orders RESTART IDENTITY", fill.format("2, 7"))
-    assert "begins anew: rows up to 4 were taken, and other rows have the last of these ids now" in refusal(
+    assert "begins again: rows up to 4 were taken, and other rows have the last of these ids now" in refusal(
         lambda: source.initialize_transaction(2, batch.position)
     )
     (loss,) = source.losses(batch.position)

@@ -134,7 +134,7 @@ def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
     assert batch is not None
     run(engine, "TRUNCATE orders")
     with pytest.raises(
-        SourceError, match="table orders begins anew: rows up to 2 were taken, and the last id is 0 now"
+        SourceError, match="table orders begins again: rows up to 2 were taken, and the last id is 0 now"
     ):
         source.initialize_transaction(2, batch.position)
     assert "at" not in str(batch.position)
@@ -148,7 +148,7 @@ def test_a_truncated_table_that_has_grown_past_its_old_rows_stops_the_source(eng
     run(engine, "UPDATE orders SET amount = 7 WHERE id = 2")
     assert source.losses(batch.position) == []
     run(engine, "TRUNCATE orders", "INSERT INTO orders (amount) VALUES (3), (4), (5)")
-    with pytest.raises(SourceError, match="table orders begins anew: rows up to 2 were taken, and other rows have"):
+    with pytest.raises(SourceError, match="table orders begins again: rows up to 2 were taken, and other rows have"):
         source.initialize_transaction(2, batch.position)
 
 

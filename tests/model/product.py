@@ -75,7 +75,7 @@ class ModelSource(Source):
     shown = "source"
 
     def __init__(self, env: Env, shape: Shape, size: tuple[tuple[str, int], ...]) -> None:
-        self.kind = SourceKind(shape.source)  # type: ignore[misc]
+        self.kind = SourceKind(shape.source)
         self.partitioned = shape.partitions  # type: ignore[misc]
         self.per_run = "recovers" in shape.people  # type: ignore[misc]
         self._env, self._shape, self._size = env, shape, size

@@ -5,36 +5,43 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.errors import ConfigError, OtherSource, SourceError, TxError
+from airflow_tx.errors import OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, Source, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, source_kind
 from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.records import csv_schema, read_rows
-from airflow_tx.sources.files.storage import Disk, FilePath, FilesPosition, NoBase, Storage, below, split_glob
+from airflow_tx.sources.files.storage import (
+    Disk,
+    FilePath,
+    FilesPosition,
+    Fingerprint,
+    NoBase,
+    Storage,
+    below,
+    split_glob,
+)
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
-# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not looked at.
+# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not checked.
 # An option that the user gives wins.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-
-
 _SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
 
 
 class FolderSource(Source):
     """The base of `FileSource` and `PartitionedFileSource`."""
 
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
     unit: ClassVar[str] = "files"
 
     def __init__(
@@ -53,9 +60,9 @@ class FolderSource(Source):
         """Take what names the files, and how they are read.
 
         :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
-            the same place; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as seen by
-            `begin`: the folder it finds travels with the batch.
+            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
+            lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
+            finds them: the folder travels with the batch.
         :param files_per_batch: at most so many files a transaction; by default one, or any number that
             `max_bytes_per_batch` allows.
         :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
@@ -74,11 +81,10 @@ class FolderSource(Source):
         name = type(self).__name__
         if not path_glob.strip():
             remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
-            raise ConfigError(option=f"path_glob of {name}", value=path_glob, remedy=remedy)
+            raise self.unusable("path_glob", path_glob, remedy)
         self._check_glob(path_glob)
         if files_per_batch is not None and (not isinstance(files_per_batch, int) or files_per_batch < 1):
-            remedy = "Give a whole number from 1 on."
-            raise ConfigError(option=f"files_per_batch of {name}", value=files_per_batch, remedy=remedy)
+            raise self.unusable("files_per_batch", files_per_batch, "Give a whole number from 1 on.")
         size = BatchSize.checked(name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None)
         self.path_glob = path_glob
         self.files_per_batch = 1 if files_per_batch is None and size.max_bytes is None else files_per_batch
@@ -90,41 +96,32 @@ class FolderSource(Source):
         self.max_bytes_per_batch = size.max_bytes
         self.conn_id = conn_id
         self.spark_folder = spark_folder
-        self._storage = self._make_storage(name)
+        self._storage = self._make_storage()
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
 
-    def _make_storage(self, name: str) -> Storage:
+    def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
             if self.base is not None:
-                remedy = "Leave it out: the glob names an object storage."
-                raise ConfigError(option=f"base of {name}", value=self.base, remedy=remedy)
+                raise self.unusable("base", self.base, "Leave it out: the glob names an object storage.")
             bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
             if "@" in bucket:
-                # Also a password could stand there.
-                remedy = "Name the connection apart: conn_id=..."
-                raise ConfigError(option=f"path_glob of {name}", value="...@...", remedy=remedy)
+                # A password could be there, too.
+                raise self.unusable("path_glob", "...@...", "Name the connection apart: conn_id=...")
             if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
                 remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
-                raise ConfigError(option=f"path_glob of {name}", value=self.path_glob, remedy=remedy)
+                raise self.unusable("path_glob", self.path_glob, remedy)
             return Objects(self.path_glob, self.conn_id, self.spark_folder)
-        for option in ("conn_id", "spark_folder"):
-            if getattr(self, option) is not None:
+        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
+            if value is not None:
                 remedy = f"{self.path_glob!r} lies on a disk; name an object storage, such as s3://bucket/*.csv."
-                raise ConfigError(option=f"{option} of {name}", value=getattr(self, option), remedy=remedy)
+                raise self.unusable(name, value, remedy)
         return Disk(self.path_glob, self.base)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments: dict[str, Any] = {
-            "path_glob": self.path_glob,
-            "files_per_batch": self.files_per_batch,
-            "format": self.format,
-            "options": self.options,
-            "schema": self.schema,
-            "base": self.base,
-            "kind": self.kind.value,
-        }
+        names = ("path_glob", "files_per_batch", "format", "options", "schema", "base")
+        arguments = {**{name: getattr(self, name) for name in names}, "kind": self.kind.value}
         others = {name: getattr(self, name) for name in ("max_bytes_per_batch", "conn_id", "spark_folder")}
         arguments |= {name: value for name, value in others.items() if value is not None}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
@@ -143,8 +140,11 @@ class FolderSource(Source):
     def _next(self, folder: str, listing: Mapping[str, Any], position: FilesPosition) -> Batch | None:
         """Decide the next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
-        if not opaque:
-            self._warn_of(position.late(listing), folder, position)
+        if not opaque and (late := position.late(listing)):
+            log.warning(
+                "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
+                self, len(late), position.last, ", ".join(late[:20]) + (" ..." if len(late) > 20 else ""), folder,
+            )  # fmt: skip
         new = self._new(listing, position)
         files = list(self._chosen(folder, {name: listing[name] for name in new}))
         if not files:
@@ -157,13 +157,6 @@ class FolderSource(Source):
 
     def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
         return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
-
-    def _warn_of(self, late: list[str], folder: str, position: FilesPosition) -> None:
-        if late:
-            log.warning(
-                "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
-                self, len(late), position.last, ", ".join(late[:20]) + (" ..." if len(late) > 20 else ""), folder,
-            )  # fmt: skip
 
     def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the next ones within the limits, with their fingerprints."""
@@ -185,7 +178,7 @@ class FolderSource(Source):
             count += 1
             yield {"name": name, **found}
 
-    def _again(self, metadata: Any) -> Json:
+    def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Json:
         folder = str(metadata["folder"])
         files: list[Json] = []
         for file in metadata["files"]:
@@ -196,17 +189,15 @@ class FolderSource(Source):
             files.append({"name": file["name"], **found})
         return {"folder": folder, "files": files}
 
-    def _rows_of(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """The rows of exactly the files that `metadata` names, after a check that none has changed."""
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         folder, names = self._verified(attempt, metadata)
         paths = [self._storage.path(folder) / name for name in names]
         options = {**_DEFAULTS.get(self.format, {}), **self.options}
         if spark is None:
             return self._rows(attempt, paths, options)
         reader = spark.read.format(self.format).options(**options)
-        schema = self.schema or (self._header_schema(attempt, paths[0], options) if self.format == "csv" else None)
+        with self._readable(attempt, paths[0]):
+            schema = self.schema or (csv_schema(paths[0], options) if self.format == "csv" else None)
         if schema:
             reader = reader.schema(schema)
         return reader.load([self._storage.for_spark(folder, name) for name in names])
@@ -215,18 +206,17 @@ class FolderSource(Source):
         self, attempt: TransactionAttempt, paths: list[FilePath], options: Mapping[str, Any]
     ) -> Iterator[Mapping[str, Any]]:
         for path in paths:
-            try:
+            with self._readable(attempt, path):
                 yield from read_rows(path, self.format, options, self.schema)
-            except (ValueError, OSError) as error:
-                raise self._unreadable(attempt, f"{path}: {error}") from None
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        told = _SPARK_CANNOT.search(str(error))
-        return None if told is None else self._unreadable(attempt, told[0].rstrip("."))
+        found = _SPARK_CANNOT.search(str(error))
+        return None if found is None else self._unreadable(attempt, found[0].rstrip("."))
 
-    def _header_schema(self, attempt: TransactionAttempt, path: FilePath, options: Mapping[str, Any]) -> str | None:
+    @contextmanager
+    def _readable(self, attempt: TransactionAttempt, path: FilePath) -> Iterator[None]:
         try:
-            return csv_schema(path, options)
+            yield
         except (ValueError, OSError) as error:
             raise self._unreadable(attempt, f"{path}: {error}") from None
 
@@ -235,7 +225,6 @@ class FolderSource(Source):
         return self.refused(problem, f"{remedy}schema, then clear the task.")
 
     def _root(self) -> str:
-        """Find the folder before the first wildcard."""
         try:
             folder = self._storage.root()
         except NoBase:
@@ -266,12 +255,12 @@ class FolderSource(Source):
                 raise self.refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
         return folder, [file["name"] for file in metadata["files"]]
 
-    def _found(self, folder: str, name: str, expected: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    def _found(self, folder: str, name: str, expected: Fingerprint | None = None) -> Fingerprint | None:
         try:
             return self._storage.fingerprint(folder, name, like=expected)
         except OSError:
             return None
 
 
-def _words(found: dict[str, Any] | None) -> str:
+def _words(found: Fingerprint | None) -> str:
     return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
-from airflow_tx.sources.files.storage import FilePath, Storage, hadoop_literal
+from airflow_tx.sources.files.storage import Fingerprint, Storage, hadoop_literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-# How Hadoop calls what Airflow calls otherwise.
+# Hadoop's names, where Airflow has others.
 _SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
 _CONN_TYPES = {
     **dict.fromkeys(("s3", "s3a"), "aws"),
@@ -33,10 +33,8 @@ class Objects(Storage):
         super().__init__(path_glob)
         self.conn_id = conn_id
         self.scheme = path_glob.partition("://")[0]
-        scheme = _SPARK_SCHEMES.get(self.scheme, self.scheme)
-        self.spark_folder = (spark_folder or f"{scheme}://{hadoop_literal(self.folder.partition('://')[2])}").rstrip(
-            "/"
-        )
+        scheme, below = _SPARK_SCHEMES.get(self.scheme, self.scheme), hadoop_literal(self.folder.partition("://")[2])
+        self.spark_folder = (spark_folder or f"{scheme}://{below}").rstrip("/")
 
     @property
     def conn_type(self) -> str:
@@ -45,11 +43,15 @@ class Objects(Storage):
     def root(self) -> str:
         return self.folder
 
-    def path(self, folder: str) -> FilePath:
-        return self._path(folder)
+    def path(self, folder: str) -> ObjectStoragePath:
+        from airflow.sdk import ObjectStoragePath
+
+        if self.conn_id is not None:
+            for_airflow(self.conn_id)
+        return ObjectStoragePath(folder, conn_id=self.conn_id)
 
     def is_folder(self, folder: str) -> bool:
-        return folder == self.folder or bool(self._fresh(folder).fs.isdir(self._path(folder).path))
+        return folder == self.folder or bool(self._fresh(folder).fs.isdir(self.path(folder).path))
 
     def files(self, folder: str, pattern: str) -> dict[str, Any]:
         # A marker that some tools make for an empty folder is an object whose name ends in "/".
@@ -63,37 +65,23 @@ class Objects(Storage):
     def size(self, folder: str, name: str, listed: Any) -> int:
         return int(listed["size"])
 
-    def fingerprint(
-        self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        info = listed if listed is not None else self._info(folder, name)
+    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+        path = (self._fresh(folder) if listed is None else self.path(folder)) / name
+        info: Mapping[str, Any] = path.fs.info(path.path) if listed is None else listed
         etag = next((str(info[key]) for key in _ETAGS if info.get(key)), None)
         if etag is not None:
             return {"size": int(info["size"]), "digest": "etag:" + etag.strip('"')}
-        path = self._path(folder) / name
         return {"size": int(info["size"]), "digest": f"modified:{path.fs.modified(path.path).isoformat()}"}
 
     def for_spark(self, folder: str, name: str) -> str:
         below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
         return f"{self.spark_folder}/{hadoop_literal(below)}"
 
-    def _path(self, folder: str) -> ObjectStoragePath:
-        from airflow.sdk import ObjectStoragePath
-
-        if self.conn_id is not None:
-            for_airflow(self.conn_id)
-        return ObjectStoragePath(folder, conn_id=self.conn_id)
-
     def _fresh(self, folder: str) -> ObjectStoragePath:
-        """The path, after what this process knows of its storage is forgotten: files come and go."""
-        path = self._path(folder)
+        """Make the path, and forget what this process knows of its storage: files come and go."""
+        path = self.path(folder)
         path.fs.invalidate_cache()
         return path
-
-    def _info(self, folder: str, name: str) -> Mapping[str, Any]:
-        path = self._fresh(folder) / name
-        info: Mapping[str, Any] = path.fs.info(path.path)
-        return info
 
     def _found(self, folder: str, pattern: str, kind: str) -> dict[str, Mapping[str, Any]]:
         path = self._fresh(folder)
@@ -104,5 +92,5 @@ class Objects(Storage):
 
 
 def glob_literal(text: str) -> str:
-    """A text in which the wildcards of a glob stand for themselves."""
+    """Escape the wildcards of a glob."""
     return re.sub(r"([*?[])", r"[\1]", text)

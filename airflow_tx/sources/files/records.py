@@ -6,9 +6,10 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, TextIO
+from typing import Any
 
 from airflow_tx.sources.files.storage import FilePath
 
@@ -33,10 +34,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 
 def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
-    """Column names and conversions of a schema in Spark's DDL, such as ``day INT, carrier STRING``.
-
-    :raises ValueError: if a type is not a simple one.
-    """
+    """Read columns and their conversions of Spark's DDL, such as ``day INT, carrier STRING``, of simple types."""
     columns = {}
     for column in re.split(r",(?![^(<]*[)>])", schema):
         match = re.match(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+?(\w+)", column)
@@ -50,10 +48,7 @@ def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
 def read_rows(
     path: FilePath, file_format: str, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one file.
-
-    :raises ValueError: if the format or an option is one that only Spark knows, or a row does not fit the schema.
-    """
+    """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema."""
     if file_format == "csv":
         return _read_csv(path, options, schema)
     if file_format == "json":
@@ -66,22 +61,22 @@ def read_rows(
 
 
 def csv_schema(path: FilePath, options: Mapping[str, Any]) -> str | None:
-    """The schema that Spark would find for a csv file, strings by the names in its header; without a job of its own.
+    """Find the schema that Spark would, strings by the names in the header of a csv file; without a job of its own.
 
-    :return: Spark DDL; None if only Spark can tell.
-    :raises ValueError: if the header is not one.
+    :return: Spark DDL; None if only Spark can find it.
+    :raises ValueError: the header is not one.
     """
     given = _given(options)
     if set(given) - _CSV or not _header(given):
         return None
-    with path.open(newline="", encoding=_encoding(given)) as file:
-        names: list[str] = next(_lines(_reader(file, given)), [])
+    with _csv(path, given) as reader:
+        names: list[str] = next(reader, [])
     plain = all(re.fullmatch(r"\w+", name) for name in names)
     return ", ".join(f"`{name}` STRING" for name in names) if plain and len(set(names)) == len(names) else None
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """By names as Spark compares them; how its file system reaches the file is not a matter of its rows."""
+    """Name options as Spark compares them; those of its file system do not matter to the rows."""
     return {key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")}
 
 
@@ -89,20 +84,16 @@ def _header(given: Mapping[str, Any]) -> bool:
     return str(given.get("header", "false")).lower() == "true"
 
 
-def _encoding(given: Mapping[str, Any]) -> str:
-    return str(given.get("encoding", given.get("charset", "utf-8")))
-
-
-def _reader(file: TextIO, given: Mapping[str, Any]) -> Any:
-    return csv.reader(file, delimiter=given.get("sep", given.get("delimiter", ",")), quotechar=given.get("quote", '"'))
-
-
-def _lines(reader: Any) -> Iterator[list[str]]:
-    """Yield the lines of a csv reader, whose own error is no ValueError."""
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
+@contextmanager
+def _csv(path: FilePath, given: Mapping[str, Any]) -> Iterator[Any]:
+    """Open a csv reader; its own error is no ValueError, and becomes one."""
+    encoding, separator = given.get("encoding", given.get("charset", "utf-8")), given.get("delimiter", ",")
+    with path.open(newline="", encoding=str(encoding)) as file:
+        reader = csv.reader(file, delimiter=given.get("sep", separator), quotechar=given.get("quote", '"'))
+        try:
+            yield reader
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
 
 
 def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
@@ -111,13 +102,11 @@ def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) ->
         raise ValueError(f"option {unknown[0]!r} is only known to Spark")
     columns = parse_schema(schema) if schema else {}
     null = given.get("nullvalue", "")
-    with path.open(newline="", encoding=_encoding(given)) as file:
-        reader = _reader(file, given)
-        lines = _lines(reader)
-        names = next(lines, []) if _header(given) else list(columns)
+    with _csv(path, given) as reader:
+        names = next(reader, []) if _header(given) else list(columns)
         if columns and names and names != list(columns):
             raise ValueError(f"header {','.join(names)} is not that of the schema, {','.join(columns)}")
-        for fields in lines:
+        for fields in reader:
             if not fields:
                 continue
             if len(fields) != len(names):

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_tx.errors import ConfigError, PartitionUnavailable
+from airflow_tx.errors import PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, TransactionalSource
 from airflow_tx.sources.files.base import FolderSource
 from airflow_tx.sources.files.storage import below
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class FileSource(FolderSource, TransactionalSource):
         return self._next(folder, listing, taken)
 
     def late_files(self, position: Json) -> list[str]:
-        """The names that sort before `position` and were never taken: they came too late, and will not be read.
+        """List the names that sort before `position` and were never taken: they came too late, and will not be read.
 
-        :raises SourceError: if the folder is missing.
+        :raises SourceError: the folder is missing.
         """
         taken = self._position(position)
         if self.kind is not SourceKind.TRANSACTIONAL:
@@ -58,21 +58,13 @@ class FileSource(FolderSource, TransactionalSource):
     def backlog(self, position: Json) -> int:
         return len(self._new(self._storage.files(self._root(), self._storage.pattern), self._position(position)))
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        return self._rows_of(attempt, metadata, spark)
 
-    def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
-        return self._again(metadata)
-
-
-class PartitionedFileSource(FolderSource, PartitionedTransactionalSource):
+class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     """Like `FileSource`, for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
 
     Every folder that matches is a partition: a transaction is the next `files_per_batch` files of each. A folder may
     come at any time; what ``kind`` says of files holds within each folder. A folder that gave files and is gone stops
-    a transactional source with the reason; an opaque one goes on without it, and takes it up again where it stood.
+    a transactional source with the reason; an opaque one leaves it out, and takes it up again at its position.
 
     As Spark does, a folder called ``region=eu`` gives its rows a column ``region`` (of text).
     """
@@ -80,7 +72,7 @@ class PartitionedFileSource(FolderSource, PartitionedTransactionalSource):
     def _check_glob(self, path_glob: str) -> None:
         if not any(character in path_glob.rpartition("/")[0] for character in "*?["):
             remedy = "Put a wildcard into its folders, such as data/orders/*/*.csv, or use FileSource."
-            raise ConfigError(option="path_glob of PartitionedFileSource", value=path_glob, remedy=remedy)
+            raise self.unusable("path_glob", path_glob, remedy)
 
     def partitions(self) -> list[str]:
         folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
@@ -95,26 +87,25 @@ class PartitionedFileSource(FolderSource, PartitionedTransactionalSource):
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
         return self._next(folder, self._in(folder), self._position(position))
 
-    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
+    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         return f"of each folder {self._limits()}"
 
     def backlog(self, position: Json) -> int:
-        places: Mapping[str, Any] = position if isinstance(position, dict) else {}
-        root = self._root()
-        return sum(
-            len(self._new(self._in(below(root, name)), self._position(places.get(name)))) for name in self.partitions()
-        )
+        positions, root, count = self.partition_positions(position), self._root(), 0
+        for name in self.partitions():
+            count += len(self._new(self._in(below(root, name)), self._position(positions.get(name))))
+        return count
 
     def _in(self, folder: str) -> Mapping[str, Any]:
         return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
-        return self._again(metadata)
+        return FolderSource.decide_again(self, attempt, metadata)
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        rows = self._rows_of(attempt, metadata, spark)
+    ) -> EmittedRows:
+        rows = FolderSource.emit_batch(self, attempt, metadata, spark)
         columns = _columns(partition)
         if spark is None:
             return _with(columns, rows)  # type: ignore[arg-type]
@@ -126,7 +117,7 @@ class PartitionedFileSource(FolderSource, PartitionedTransactionalSource):
 
 
 def _columns(partition: str) -> dict[str, str | None]:
-    """What the names of the folders say of their rows, in Hive's spelling."""
+    """Read the columns that the names of folders spell, as Hive does."""
     columns: dict[str, str | None] = {}
     for part in Path(partition).parts:
         name, equals, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""Where files lie: on a disk that everybody mounts, or in an object storage. What a source of files asks of either."""
+"""Files in a folder, on a disk or in an object storage: which there are, which were taken, and whether one changed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.sources.packing import pack, unpack
+from airflow_tx.sources.api import pack, unpack
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 FilePath: TypeAlias = "Path | ObjectStoragePath"
+Fingerprint: TypeAlias = Mapping[str, Any]
+"""Size and digest of a file."""
 
-# Up to here a file is read whole to tell whether it has changed.
+# Up to here a file is read whole to find out whether it has changed.
 HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLE = 1024 * 1024
 _WILDCARDS = "*?["
 
 
+def below(folder: str, name: str) -> str:
+    """Name a folder in a folder, "." being itself."""
+    return folder if name == "." else f"{folder.rstrip('/')}/{name}"
+
+
 def split_glob(path_glob: str) -> tuple[str, str]:
-    """The folder before the first wildcard, and the pattern below it."""
+    """Split a glob into the folder before the first wildcard, and the pattern below it."""
     parts = path_glob.split("/")
     fixed = 0
     while fixed < len(parts) - 1 and not any(character in parts[fixed] for character in _WILDCARDS):
@@ -33,28 +40,104 @@ def split_glob(path_glob: str) -> tuple[str, str]:
     return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(parts[fixed:])
 
 
-def list_files(folder: Path, pattern: str) -> list[str]:
-    """The names, relative to `folder`, of the files that match; sorted, hidden ones left out."""
-    names = glob.glob(pattern, root_dir=folder, recursive=True)
-    return sorted({name for name in names if os.path.isfile(folder / name)})
+class NoBase(Exception):
+    """A relative path, and nothing that it starts from."""
 
 
-def list_folders(folder: Path, pattern: str) -> list[str]:
-    """The names, relative to `folder`, of the folders that match, itself as "."; sorted, hidden ones left out."""
-    names = {os.path.normpath(name) for name in glob.glob(f"{pattern}/", root_dir=folder, recursive=True)}
-    if set(pattern.split("/")) == {"**"}:  # glob leaves out the empty name
-        names.add(".")
-    return sorted(names)
+class Storage(ABC):
+    def __init__(self, path_glob: str) -> None:
+        self.folder, self.pattern = split_glob(path_glob)
+
+    @abstractmethod
+    def root(self) -> str:
+        """Find the folder before the first wildcard, as every process can reach it; NoBase: of a relative one."""
+
+    @abstractmethod
+    def path(self, folder: str) -> FilePath: ...
+
+    @abstractmethod
+    def is_folder(self, folder: str) -> bool: ...
+
+    @abstractmethod
+    def files(self, folder: str, pattern: str) -> dict[str, Any]:
+        """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones."""
+
+    @abstractmethod
+    def folders(self, folder: str, pattern: str) -> list[str]:
+        """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones."""
+
+    @abstractmethod
+    def size(self, folder: str, name: str, listed: Any) -> int:
+        """Measure a file in bytes; `listed` is what `files` said of it."""
+
+    @abstractmethod
+    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+        """Find size and digest of a file, which show whether it has changed.
+
+        :param listed: what `files` has just said of it.
+        :param like: an earlier one, whose kind of digest is wanted.
+        :raises OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def for_spark(self, folder: str, name: str) -> str:
+        """Spell a file as Spark's readers take it, with wildcards in its name taken literally."""
 
 
-def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> dict[str, Any]:
-    """Size and digest of a file, which tell whether it has changed.
+class Disk(Storage):
+    """A disk that every worker and every Spark driver mounts at the same path; a relative glob starts from `base`."""
+
+    def __init__(self, path_glob: str, base: str | None) -> None:
+        super().__init__(path_glob)
+        self.base = base
+
+    def root(self) -> str:
+        folder = Path(self.folder).expanduser()
+        if folder.is_absolute():
+            return str(folder)
+        base = self.base or os.environ.get("AIRFLOW_TX_DATA") or os.environ.get("AIRFLOW_HOME")
+        if not base:
+            raise NoBase
+        return os.path.abspath(Path(base).expanduser() / folder)
+
+    def path(self, folder: str) -> FilePath:
+        return Path(folder)
+
+    def is_folder(self, folder: str) -> bool:
+        return os.path.isdir(folder)
+
+    def files(self, folder: str, pattern: str) -> dict[str, Any]:
+        names = glob.glob(pattern, root_dir=folder, recursive=True)
+        return dict.fromkeys(sorted({name for name in names if os.path.isfile(Path(folder, name))}))
+
+    def folders(self, folder: str, pattern: str) -> list[str]:
+        names = {os.path.normpath(name) for name in glob.glob(f"{pattern}/", root_dir=folder, recursive=True)}
+        if set(pattern.split("/")) == {"**"}:  # glob leaves out the empty name
+            names.add(".")
+        return sorted(names)
+
+    def size(self, folder: str, name: str, listed: Any) -> int:
+        return os.stat(Path(folder, name)).st_size
+
+    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+        path = Path(folder, name)
+        if like is None:
+            return fingerprint(path)
+        # A sampled digest stands for any size, so that the limit between the two kinds may change.
+        return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
+
+    def for_spark(self, folder: str, name: str) -> str:
+        return f"file://{hadoop_literal(str(Path(folder, name)))}"
+
+
+def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
+    """Find size and digest of a file, which show whether it has changed.
 
     Of a file up to `whole` bytes the digest covers the content, so a copy or a touch changes nothing. Of a larger one
     it covers the time of its last change and the first and last MiB: reading it twice over would cost more than
     processing it.
 
-    :raises FileNotFoundError: if there is none.
+    :raises FileNotFoundError: there is none.
     """
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -70,9 +153,14 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> dict[str, Any]:
         return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
 
 
+def hadoop_literal(text: str) -> str:
+    """Escape the wildcards of Spark's readers."""
+    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in text)
+
+
 @dataclass(frozen=True)
 class FilesPosition:
-    """Where a source of files stands.
+    """The position of a source of files.
 
     The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
     packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. Where names are taken in order, one
@@ -92,7 +180,7 @@ class FilesPosition:
         return [name for name in listing if name > self.last]
 
     def late(self, listing: Iterable[str]) -> list[str]:
-        """The names that nobody took and nobody will: they came after a greater name was taken."""
+        """List the names that were not taken and will not be: they came after a greater name was taken."""
         return [name for name in listing if name <= self.last and name not in self.taken]
 
     def not_taken(self, listing: Iterable[str]) -> list[str]:
@@ -100,10 +188,7 @@ class FilesPosition:
         return [name for name in listing if name not in self.taken]
 
     def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> FilesPosition:
-        """The position once `chosen`, the next names, are taken.
-
-        :param listing: names that may not be dropped; None: drop none.
-        """
+        """Advance by `chosen`, the next names; those taken before are dropped unless in `listing`, None keeps all."""
         kept = self.taken if listing is None else self.taken.intersection(listing)
         return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
 
@@ -112,134 +197,10 @@ class FilesPosition:
 
     @classmethod
     def from_json(cls, value: Any) -> FilesPosition:
-        """The position that `to_json` wrote; None is the one before the first file.
-
-        :raises ValueError: if it is something else.
-        """
+        """Read what `to_json` wrote; None is the position before the first file. ValueError: it is something else."""
         if value is None:
             return cls()
         try:
             return cls(value["last"], unpack(value["taken"]), value["count"])
         except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{str(value)[:80]!r} is not the position of a source of files") from error
-
-
-def below(folder: str, name: str) -> str:
-    """A folder in a folder, "." being itself."""
-    return folder if name == "." else f"{folder.rstrip('/')}/{name}"
-
-
-class NoBase(Exception):
-    """A relative path, and nothing that it starts from."""
-
-
-class Storage(ABC):
-    """The files below a glob.
-
-    :param path_glob: as it was given to the source.
-    """
-
-    def __init__(self, path_glob: str) -> None:
-        self.folder, self.pattern = split_glob(path_glob)
-
-    @abstractmethod
-    def root(self) -> str:
-        """The folder before the first wildcard, as every process can find it."""
-
-    @abstractmethod
-    def path(self, folder: str) -> FilePath: ...
-
-    @abstractmethod
-    def is_folder(self, folder: str) -> bool: ...
-
-    @abstractmethod
-    def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        """The files that match: names relative to `folder`, sorted, hidden ones left out; with what a listing says."""
-
-    @abstractmethod
-    def folders(self, folder: str, pattern: str) -> list[str]:
-        """The names, relative to `folder`, of the folders that match, itself as "."; sorted, hidden ones left out."""
-
-    @abstractmethod
-    def size(self, folder: str, name: str, listed: Any) -> int:
-        """Bytes of a file.
-
-        :param listed: what `files` said of it.
-        :raises OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def fingerprint(
-        self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Size and digest of a file, which tell whether it has changed.
-
-        :param listed: what `files` has just said of it.
-        :param like: an earlier one, whose kind of digest is wanted.
-        :raises OSError: it cannot be read.
-        """
-
-    @abstractmethod
-    def for_spark(self, folder: str, name: str) -> str:
-        """A file as Spark's readers take it, with wildcards in its name taken literally."""
-
-
-class Disk(Storage):
-    """A disk that every worker and every Spark driver mounts at the same place.
-
-    :param base: the folder that a relative glob starts from.
-    """
-
-    def __init__(self, path_glob: str, base: str | None) -> None:
-        super().__init__(path_glob)
-        self.base = base
-
-    def root(self) -> str:
-        """See `Storage`.
-
-        :raises NoBase: it is relative, and nothing says to what.
-        """
-        folder = Path(self.folder).expanduser()
-        if folder.is_absolute():
-            return str(folder)
-        base = self.base or os.environ.get("AIRFLOW_TX_DATA") or os.environ.get("AIRFLOW_HOME")
-        if not base:
-            raise NoBase
-        return os.path.abspath(Path(base).expanduser() / folder)
-
-    def path(self, folder: str) -> FilePath:
-        return Path(folder)
-
-    def is_folder(self, folder: str) -> bool:
-        return os.path.isdir(folder)
-
-    def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        return dict.fromkeys(list_files(Path(folder), pattern))
-
-    def folders(self, folder: str, pattern: str) -> list[str]:
-        return list_folders(Path(folder), pattern)
-
-    def size(self, folder: str, name: str, listed: Any) -> int:
-        return os.stat(Path(folder, name)).st_size
-
-    def fingerprint(
-        self, folder: str, name: str, listed: Any = None, like: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        path = Path(folder, name)
-        if like is None:
-            return fingerprint(path)
-        # A sampled digest stands for any size, so that the limit between the two kinds may change.
-        return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
-
-    def for_spark(self, folder: str, name: str) -> str:
-        return spark_path(Path(folder, name))
-
-
-def spark_path(path: Path) -> str:
-    """Spell a local path as Spark's readers take it."""
-    return f"file://{hadoop_literal(str(path))}"
-
-
-def hadoop_literal(text: str) -> str:
-    """A text in which the wildcards of Spark's readers stand for themselves."""
-    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in text)

@@ -1,11 +1,11 @@
-"""What Kafka has: topics, partitions and offsets, asked in two round trips for all of them."""
+"""What Kafka has: topics, partitions and offsets, in two round trips for all of them."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import ConfigError, TxError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
+_Extents: TypeAlias = "tuple[dict[str, Extent], dict[str, KafkaError]]"
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
@@ -26,16 +27,13 @@ class KafkaUnreachable(TxError):
 
 
 class KafkaRefused(TxError):
-    """Kafka does not let this connection do what it has to."""
+    """Kafka does not let this connection in, or not to these topics."""
 
     template = "Kafka of connection {conn_id} refuses: {reason}."
 
 
 class KafkaOffsets:
-    """A connection to ask through.
-
-    :param timeout: seconds to wait for an answer.
-    """
+    """A connection to a cluster; it waits `timeout` seconds for an answer."""
 
     def __init__(self, address: KafkaAddress, timeout: float) -> None:
         admin = needed("confluent_kafka.admin")
@@ -45,12 +43,8 @@ class KafkaOffsets:
         # Without a handler, it writes of every refused connection.
         self._admin = admin.AdminClient({**address.client, "log_level": 0, "error_cb": self._said.append})
 
-    def look(self, topics: Sequence[str]) -> OffsetsSnapshot:
-        """What there is of these topics.
-
-        :raises KafkaUnreachable: no broker answers.
-        :raises KafkaRefused: the login is wrong, or has no right to it.
-        """
+    def snapshot(self, topics: Sequence[str]) -> OffsetsSnapshot:
+        """Find what there is of these topics."""
         kafka = needed("confluent_kafka")
         described = self._admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=self._timeout)
         self._wait(described.values())
@@ -69,33 +63,24 @@ class KafkaOffsets:
         extents, away = self._extents(partitions, ids)
         return OffsetsSnapshot(extents, {name: self._words(error) for name, error in away.items()}, missing, ids)
 
-    def _extents(
-        self, partitions: Sequence[Any], ids: Mapping[str, str | None]
-    ) -> tuple[dict[str, Extent], dict[str, KafkaError]]:
+    def _extents(self, partitions: Sequence[Any], ids: Mapping[str, str | None]) -> _Extents:
         give_up = time.monotonic() + self._timeout
         while True:
-            extents, away = self._asked(partitions, ids)
+            extents, away = self._request(partitions, ids)
             # A broker that has just started, or taken over, says so for a moment.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
 
-    def _asked(
-        self, partitions: Sequence[Any], ids: Mapping[str, str | None]
-    ) -> tuple[dict[str, Extent], dict[str, KafkaError]]:
+    def _request(self, partitions: Sequence[Any], ids: Mapping[str, str | None]) -> _Extents:
         if not partitions:
             return {}, {}
-        kafka, admin = needed("confluent_kafka"), needed("confluent_kafka.admin")
-        asked = [
-            self._admin.list_offsets(
-                dict.fromkeys(partitions, spec),
-                isolation_level=kafka.IsolationLevel.READ_COMMITTED,
-                request_timeout=self._timeout,
-            )
-            for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest())
-        ]
-        self._wait(future for answers in asked for future in answers.values())
-        firsts, ends = ({(each.topic, each.partition): answers[each] for each in answers} for answers in asked)
+        spec, committed = needed("confluent_kafka.admin").OffsetSpec, needed("confluent_kafka").IsolationLevel
+        how = {"isolation_level": committed.READ_COMMITTED, "request_timeout": self._timeout}
+        ends_of = (spec.earliest(), spec.latest())
+        requests = [self._admin.list_offsets(dict.fromkeys(partitions, each), **how) for each in ends_of]
+        self._wait(future for answers in requests for future in answers.values())
+        firsts, ends = ({(each.topic, each.partition): answers[each] for each in answers} for answers in requests)
         extents, away = {}, {}
         for each, first in firsts.items():
             name, end = partition_name(*each), ends[each]
@@ -114,7 +99,7 @@ class KafkaOffsets:
         self._check_login()
 
     def _check_login(self) -> None:
-        # Whoever may not log in is told at once; the question itself would only time out.
+        # A login that is refused is known at once; the request itself would only time out.
         kafka = needed("confluent_kafka").KafkaError
         for error in self._said:
             if error.code() in (kafka._AUTHENTICATION, kafka._SSL):
@@ -126,10 +111,8 @@ class KafkaOffsets:
             future.result(0)
         except kafka.KafkaException as failure:
             error: KafkaError = failure.args[0]
-            if error.code() in (
-                kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
+            codes = kafka.KafkaError
+            if error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
                 raise self._refused(error) from None
             return error
         except TimeoutError:
@@ -161,10 +144,7 @@ def _passes(error: KafkaError) -> bool:
 
 
 def needed(module: str) -> Any:
-    """A module of the client library.
-
-    :raises ConfigError: it is not installed.
-    """
+    """Import a module of the client library; ConfigError says how to install it."""
     from importlib import import_module
 
     try:

@@ -1,4 +1,4 @@
-"""Which offsets come next, and which are gone: from where partitions stand and what Kafka has of them. Pure."""
+"""Which offsets come next, and which are gone: by the positions and what Kafka has of the partitions. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EARLIEST, LATEST = "earliest", "latest"
 class Extent:
     """What Kafka has of a partition.
 
-    :param topic_id: of its topic, by which one that was deleted and made again differs; None of a Kafka before 2.8.
+    :param topic_id: of its topic, by which one that was deleted and made again differs; None before Kafka 2.8.
     :param first: the first offset that is left.
     :param end: the offset behind the last row that can be read: before the first transaction that is still open.
     """
@@ -29,8 +29,8 @@ class Extent:
 class OffsetsSnapshot:
     """What Kafka said of the topics at one time.
 
-    :param extents: by partition, of those that could be asked.
-    :param away: by partition, why it could not be asked.
+    :param extents: by partition, of those that answered.
+    :param away: by partition, why it did not answer.
     :param missing: topics that do not exist.
     :param ids: by topic, its id.
     """
@@ -64,36 +64,35 @@ def split_name(partition: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def place_of(topic_id: str | None, offset: int, life: int = 0) -> dict[str, Any]:
-    """A place as the ledger keeps it.
+def position_json(topic_id: str | None, offset: int, life: int = 0) -> dict[str, Any]:
+    """Spell a position as the ledger keeps it.
 
-    :param life: how often the partition was cut or made anew, so that no place comes twice; 0 is left out.
+    :param life: how often the partition was cut or made again, so that no position comes twice; 0 is left out.
     """
-    place: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
-    return {**place, "life": life} if life else place
+    position: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
+    return {**position, "life": life} if life else position
 
 
-def life_of(place: Any) -> int:
-    """How often the partition was cut or made anew before a place; of none, 0."""
-    return int(place.get("life", 0)) if place else 0
+def life_of(position: Any) -> int:
+    return int(position.get("life", 0)) if position else 0
 
 
-def begins(look: OffsetsSnapshot, places: Mapping[str, Any]) -> set[str]:
+def new_topics(snapshot: OffsetsSnapshot, positions: Mapping[str, Any]) -> set[str]:
     """Find the topics that no batch has taken up yet."""
-    return {topic for topic in look.ids if not any(split_name(name)[0] == topic for name in places)}
+    return {topic for topic in snapshot.ids if not any(split_name(name)[0] == topic for name in positions)}
 
 
-def available(look: OffsetsSnapshot, places: Mapping[str, Any], starting: str) -> dict[str, OffsetRange]:
-    """By partition, the offsets that come next.
+def available(snapshot: OffsetsSnapshot, positions: Mapping[str, Any], starting: str) -> dict[str, OffsetRange]:
+    """Find, by partition, the offsets that come next.
 
-    A partition that came after its topic was taken up begins at 0: what is missing there was never read by anybody.
-    So it gets that place first, with no rows, and what is gone is told as of any other.
+    A partition that came after its topic was taken up begins at 0: what is missing there was never read. So it gets
+    that position first, with no rows, and what is gone is found as of any other.
     """
-    new = begins(look, places)
+    new = new_topics(snapshot, positions)
     found = {}
-    for name, extent in look.extents.items():
-        if name in places:
-            start = places[name]["offset"]
+    for name, extent in snapshot.extents.items():
+        if name in positions:
+            start = positions[name]["offset"]
         elif split_name(name)[0] in new:
             start = extent.end if starting == LATEST else extent.first
         else:
@@ -108,47 +107,43 @@ def available(look: OffsetsSnapshot, places: Mapping[str, Any], starting: str) -
 def chosen(
     found: Mapping[str, OffsetRange],
     shares: Mapping[str, int],
-    look: OffsetsSnapshot,
-    places: Mapping[str, Any],
+    snapshot: OffsetsSnapshot,
+    positions: Mapping[str, Any],
     starting: str,
 ) -> dict[str, OffsetRange]:
-    """The offsets of one batch; empty if there is none.
-
-    :param shares: how many each partition may give.
-    """
-    new = begins(look, places)
+    """Choose the offsets of one batch, of each partition as many as its share; empty if there is none."""
+    new = new_topics(snapshot, positions)
     taken = {name: OffsetRange(each.start, each.start + shares.get(name, 0)) for name, each in found.items()}
     # Where a topic begins is fixed for all its partitions at once, also for those that have nothing yet.
     first = {name for name in taken if split_name(name)[0] in new}
-    cut = {name for name in taken if name not in places and name not in first and look.extents[name].first > 0}
+    cut = {name for name in taken if name not in positions and name not in first and snapshot.extents[name].first > 0}
     if not any(each.count for each in taken.values()) and not cut and not (first and starting == LATEST):
         return {}
     return {name: each for name, each in taken.items() if each.count or name in first or name in cut}
 
 
-def losses(look: OffsetsSnapshot, places: Mapping[str, Any]) -> list[Loss]:
-    """The rows that come next and are gone, by what the topics have now."""
-    return [loss for name in sorted(places) for loss in _loss(name, places[name], look)]
+def losses(snapshot: OffsetsSnapshot, positions: Mapping[str, Any]) -> list[Loss]:
+    """Find the rows that come next and are gone, by what the topics have now."""
+    return [loss for name in sorted(positions) for loss in _loss(name, positions[name], snapshot)]
 
 
-def _loss(name: str, place: Mapping[str, Any], look: OffsetsSnapshot) -> Iterator[Loss]:
-    topic, offset, extent = split_name(name)[0], place["offset"], look.extents.get(name)
-    if name in look.away or topic not in look.ids:
+def _loss(name: str, position: Mapping[str, Any], snapshot: OffsetsSnapshot) -> Iterator[Loss]:
+    topic, offset, extent = split_name(name)[0], position["offset"], snapshot.extents.get(name)
+    if name in snapshot.away or topic not in snapshot.ids:
         return
-    topic_id, life = look.ids[topic], life_of(place)
-    if None not in (topic_id, place["topic_id"]) and topic_id != place["topic_id"]:
-        goes_on = extent.first if extent else 0
-        what = f"{name}: all from offset {offset} on of topic {place['topic_id']}, which was deleted; "
-        what += f"the topic of this name is now {topic_id}, " + (
-            f"from offset {goes_on} on" if extent else "without this partition"
-        )
-        yield Loss(name, dict(place), place_of(topic_id, goes_on, life + 1), what)
+    topic_id, life = snapshot.ids[topic], life_of(position)
+    if None not in (topic_id, position["topic_id"]) and topic_id != position["topic_id"]:
+        what = f"{name}: all from offset {offset} on of topic {position['topic_id']}, which was deleted; "
+        what += f"the topic of this name is now {topic_id}, "
+        what += f"from offset {extent.first} on" if extent else "without this partition"
+        resume_at = position_json(topic_id, extent.first if extent else 0, life + 1)
+        yield Loss(name, dict(position), resume_at, what)
     elif extent is None:
         return
     elif offset < extent.first:
         what = f"{name}: offsets {offset} to {extent.first - 1}, the first one left is {extent.first}"
-        yield Loss(name, dict(place), place_of(topic_id, extent.first, life), what)
+        yield Loss(name, dict(position), position_json(topic_id, extent.first, life), what)
     elif offset > extent.end:
         what = f"{name}: offset {offset} was reached, and the partition now ends at {extent.end}: it was cut, and what "
         what += f"is written again at offsets {extent.end} to {offset - 1} is new"
-        yield Loss(name, dict(place), place_of(topic_id, extent.end, life + 1), what)
+        yield Loss(name, dict(position), position_json(topic_id, extent.end, life + 1), what)

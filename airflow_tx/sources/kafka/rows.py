@@ -1,11 +1,14 @@
-"""Rows of Kafka as Python dicts, for tasks that run without Spark; and the sizes of some, to guess the others'."""
+"""Rows of Kafka: as Python dicts, or read by Spark's own connector; and the sizes of some, to guess the others'."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
@@ -14,25 +17,30 @@ from airflow_tx.sources.kafka.positions import OffsetRange, split_name
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+    from pyspark.sql import DataFrame, SparkSession
 
 KafkaMessage = dict[str, Any]
 
 SAMPLED_MESSAGES = 200
-"""Rows whose sizes are looked at."""
+"""Rows whose sizes are measured."""
 _AT_ONCE = 1000
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+SCHEMA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+_CORRUPT = "_tx_corrupt"
+_MARK = "airflow_tx: no such value: "
+_WHERE = re.compile(re.escape(_MARK) + r"(topic \S+, partition \d+, offset \d+)")
 
 
 class OffsetsGone(Exception):
-    """What was to be read is not there any more."""
+    """Rows that were to be read and are not there any more."""
 
 
 def read_messages(address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float) -> Iterator[KafkaMessage]:
-    """The rows at these offsets, in their order, one partition after the other.
-
-    :param timeout: seconds without any answer after which to give up.
-    :raises OffsetsGone: some are not there any more.
-    :raises KafkaUnreachable: no broker answers.
-    """
+    """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer."""
     with _consumer(address) as consumer:
         for name in sorted(offsets):
             if offsets[name].count:
@@ -41,10 +49,7 @@ def read_messages(address: KafkaAddress, offsets: Mapping[str, OffsetRange], tim
 
 
 def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> list[int]:
-    """The bytes of some rows, of those that come next in the partitions.
-
-    :raises KafkaUnreachable: no broker answers.
-    """
+    """Measure some rows, of those that come next in the partitions."""
     kafka = needed("confluent_kafka")
     sizes: list[int] = []
     with _consumer(address) as consumer:
@@ -115,10 +120,7 @@ def _some(consumer: Consumer) -> list[Message]:
 
 
 def _problem(address: KafkaAddress, message: Message) -> bool:
-    """Whether it says that the partition has no more now.
-
-    :raises OffsetsGone, KafkaRefused, KafkaUnreachable: it says that something else is wrong.
-    """
+    """Check whether a message says that the partition has no more now; raise what else is wrong."""
     error, kafka = message.error(), needed("confluent_kafka").KafkaError
     if error is None:
         return False
@@ -152,3 +154,110 @@ def _bytes(value: Any) -> bytes | None:
 
 def _size(message: Message) -> int:
     return sum(len(part) for part in (message.key(), message.value()) if part is not None)
+
+
+class Values:
+    """Values that are JSON, as a schema in Spark's DDL has them; without Spark.
+
+    :param schema: such as ``user STRING, amount DOUBLE``; only simple types can be had without Spark.
+    :raises ValueError: it has another type.
+    """
+
+    def __init__(self, schema: str) -> None:
+        from airflow_tx.sources.files.records import parse_schema
+
+        self._columns = parse_schema(schema)
+
+    def read(self, value: bytes | None) -> dict[str, Any] | None:
+        """Read the columns of a value; None of a message without one. ValueError: it does not fit."""
+        if value is None:
+            return None
+        found = json.loads(value)
+        if not isinstance(found, Mapping):
+            raise ValueError("it is no object")
+        return {name: _fitted(found.get(name), kind) for name, kind in self._columns.items()}
+
+
+def _fitted(value: Any, kind: Callable[[str], Any]) -> Any:
+    if value is None:
+        return None
+    if kind is str:
+        return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    number, spelled = kind in (int, float), kind is Decimal or getattr(kind, "__self__", None) in (date, datetime)
+    if isinstance(value, bool) and not number and not spelled:
+        return value
+    if number and isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool):
+        return kind(value)  # type: ignore[arg-type]
+    if kind is Decimal and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Decimal(str(value))
+    if not isinstance(value, str) or not spelled:
+        raise ValueError("it is of another type")
+    try:
+        return kind(value)
+    except InvalidOperation:
+        raise ValueError("it is no number") from None
+
+
+def read_frame(
+    spark: SparkSession,
+    address: KafkaAddress,
+    offsets: Mapping[str, OffsetRange],
+    options: Mapping[str, str],
+    value_schema: str | None,
+) -> DataFrame:
+    """Read exactly these rows, of all partitions; a value that does not fit `value_schema`, in DDL, is an error."""
+    wanted = {name: each for name, each in offsets.items() if each.count}
+    if wanted:
+        reader = spark.read.format("kafka").options(**address.spark_options(), **options, **_exactly(wanted))
+        rows = reader.load().select(*COLUMNS)
+    else:
+        rows = spark.createDataFrame([], SCHEMA)
+    return rows if value_schema is None else _parsed(rows, value_schema)
+
+
+def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for name, each in sorted(offsets.items()):
+        topic, number = split_name(name)
+        assigned.setdefault(topic, []).append(number)
+        starts.setdefault(topic, {})[str(number)] = each.start
+        ends.setdefault(topic, {})[str(number)] = each.end
+    return {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+
+
+def _parsed(rows: DataFrame, schema: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = F.from_json(F.col("value").cast("string"), f"{schema}, {_CORRUPT} STRING", how)
+    # Exploded, it is read once for each message, and also where the value is not used: Spark moves no filter below.
+    read = rows.select("*", F.explode(F.array(parsed)).alias("_tx_value"))
+    misfit = F.col("value").isNotNull() & (F.col("_tx_value").isNull() | F.col(f"_tx_value.{_CORRUPT}").isNotNull())
+    where = F.format_string(f"{_MARK}topic %s, partition %s, offset %s", "topic", "partition", "offset")
+    checked = read.where(F.when(misfit, F.raise_error(where).cast("boolean")).otherwise(F.lit(True)))
+    value = F.when(F.col("value").isNotNull(), F.col("_tx_value").dropFields(_CORRUPT)).alias("value")
+    return checked.select(*(value if name == "value" else name for name in COLUMNS))
+
+
+def misfit_in(error: Exception) -> str | None:
+    """Find which message does not fit, if that is what the error of a query says."""
+    found = _WHERE.search(str(error))
+    return found[1] if found else None
+
+
+def lacks_connector(error: Exception) -> bool:
+    text = str(error)
+    return "Failed to find" in text and "kafka" in text
+
+
+def lost_rows(error: Exception) -> bool:
+    return any(said in str(error) for said in ("data may have been lost", "Cannot fetch offset"))

@@ -1,26 +1,24 @@
-"""What a Kafka source is told, and its emitter half: the rows at given offsets."""
+"""The arguments of a Kafka source, and its emitter half: the rows at given offsets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.errors import ConfigError, OtherSource, SourceError, TxError
+from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Json, SourceKind, source_kind
+from airflow_tx.sources.api import EmittedRows, Json, SourceKind, source_kind
 from airflow_tx.sources.kafka import rows as kafka_rows
-from airflow_tx.sources.kafka import spark as kafka_spark
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
 from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
-from airflow_tx.sources.kafka.values import Values, misfit
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import BatchSize
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OURS = frozenset(
@@ -30,13 +28,14 @@ _OURS = frozenset(
     | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
 )
 _OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
+_RETRIED = "Nothing is lost; the task can be tried again."
 
 
 class KafkaTopics(PartitionedTransactionalSource):
-    """What the two halves share, and the emitter half: the arguments, Kafka, and the rows at given offsets."""
+    """The base of `KafkaSource`: what the two halves share, and the emitter half."""
 
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
     rows_can_change: ClassVar[bool] = False
+    batch_size: BatchSize
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class KafkaTopics(PartitionedTransactionalSource):
     ) -> None:
         name = type(self).__name__
         self.conn_id = conn_id
-        self.topics = _topics(topic, name)
+        self.topics = self._topics(topic)
         self.kind = source_kind(kind, name)
         self.batch_size = BatchSize.checked(
             name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
@@ -62,21 +61,35 @@ class KafkaTopics(PartitionedTransactionalSource):
         self.limit = self.batch_size.limit()
         if starting not in (EARLIEST, LATEST):
             remedy = 'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
-            raise ConfigError(option=f"starting of {name}", value=starting, remedy=remedy)
+            raise self.unusable("starting", starting, remedy)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
-            raise ConfigError(option=f"timeout of {name}", value=timeout, remedy="Give seconds, a number above 0.")
+            raise self.unusable("timeout", timeout, "Give seconds, a number above 0.")
         self.starting = starting
         self.value_schema = value_schema
-        self.options = _options(options or {}, name)
+        self.options = self._options(options or {})
         self.timeout = timeout
         self._offsets: KafkaOffsets | None = None
 
+    def _topics(self, given: str) -> tuple[str, ...]:
+        topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
+        if not topics or not all(_TOPIC.fullmatch(each) for each in topics) or len(set(topics)) < len(topics):
+            remedy = "Give the name of a topic, or several with commas between them, each once."
+            raise self.unusable("topic", given, remedy)
+        return tuple(topics)
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, str]:
+        for name in given:
+            if str(name).lower() in _OURS:
+                raise self.unusable("options", name, "The source sets it: leave it out.")
+            if str(name).lower().startswith(_OF_THE_CONNECTION):
+                remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
+                raise self.unusable("options", name, remedy)
+        return {str(name): str(value) for name, value in given.items()}
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments: dict[str, Any] = {"conn_id": self.conn_id, "topic": ",".join(self.topics), "kind": self.kind.value}
-        if self.batch_size is not None:
-            arguments |= self.batch_size.arguments()
-        arguments |= {"starting": self.starting, "value_schema": self.value_schema, "options": dict(self.options)}
-        return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, "timeout": self.timeout}
+        given = {name: getattr(self, name) for name in ("conn_id", "starting", "value_schema", "timeout")}
+        given |= {"topic": ",".join(self.topics), "kind": self.kind.value, "options": dict(self.options)}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**given, **self.batch_size.arguments()}
 
     def __repr__(self) -> str:
         kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
@@ -90,14 +103,12 @@ class KafkaTopics(PartitionedTransactionalSource):
 
     # --- the rows ----------------------------------------------------------------------------------------------------
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        offsets = self._there(attempt, metadata)
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+        offsets = self._checked(attempt, metadata)
         if spark is None:
             return self._rows(attempt, offsets)
         try:
-            return kafka_spark.read_frame(spark, self._address(), offsets, self.options, self.value_schema)
+            return kafka_rows.read_frame(spark, self._address(), offsets, self.options, self.value_schema)
         except Exception as error:
             known = self.explain_error(attempt, error)
             if known is None:
@@ -106,60 +117,59 @@ class KafkaTopics(PartitionedTransactionalSource):
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    ) -> EmittedRows:
         return self.emit_batch(attempt, {partition: metadata}, spark)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        if where := kafka_spark.misfit_in(error):
-            return misfit(repr(self), where, attempt.txid)
-        if kafka_spark.lacks_connector(error):
-            remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_spark.CONNECTOR}"), or spark.jars.'
+        if where := kafka_rows.misfit_in(error):
+            return self._misfit(where, attempt)
+        if kafka_rows.lacks_connector(error):
+            remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_rows.CONNECTOR}"), or spark.jars.'
             return self.refused("Spark has no connector to Kafka", remedy)
-        if kafka_spark.lost_rows(error):
+        if kafka_rows.lost_rows(error):
             return self._gone_rows(attempt, "they were deleted while Spark read them")
         return None
 
     def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]) -> Iterator[Mapping[str, Any]]:
-        values = self._values()
         try:
-            for row in kafka_rows.read_messages(self._address(), offsets, self.timeout):
-                yield row if values is None else {**row, "value": self._value(values, row, attempt)}
-        except kafka_rows.OffsetsGone as error:
-            raise self._gone_rows(attempt, str(error)) from None
-        except (KafkaUnreachable, KafkaRefused) as error:
-            raise self.refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
-
-    def _values(self) -> Values | None:
-        try:
-            return None if self.value_schema is None else Values(self.value_schema)
+            values = None if self.value_schema is None else kafka_rows.Values(self.value_schema)
         except ValueError as error:
             raise self.refused(f"value_schema: {error}", "Read it with Spark, or leave out value_schema.") from None
+        try:
+            with self._refusals(_RETRIED):
+                for row in kafka_rows.read_messages(self._address(), offsets, self.timeout):
+                    yield row if values is None else {**row, "value": self._value(values, row, attempt)}
+        except kafka_rows.OffsetsGone as error:
+            raise self._gone_rows(attempt, str(error)) from None
 
-    def _value(self, values: Values, row: Mapping[str, Any], attempt: TransactionAttempt) -> dict[str, Any] | None:
+    def _value(
+        self, values: kafka_rows.Values, row: Mapping[str, Any], attempt: TransactionAttempt
+    ) -> dict[str, Any] | None:
         try:
             return values.read(row["value"])
         except ValueError:
             where = f"topic {row['topic']}, partition {row['partition']}, offset {row['offset']}"
-            raise misfit(repr(self), where, attempt.txid) from None
+            raise self._misfit(where, attempt) from None
 
-    def _there(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
-        """The offsets that metadata names, after a check that all of them can be read."""
+    def _misfit(self, where: str, attempt: TransactionAttempt) -> FailedBatch:
+        remedy = "Correct value_schema, then clear the task; or take the batch out of the way: airflow tx skip TOPOLOGY"
+        what = f"The value of a message does not fit value_schema of {self!r}: {where}"
+        return FailedBatch(f"{what}. {remedy} {attempt.txid} --why TEXT")
+
+    def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
+        """Read the offsets of metadata, and check that Kafka has all of them."""
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
-        try:
-            with self._named():
-                look = self._look(sorted({split_name(name)[0] for name in metadata}))
-        except KafkaUnreachable as error:
-            raise self.refused(str(error).rstrip("."), "Nothing is lost; the task can be tried again.") from None
+        with self._refusals(_RETRIED):
+            snapshot = self._snapshot(sorted({split_name(name)[0] for name in metadata}))
         for name, rows in metadata.items():
-            self._check_there(attempt, look, name, rows)
+            self._check_there(attempt, snapshot, name, rows)
         return {name: OffsetRange(rows["from"], rows["to"]) for name, rows in metadata.items()}
 
-    def _check_there(self, attempt: TransactionAttempt, look: OffsetsSnapshot, name: str, rows: Any) -> None:
-        if name in look.away:
-            remedy = "Nothing is lost; the task can be tried again."
-            raise self.refused(f"partition {name} cannot be reached: {look.away[name]}", remedy)
-        extent, wanted = look.extents.get(name), f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
+    def _check_there(self, attempt: TransactionAttempt, snapshot: OffsetsSnapshot, name: str, rows: Any) -> None:
+        if name in snapshot.away:
+            raise self.refused(f"partition {name} cannot be reached: {snapshot.away[name]}", _RETRIED)
+        extent, wanted = snapshot.extents.get(name), f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
         if extent is None:
             raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
         if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:
@@ -172,42 +182,26 @@ class KafkaTopics(PartitionedTransactionalSource):
     def _address(self) -> KafkaAddress:
         return KafkaAddress.of_connection(self.conn_id, what=type(self).__name__)
 
-    def _look(self, topics: Sequence[str] | None = None) -> OffsetsSnapshot:
+    def _snapshot(self, topics: Sequence[str] | None = None) -> OffsetsSnapshot:
         if self._offsets is None:
             self._offsets = KafkaOffsets(self._address(), self.timeout)
-        return self._offsets.look(topics or self.topics)
+        return self._offsets.snapshot(topics or self.topics)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """A refusal of Kafka as one of the source; that nobody answers is told by kind."""
+    def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
+        """Turn a refusal of Kafka into one of the source; and no answer, too, if there is a remedy for it."""
         try:
             yield
         except KafkaRefused as error:
             remedy = f"Correct user, password and certificates of connection {self.conn_id}, or the user's rights."
             raise self.refused(str(error).rstrip("."), remedy) from None
+        except KafkaUnreachable as error:
+            if if_unreachable is None:
+                raise
+            raise self.refused(str(error).rstrip("."), if_unreachable) from None
 
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
         remedy = f"If they cannot be had again: airflow tx skip TOPOLOGY {attempt.txid} --why TEXT."
         if self.kind is SourceKind.OPAQUE:
             remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
-
-
-def _topics(given: str, source: str) -> tuple[str, ...]:
-    topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
-    if not topics or not all(_TOPIC.fullmatch(each) for each in topics) or len(set(topics)) < len(topics):
-        remedy = "Give the name of a topic, or several with commas between them, each once."
-        raise ConfigError(option=f"topic of {source}", value=given, remedy=remedy)
-    return tuple(topics)
-
-
-def _options(given: Mapping[str, Any], source: str) -> dict[str, str]:
-    for name in given:
-        lower = str(name).lower()
-        if lower in _OURS:
-            remedy = "The source sets it: leave it out."
-            raise ConfigError(option=f"options of {source}", value=name, remedy=remedy)
-        if lower.startswith(_OF_THE_CONNECTION):
-            remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
-            raise ConfigError(option=f"options of {source}", value=name, remedy=remedy)
-    return {str(name): str(value) for name, value in given.items()}

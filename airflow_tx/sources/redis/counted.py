@@ -1,7 +1,7 @@
 """Messages of Redis that are counted: what numbered keys and lists have in common.
 
-The server hands out numbers in order. One that was killed and forgot its latest messages gives their numbers again:
-so a place is the next number and a digest of the message before it, which is another one then.
+The server hands out numbers in order. One that was killed and forgot its latest messages gives their numbers again: so
+a position is the next number and a digest of the message before it, which is another one then.
 
 Source: book chapter 8 (RQ).
 """
@@ -18,11 +18,11 @@ from airflow_tx.sources.redis.log import PAGE, Gone, MessageLog, message_digest,
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place among counted messages.
+    """A position among counted messages.
 
     :param next: number of the message that comes next.
     :param last: digest of the one before it; None if nobody knows.
-    :param life: how often numbers were given anew, so that no place comes twice.
+    :param life: how often numbers were given again, so that no position comes twice.
     """
 
     next: int
@@ -30,69 +30,50 @@ class Cursor:
     life: int = 0
 
     def to_json(self) -> Json:
-        found: dict[str, Json] = {"next": self.next}
-        if self.last is not None:
-            found["last"] = self.last
-        if self.life:
-            found["life"] = self.life
-        return found
+        return {name: value for name, value in vars(self).items() if value or name == "next"}
 
 
 def pages(first: int, end: int) -> list[range]:
-    """The numbers from `first` up to `end`, as many at once as the server is asked for."""
+    """Cut the numbers from `first` up to `end` into those of one request each."""
     return [range(start, min(start + PAGE, end)) for start in range(first, end, PAGE)]
 
 
 @dataclass(frozen=True)
 class CountedMessages(MessageLog):
-    place_name: ClassVar[str] = "number"
+    id_column: ClassVar[str] = "number"
 
-    def cursor(self, place: Json) -> Cursor:
-        """A place as the ledger keeps it.
-
-        :raises SourceError: it is none.
-        """
+    def cursor(self, position: Json) -> Cursor:
+        """Read a position of the ledger; one of another log is refused."""
         try:
-            return Cursor(**place)  # type: ignore[arg-type]
+            return Cursor(**position)  # type: ignore[arg-type]
         except TypeError:
-            raise self.foreign(place) from None
+            raise self.foreign(position) from None
 
-    def judged(self, cursor: Cursor, end: int, before: bytes | None) -> Gone | None:
-        """Whether the server still is where it was.
-
-        :param end: the number that its next message gets.
-        :param before: the message before the cursor; None if it is not there any more.
-        """
+    def loss(self, cursor: Cursor, end: int, before: bytes | None) -> Gone | None:
+        """Find out whether the server went back: by its next number, and by what is before the cursor now."""
+        went_back = f"{self.database.where} went back"
         if end < cursor.next:
-            told = f"{self.database.where} went back: it would give {spelled(range(end, cursor.next))} anew"
+            what = f"{went_back}: it would give {spelled(range(end, cursor.next))} again; what it held from "
             after = Cursor(end, life=cursor.life + 1)
-            return Gone(
-                f"{told}; what it held from {cursor.next} on is gone, and it is read from {end} on", after.to_json()
-            )
+            return Gone(f"{what}{cursor.next} on is gone, and it is read from {end} on", after.to_json())
         if before is not None and cursor.last is not None and message_digest(before) != cursor.last:
-            told = (
-                f"{self.database.where} went back and gave numbers anew: {self.named(cursor.next - 1)} is another one"
-            )
+            what = f"{went_back} and gave numbers again: {self.named(cursor.next - 1)} is another one than was taken; "
             after = replace(cursor, last=message_digest(before), life=cursor.life + 1)
-            return Gone(f"{told} than was taken; those before {cursor.next} that were not taken", after.to_json())
+            return Gone(f"{what}those before {cursor.next} that were not taken", after.to_json())
         return None
 
-    def taken(self, cursor: Cursor, count: int, last: bytes) -> Batch:
+    def batch(self, cursor: Cursor, count: int, last: bytes) -> Batch:
         """Make the batch of so many messages from the cursor on."""
         after = replace(cursor, next=cursor.next + count, last=message_digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
         return Batch(rows, after.to_json(), count, start=cursor.to_json())
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
-        """Refuse a batch of which messages were replaced: since numbers are given in order, the last one would be, too.
-
-        :raises SourceError: they were.
-        """
+        """Refuse replaced messages: since numbers are given in order, the last one would be replaced, too."""
         if last is not None and message_digest(last) != rows["last"]:
             first, end = rows["from"], rows["from"] + rows["quantity"]
-            raise self.gone(
-                f"{self.named(end - 1)} is another one than was taken: of {first} to {end - 1} some are gone"
-            )
+            what = f"{self.named(end - 1)} is another one than was taken: of {first} to {end - 1} some are gone"
+            raise self.gone(what)
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
         self.check(client, rows)
@@ -101,7 +82,4 @@ class CountedMessages(MessageLog):
 
     @abstractmethod
     def check(self, client: Any, rows: Any) -> None:
-        """Check that all messages of a batch are there, in as few round trips as the server has to be asked in.
-
-        :raises SourceError: one is gone, or is another one now.
-        """
+        """Refuse a batch of which a message is gone or replaced, in as few round trips as the server allows."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, sampled, spelled
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
-from airflow_tx.sources.redis.source import RedisSource, texts
+from airflow_tx.sources.redis.source import RedisSource
 
 
 class RedisListSource(RedisSource):
@@ -20,8 +19,7 @@ class RedisListSource(RedisSource):
         RedisListSource("redis_logs", lists=["web", "app"])
 
     A writer appends (RPUSH) to a list, which is never shortened. A message is a row ``{"partition": ..., "number": 17,
-    "message": "..."}``: numbers count from 0 on in its partition. Several connections, databases or lists are a
-    partition each, every one with every other.
+    "message": "..."}``: numbers count from 0 on in its partition.
 
     A server that was killed and forgot messages is noticed: the list ends before the next number to be taken, or the
     message before that one is another one. They are named and never skipped: the source refuses until they are back,
@@ -32,13 +30,11 @@ class RedisListSource(RedisSource):
 
     :param conn_id: Airflow connection of type redis, or several.
     :param lists: the key of a list, or several.
-    :param databases: numbers of databases of each connection; default: the one of the connection.
     :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
         column `message` is a STRUCT of them. Without one a message is a text.
-    :param kind: ``transactional`` or ``opaque``.
-    :param max_rows_per_batch: at most so many messages in a batch, of all lists together.
-    :param max_bytes_per_batch: at most so many bytes, by a sample of the messages.
-    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+
+    The other parameters are those of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`, `max_bytes_per_batch`
+    and `target_seconds`.
     """
 
     def __init__(
@@ -46,30 +42,16 @@ class RedisListSource(RedisSource):
         conn_id: str | Sequence[str] = "redis_default",
         lists: str | Sequence[str] = (),
         *,
-        databases: Sequence[int] = (),
         schema: str | None = None,
-        kind: str = "transactional",
-        max_rows_per_batch: int | None = None,
-        max_bytes_per_batch: int | None = None,
-        target_seconds: float | None = None,
+        **options: Any,
     ) -> None:
-        self.lists = texts(lists)
-        if not self.lists or not all(self.lists):
-            remedy = 'Name a list, or several: lists=["web"]. Messages under numbered keys: RedisNumberedSource.'
-            raise ConfigError(option="lists of RedisListSource", value=lists, remedy=remedy)
-        super().__init__(
-            conn_id,
-            databases,
-            self.lists,
-            kind=kind,
-            schema=schema,
-            max_rows_per_batch=max_rows_per_batch,
-            max_bytes_per_batch=max_bytes_per_batch,
-            target_seconds=target_seconds,
-        )
+        remedy = 'Name a list, or several: lists=["web"]. Messages under numbered keys: RedisNumberedSource.'
+        self.lists = self.named_by("lists", lists, remedy)
+        super().__init__(conn_id, self.lists, **options)
+        self.schema = schema
 
     def own_arguments(self) -> dict[str, Any]:
-        return {"lists": list(self.lists), **({"schema": self.schema} if self.schema else {})}
+        return {"lists": list(self.lists)}
 
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return ListedMessages(database, key)
@@ -82,25 +64,25 @@ class ListedMessages(CountedMessages):
     def __str__(self) -> str:
         return f"the list {self.key}"
 
-    def named(self, place: int | str) -> str:
-        return f"message {place} of the list {self.key}"
+    def named(self, id_: int | str) -> str:
+        return f"message {id_} of the list {self.key}"
 
-    def look(self, client: Any, place: Json) -> LogSnapshot:
-        cursor = Cursor(0) if place is None else self.cursor(place)
+    def snapshot(self, client: Any, position: Json) -> LogSnapshot:
+        cursor = Cursor(0) if position is None else self.cursor(position)
         length, before = self._end_and(client, cursor.next - 1)
         if not length and not cursor.next:
             raise self.database.unavailable(f"there is no list {self.key} in {self.database.where}")
-        gone = self.judged(cursor, length, before if cursor.next else None)
+        gone = self.loss(cursor, length, before if cursor.next else None)
         return LogSnapshot(cursor, max(length - cursor.next, 0), gone)
 
-    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
-        count = min(count, look.available)
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
+        count = min(count, snapshot.available)
         if not count:
             return None
-        _, last = self._end_and(client, look.place.next + count - 1)
+        _, last = self._end_and(client, snapshot.position.next + count - 1)
         if last is None:
             raise self.database.unavailable(f"the list {self.key} in {self.database.where} has become shorter")
-        return self.taken(look.place, count, last)
+        return self.batch(snapshot.position, count, last)
 
     def check(self, client: Any, rows: Any) -> None:
         end = rows["from"] + rows["quantity"]
@@ -110,7 +92,7 @@ class ListedMessages(CountedMessages):
             raise self.gone(f"messages {lost} of the list {self.key} are gone, it has {length}")
         self.check_last(rows, last)
 
-    def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
+    def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
         end = part["from"] + part["quantity"]
         for numbers in pages(part["from"], end):
             messages = client.lrange(self.key, numbers[0], numbers[-1])
@@ -119,9 +101,9 @@ class ListedMessages(CountedMessages):
                 raise self.gone(f"messages {lost} of the list {self.key} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
-        first = look.place.next
-        return [len(message) for message in client.lrange(self.key, first, first + sampled(look) - 1)]
+    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
+        first = snapshot.position.next
+        return [len(message) for message in client.lrange(self.key, first, first + snapshot.sampled - 1)]
 
     def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
         """Return how many there are, and one of them."""

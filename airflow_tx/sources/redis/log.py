@@ -1,22 +1,23 @@
-"""What a source needs of messages in Redis that come in an order: numbered keys, a list, a stream."""
+"""Messages in Redis that come in an order: numbered keys, a list, a stream; and their rows."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeAlias
 
-from airflow_tx.errors import OtherSource, SourceError
+from airflow_tx.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.server import RedisDatabase
 
-Raw: TypeAlias = "bytes | dict[bytes, bytes]"
-"""A message as it lies in Redis: a text, or the fields of a stream's entry."""
+RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
+"""A number or id, and what lies in Redis: a text, or the fields of a stream's entry."""
 
 PAGE = 1_000
-"""Messages that are asked for at once."""
+"""Messages of one request."""
 _SAMPLE = 100
 
 
@@ -34,108 +35,132 @@ class Gone:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """What lies behind a place.
+    """What lies behind a position.
 
-    :param place: the place, read; None for the first look.
+    :param position: as its log reads it.
     :param available: how many messages there are, as the server says; some may be missing in between.
     :param gone: those that are known to be gone.
     """
 
-    place: Any
+    position: Any
     available: int
     gone: Gone | None = None
+
+    @property
+    def sampled(self) -> int:
+        """Count the messages whose size is measured."""
+        return min(self.available, _SAMPLE)
 
 
 @dataclass(frozen=True)
 class MessageLog(ABC):
-    """The messages of one partition, by their place in the order.
+    """The messages of one partition, in their order.
 
     :param database: where they lie.
     :param key: of the list or the stream; of numbered messages, what their keys begin with.
     """
 
-    place_name: ClassVar[str]
-    """The column that tells a message's place: number or id."""
+    id_column: ClassVar[str]
+    """The column of a message's number or id."""
 
     database: RedisDatabase
     key: str
 
     @abstractmethod
-    def look(self, client: Any, place: Json) -> LogSnapshot:
-        """See what comes after a place, in one round trip.
+    def snapshot(self, client: Any, position: Json) -> LogSnapshot:
+        """Find what comes after a position, in one round trip.
 
-        :param place: None: from the first message on.
-        :raises PartitionUnavailable: there is nothing to look at.
-        :raises SourceError: what is there is no such log, or the place is another source's.
+        :param position: None: from the first message on.
+        :raises PartitionUnavailable: there is no such log now.
+        :raises SourceError: what is there is no such log, or the position is another source's.
         """
 
     @abstractmethod
-    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
-        """Decide the next messages, at most `count`; those before a missing one, if one is missing.
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
+        """Decide the next messages, at most `count`, up to a missing one; `Gone` if that is the first."""
 
-        :return: None if there is none; `Gone` if the first one is missing.
-        """
-
-    def passed(self, client: Any, look: LogSnapshot) -> None:
-        """Tell the server that everything before a place was taken, if it wants to know."""
+    def passed(self, client: Any, snapshot: LogSnapshot) -> None:
+        """Say to the server that everything before a position was taken, if it wants to know."""
 
     @abstractmethod
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
-        """The messages that `rows` names, cut into parts of at most `size`.
-
-        :raises SourceError: one of them is gone, or is another one now.
-        """
+        """Cut the messages that `rows` names into parts of at most `size`; refuse if one is gone or replaced."""
 
     @abstractmethod
-    def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, Raw]]:
-        """Exactly the messages of a part, each with its place.
-
-        :raises SourceError: one is gone.
-        """
+    def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
+        """Read exactly the messages of a part; refuse if one is gone."""
 
     @abstractmethod
-    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
+    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
         """Measure the bytes of some of the messages that come next."""
 
     @abstractmethod
-    def named(self, place: int | str) -> str:
+    def named(self, id_: int | str) -> str:
         """Word one message."""
-
-    def count(self, part: Any) -> int:
-        return int(part["quantity"])
 
     def gone(self, what: str) -> SourceError:
         """Make the error for a batch whose messages are gone."""
-        remedy = (
-            "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID --why TEXT"
-        )
-        return self.database.refused(f"{what} ({self.database.where})", remedy)
+        remedy = "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID "
+        return self.database.refused(f"{what} ({self.database.where})", f"{remedy}--why TEXT")
 
-    def foreign(self, place: Json) -> OtherSource:
-        """Make the error for a position that is none of this log."""
-        problem = f"position {str(place)[:80]!r} of partition {self.database.partition} is no place of {self}"
+    def foreign(self, position: Json) -> OtherSource:
+        """Make the error for a position of another log."""
+        problem = f"position {str(position)[:80]!r} of partition {self.database.partition} is none of {self}"
         return OtherSource(source=self.database.source, problem=problem)
 
-    def unlike(self, key: str, reply: Exception) -> SourceError:
-        """Make the error for a key of another type."""
-        problem = f"key {key!r} in {self.database.where} is not what is read there: {str(reply)[:120]}"
-        return self.database.refused(problem, "Name another key, or remove this one.")
-
     def checked(self, key: str, reply: Any) -> Any:
-        """A reply of a pipeline, unless the key is of another type.
-
-        :raises SourceError: it is.
-        """
+        """Return a reply of a pipeline; refuse one about a key of another type."""
         if isinstance(reply, Exception):
             if str(reply).startswith("WRONGTYPE"):
-                raise self.unlike(key, reply)
+                problem = f"key {key!r} in {self.database.where} is not what is read there: {str(reply)[:120]}"
+                raise self.database.refused(problem, "Name another key, or remove this one.")
             raise reply
         return reply
 
 
-def sampled(look: LogSnapshot) -> int:
-    """Return of how many messages the size is measured."""
-    return min(look.available, _SAMPLE)
+@dataclass(frozen=True)
+class Part:
+    """Messages that are read in one go. It can be pickled.
+
+    :param messages: of a batch, those of `MessageLog.parts`.
+    :param objects: whether a message is a JSON object, rather than a text.
+    """
+
+    log: MessageLog
+    messages: Any
+    objects: bool
+
+    def rows(self, client: Any) -> Iterator[dict[str, Any]]:
+        """Read the rows; FailedBatch for a message that cannot be read, SourceError for one that is gone."""
+        with self.log.database.failures():
+            for id_, raw in self.log.read(client, self.messages):
+                message = self._parsed(id_, raw)
+                yield {"partition": self.log.database.partition, self.log.id_column: id_, "message": message}
+
+    def unreadable(self, id_: int | str, why: str) -> FailedBatch:
+        """Make the error for a message that cannot be read: it fails the batch."""
+        database = self.log.database
+        return FailedBatch(
+            f"{self.log.named(id_)} in {database.where}, partition {database.partition}, cannot be read: {why}. "
+            "Correct it and clear the run, or: airflow tx skip TOPOLOGY TXID --why TEXT"
+        )
+
+    def _parsed(self, id_: int | str, raw: bytes | dict[bytes, bytes]) -> Any:
+        try:
+            if isinstance(raw, dict):
+                return {name.decode(): value.decode() for name, value in raw.items()}
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.unreadable(id_, f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
+        if not self.objects:
+            return text
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise self.unreadable(id_, f"it is no JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise self.unreadable(id_, f"it is a JSON {type(found).__name__}, not an object")
+        return found
 
 
 def message_digest(message: bytes) -> str:
@@ -151,5 +176,5 @@ def spelled(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    told = [str(first) if first == last else f"{first} to {last}" for first, last in runs[:10]]
-    return ", ".join(told) + (" ..." if len(runs) > 10 else "")
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs[:10]]
+    return ", ".join(texts) + (" ..." if len(runs) > 10 else "")

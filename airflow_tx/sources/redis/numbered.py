@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, sampled, spelled
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource, texts
 
@@ -25,8 +25,7 @@ class RedisNumberedSource(RedisSource):
         RedisNumberedSource("redis_tweets", databases=[0, 1, 2, 3], max_rows_per_batch=50)
 
     A writer puts message n under the key n, and then n + 1 under NEXT_WRITE, or both in one MULTI. A message is a row
-    ``{"partition": ..., "number": 17, "message": "..."}``: numbers are those of its partition. Several connections,
-    databases or prefixes are a partition each, every one with every other.
+    ``{"partition": ..., "number": 17, "message": "..."}``: numbers are those of its partition.
 
     A server that was killed and forgot messages is noticed: NEXT_WRITE is smaller than the next number to be taken; the
     message before that one is another one; or numbers have no message. They are named and never skipped: the source
@@ -36,52 +35,32 @@ class RedisNumberedSource(RedisSource):
     It needs the commands GET, MGET, EXISTS, STRLEN and TYPE; SET with `move_cursor`.
 
     :param conn_id: Airflow connection of type redis, or several.
-    :param databases: numbers of databases of each connection; default: the one of the connection.
     :param prefix: put before every key, or several such.
     :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
         column `message` is a STRUCT of them. Without one a message is a text.
-    :param move_cursor: set NEXT_READ to where `begin` stands, as the book does. Where it is set, the first batch begins
-        there, whoever set it.
-    :param kind: ``transactional`` or ``opaque``.
-    :param max_rows_per_batch: at most so many messages in a batch, of all partitions together.
-    :param max_bytes_per_batch: at most so many bytes, by a sample of the messages.
-    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+    :param move_cursor: set NEXT_READ to the position of `begin`, as the book does. If the key exists, the first batch
+        begins there.
+
+    The other parameters are those of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`, `max_bytes_per_batch`
+    and `target_seconds`.
     """
 
     def __init__(
         self,
         conn_id: str | Sequence[str] = "redis_default",
         *,
-        databases: Sequence[int] = (),
         prefix: str | Sequence[str] = "",
         schema: str | None = None,
         move_cursor: bool = False,
-        kind: str = "transactional",
-        max_rows_per_batch: int | None = None,
-        max_bytes_per_batch: int | None = None,
-        target_seconds: float | None = None,
+        **options: Any,
     ) -> None:
         self.prefix, self.move_cursor = texts(prefix), move_cursor
-        super().__init__(
-            conn_id,
-            databases,
-            self.prefix,
-            kind=kind,
-            schema=schema,
-            max_rows_per_batch=max_rows_per_batch,
-            max_bytes_per_batch=max_bytes_per_batch,
-            target_seconds=target_seconds,
-        )
+        super().__init__(conn_id, self.prefix, **options)
+        self.schema = schema
 
     def own_arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.prefix != ("",):
-            found["prefix"] = list(self.prefix)
-        if self.schema:
-            found["schema"] = self.schema
-        if self.move_cursor:
-            found["move_cursor"] = True
-        return found
+        found: dict[str, Any] = {} if self.prefix == ("",) else {"prefix": list(self.prefix)}
+        return {**found, "move_cursor": True} if self.move_cursor else found
 
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return NumberedMessages(database, key, self.move_cursor)
@@ -89,10 +68,10 @@ class RedisNumberedSource(RedisSource):
 
 @dataclass(frozen=True)
 class NumberedMessages(CountedMessages):
-    """The book's: message 17 under the key `17`, and the number of the next one under NEXT_WRITE.
+    """The messages of the book: 17 under the key `17`, and the number of the next one under NEXT_WRITE.
 
     :param key: put before every key.
-    :param move_cursor: whether NEXT_READ is set to where the source stands, as the book's emitter does.
+    :param move_cursor: whether NEXT_READ is set to the position, as the book's emitter does.
     """
 
     move_cursor: bool = False
@@ -100,11 +79,11 @@ class NumberedMessages(CountedMessages):
     def __str__(self) -> str:
         return f"messages under numbered keys ({self.key}{NEXT_WRITE})"
 
-    def named(self, place: int | str) -> str:
-        return f"message {place} (key {self.key}{place})"
+    def named(self, id_: int | str) -> str:
+        return f"message {id_} (key {self.key}{id_})"
 
-    def look(self, client: Any, place: Json) -> LogSnapshot:
-        cursor = None if place is None else self.cursor(place)
+    def snapshot(self, client: Any, position: Json) -> LogSnapshot:
+        cursor = None if position is None else self.cursor(position)
         names = [NEXT_WRITE, NEXT_READ if cursor is None else str(cursor.next - 1)]
         pipeline = client.pipeline(transaction=False)
         for name in names:
@@ -113,42 +92,40 @@ class NumberedMessages(CountedMessages):
         end = self._number(NEXT_WRITE, self.checked(self.key + names[0], end))
         if cursor is None:
             if end is None:
-                raise self.database.unavailable(
-                    f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: nobody ever wrote there"
-                )
+                reason = f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: nobody ever wrote there"
+                raise self.database.unavailable(reason)
             cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
             return LogSnapshot(cursor, max(end - cursor.next, 0))
         end = end or 1
-        gone = self.judged(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
+        gone = self.loss(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
         return LogSnapshot(cursor, max(end - cursor.next, 0), gone)
 
-    def take(self, client: Any, look: LogSnapshot, count: int) -> Batch | Gone | None:
-        cursor, end = look.place, look.place.next + look.available
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
+        cursor, end = snapshot.position, snapshot.position.next + snapshot.available
         stop = min(cursor.next + count, end)
         if stop == cursor.next:
             return None
         there, last = self._all_and_last(client, cursor.next, stop)
         if not there:
-            missing = next(self._missing(client, cursor.next, stop))
+            missing = next(self._with(client, cursor.next, stop, there=False))
             if missing == cursor.next:
                 return self._gap(client, cursor, end)
             stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
-        return self.taken(cursor, stop - cursor.next, last)
+        return self.batch(cursor, stop - cursor.next, last)
 
-    def passed(self, client: Any, look: LogSnapshot) -> None:
+    def passed(self, client: Any, snapshot: LogSnapshot) -> None:
         if self.move_cursor:
-            client.set(self.key + NEXT_READ, look.place.next)
+            client.set(self.key + NEXT_READ, snapshot.position.next)
 
     def check(self, client: Any, rows: Any) -> None:
         first, end = rows["from"], rows["from"] + rows["quantity"]
         there, last = self._all_and_last(client, first, end)
         if not there:
-            raise self.gone(
-                f"messages {spelled(list(self._missing(client, first, end)))} of {first} to {end - 1} are gone"
-            )
+            lost = spelled(list(self._with(client, first, end, there=False)))
+            raise self.gone(f"messages {lost} of {first} to {end - 1} are gone")
         self.check_last(rows, last)
 
-    def read(self, client: Any, part: Any) -> Iterator[tuple[int | str, bytes | dict[bytes, bytes]]]:
+    def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
         end = part["from"] + part["quantity"]
         for numbers in pages(part["from"], end):
             messages = client.mget([self._key(number) for number in numbers])
@@ -158,15 +135,15 @@ class NumberedMessages(CountedMessages):
                 raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, look: LogSnapshot) -> Sequence[int]:
-        pipeline = client.pipeline(transaction=False)
-        for number in range(look.place.next, look.place.next + sampled(look)):
+    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
+        pipeline, first = client.pipeline(transaction=False), snapshot.position.next
+        for number in range(first, first + snapshot.sampled):
             pipeline.strlen(self._key(number))
         return [self.checked("of a message", reply) for reply in pipeline.execute(raise_on_error=False)]
 
     def _gap(self, client: Any, cursor: Cursor, end: int) -> Gone:
         first = cursor.next
-        after = next(self._existing(client, first, end), end)
+        after = next(self._with(client, first, end, there=True), end)
         what = f"messages {spelled(range(first, after))} (keys {self.key}{first} ...) are not in {self.database.where}"
         return Gone(what, Cursor(after, life=cursor.life).to_json())
 
@@ -181,18 +158,13 @@ class NumberedMessages(CountedMessages):
         *counts, last = (self.checked(self._key(end - 1), reply) for reply in replies)
         return counts == list(map(len, found)), last
 
-    def _missing(self, client: Any, first: int, end: int) -> Iterator[int]:
-        return (number for number, there in self._each(client, first, end) if not there)
-
-    def _existing(self, client: Any, first: int, end: int) -> Iterator[int]:
-        return (number for number, there in self._each(client, first, end) if there)
-
-    def _each(self, client: Any, first: int, end: int) -> Iterator[tuple[int, bool]]:
+    def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
+        """Yield the numbers that have a message, or those that have none."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:
                 pipeline.exists(self._key(number))
-            yield from zip(numbers, map(bool, pipeline.execute()), strict=True)
+            yield from (number for number, found in zip(numbers, pipeline.execute(), strict=True) if found == there)
 
     def _check_types(self, client: Any, numbers: Sequence[int]) -> None:
         for number in numbers[:10]:

@@ -1,4 +1,4 @@
-"""A database of a Redis server, as a source reads it: its failures are told in this package's words."""
+"""A database of a Redis server, as a source reads it: its failures become errors of this package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.connections.redis import AWAY, failure_text, make_client
-from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError, TxError
+from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+
+
+@dataclass(frozen=True)
+class RedisPartition:
+    """Where a partition lies, as the arguments say it; without a number, the database is the connection's."""
+
+    conn_id: str
+    database: int | None
+    key: str
+
+    @property
+    def server(self) -> str:
+        return self.conn_id if self.database is None else f"{self.conn_id}/{self.database}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.server}:{self.key}" if self.key else self.server
 
 
 @dataclass(frozen=True)
@@ -35,38 +52,26 @@ class RedisDatabase:
         return make_client(self.parameters, needed_by=self.source)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell what Redis or its absence says within the block.
-
-        :raises PartitionUnavailable: the server does not answer, or not now.
-        :raises ConfigError: it does not let us in.
-        :raises SourceError: it refuses a command.
-        """
-        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+    def failures(self) -> Iterator[None]:
+        """Turn what Redis raises into errors of ours; no answer, or not now, is PartitionUnavailable."""
+        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
         from redis.exceptions import ConnectionError as LostConnection
         from redis.exceptions import TimeoutError as NoAnswer
 
         try:
             yield
-        except TxError:
-            raise
-        except (AuthenticationError, NoPermissionError) as error:
-            remedy = f"The server says: {self._said(error)} Correct its login and password, or the rights of that user."
-            raise ConfigError(option="Redis connection", value=self.conn_id, remedy=remedy) from None
-        except (LostConnection, NoAnswer, OSError) as error:
-            raise self.unavailable(f"{self.where}: {self._said(error)}") from None
-        except ResponseError as error:
-            if str(error).startswith(AWAY):
-                raise self.unavailable(f"{self.where}: {self._said(error)}") from None
-            raise self.refused(f"{self.where} says: {self._said(error)}", "Correct it, then clear the task.") from None
-        except RedisError as error:
-            raise self.refused(f"{self.where}: {self._said(error)}", "Clear the task.") from None
+        except (RedisError, OSError) as error:
+            text = failure_text(error, self.parameters)
+            if isinstance(error, (AuthenticationError, NoPermissionError)):
+                remedy = f"The server says: {text} Correct its login and password, or the rights of that user."
+                raise ConfigError(option="Redis connection", value=self.conn_id, remedy=remedy) from None
+            away = isinstance(error, (LostConnection, NoAnswer, OSError)) or str(error).startswith(AWAY)
+            if away:
+                raise self.unavailable(f"{self.where}: {text}") from None
+            raise self.refused(f"{self.where} says: {text}", "Correct it, then clear the task.") from None
 
     def unavailable(self, reason: str) -> PartitionUnavailable:
         return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
 
     def refused(self, problem: str, remedy: str) -> SourceError:
         return SourceError(source=self.source, problem=problem, remedy=remedy)
-
-    def _said(self, error: Exception) -> str:
-        return failure_text(error, self.parameters)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.redis import parameters_of_connection
-from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
+from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog
-from airflow_tx.sources.redis.messages import Part, rows_of
-from airflow_tx.sources.redis.server import RedisDatabase
+from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, Part
+from airflow_tx.sources.redis.server import RedisDatabase, RedisPartition
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
@@ -25,68 +24,67 @@ if TYPE_CHECKING:
 
 PART = 20_000
 """Messages that one process reads: a batch of more is read by executors."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a partition lies, as the arguments say it.
-
-    :param database: None: the one of the connection.
-    """
-
-    conn_id: str
-    database: int | None
-    key: str
-
-    @property
-    def partition(self) -> str:
-        database = "" if self.database is None else f"/{self.database}"
-        return f"{self.conn_id}{database}" + (f":{self.key}" if self.key else "")
+_ACCEPT = (
+    "Bring them back, or let the source do without them: airflow tx accept-loss TOPOLOGY --why TEXT. Before the "
+    "first batch, let NEXT_READ be the number of the first message there is."
+)
 
 
 class RedisSource(PartitionedTransactionalSource):
-    """Messages of Redis: the base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`."""
+    """Messages of Redis: the base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`.
 
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
+    Several connections, databases or keys are a partition each, every one with every other.
+
+    :param conn_id: Airflow connection of type redis, or several.
+    :param databases: numbers of databases of each connection; default: the one of the connection.
+    :param kind: ``transactional`` or ``opaque``.
+    :param max_rows_per_batch: at most so many messages in a batch, of all partitions together.
+    :param max_bytes_per_batch: at most so many bytes, by a sample of the messages.
+    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+    """
+
     rows_can_change: ClassVar[bool] = False
     batch_size: BatchSize
+    schema: str | None = None
 
     def __init__(
         self,
         conn_id: str | Sequence[str],
-        databases: Sequence[int],
         keys: Sequence[str],
         *,
-        kind: str,
-        schema: str | None,
-        max_rows_per_batch: int | None,
-        max_bytes_per_batch: int | None,
-        target_seconds: float | None,
+        databases: Sequence[int] = (),
+        kind: str = "transactional",
+        max_rows_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        target_seconds: float | None = None,
     ) -> None:
         name = type(self).__name__
-        self.conn_ids, self.databases, self.schema = texts(conn_id), tuple(databases), schema
-        if not self.conn_ids or not all(self.conn_ids):
-            raise ConfigError(option=f"conn_id of {name}", value=conn_id, remedy="Name an Airflow connection.")
+        self.conn_ids = self.named_by("conn_id", conn_id, "Name an Airflow connection.")
+        self.databases = tuple(databases)
         if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in self.databases):
             remedy = "Give the numbers of databases, such as [0, 1, 2, 3]."
-            raise ConfigError(option=f"databases of {name}", value=databases, remedy=remedy)
+            raise self.unusable("databases", databases, remedy)
         self.kind = source_kind(kind, name)
         self.batch_size = BatchSize.checked(
             name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
         )
         self.limit = self.batch_size.limit()
-        places = [Place(*each) for each in product(self.conn_ids, self.databases or (None,), keys)]
-        self._places = {place.partition: place for place in places}
-        if len(self._places) < len(places):
+        partitions = [RedisPartition(*each) for each in product(self.conn_ids, self.databases or (None,), keys)]
+        self._partitions = {each.name: each for each in partitions}
+        if len(self._partitions) < len(partitions):
             remedy = "Name every connection, database and key once."
-            raise ConfigError(
-                option=f"partitions of {name}", value=[place.partition for place in places], remedy=remedy
-            )
+            raise self.unusable("partitions", [each.name for each in partitions], remedy)
         self._clients: dict[str, Any] = {}
-        self._looks: dict[str, LogSnapshot | PartitionUnavailable] = {}
-        self._missed: dict[str, Gone] = {}
+        self._snapshots: dict[str, LogSnapshot | PartitionUnavailable] = {}
+        self._gone_of: dict[str, Gone] = {}
         self._empty: set[str] = set()
-        self._asked: Limit = self.limit
+        self._limit: Limit = self.limit
+
+    def named_by(self, argument: str, value: str | Sequence[str], remedy: str) -> tuple[str, ...]:
+        """Read an argument that is a name, or several; ConfigError if there is none, or one is empty."""
+        if not (found := texts(value)) or not all(found):
+            raise self.unusable(argument, value, remedy)
+        return found
 
     @abstractmethod
     def own_arguments(self) -> dict[str, Any]:
@@ -96,25 +94,26 @@ class RedisSource(PartitionedTransactionalSource):
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         """Make the log of one partition."""
 
+    def _arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"databases": list(self.databases)} if self.databases else {}
+        found |= self.own_arguments() | ({"schema": self.schema} if self.schema else {})
+        kind = {"kind": self.kind.value} if self.kind is SourceKind.OPAQUE else {}
+        return {**found, **self.batch_size.arguments(), **kind}
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments: dict[str, Any] = {"conn_id": list(self.conn_ids), **self.own_arguments(), "kind": self.kind.value}
-        if self.databases:
-            arguments["databases"] = list(self.databases)
-        return f"{type(self).__module__}.{type(self).__qualname__}", {**arguments, **self.batch_size.arguments()}
+        arguments = {"conn_id": list(self.conn_ids), **self._arguments()}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     def __repr__(self) -> str:
-        shown: dict[str, Any] = {"databases": list(self.databases)} if self.databases else {}
-        shown |= {**self.own_arguments(), **self.batch_size.arguments()}
-        if self.kind is SourceKind.OPAQUE:
-            shown["kind"] = self.kind.value
         conn_id = self.conn_ids[0] if len(self.conn_ids) == 1 else list(self.conn_ids)
-        return f"{type(self).__name__}({', '.join([repr(conn_id), *(f'{k}={v!r}' for k, v in shown.items())])})"
+        shown = [repr(conn_id), *(f"{name}={value!r}" for name, value in self._arguments().items())]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def connections(self) -> Mapping[str, str]:
         return dict.fromkeys(self.conn_ids, "redis")
 
     def partitions(self) -> list[str]:
-        return list(self._places)
+        return list(self._partitions)
 
     def close(self) -> None:
         while self._clients:
@@ -123,173 +122,154 @@ class RedisSource(PartitionedTransactionalSource):
     # --- deciding
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        places = position if isinstance(position, dict) else {}
-        self._missed, self._empty = {}, set()
+        positions = self.partition_positions(position)
+        self._gone_of, self._empty = {}, set()
         try:
-            self._looks = {name: self._try_look(name, places.get(name)) for name in self._places}
-            self._asked = self._sized()
+            self._snapshots = {name: self._try_snapshot(name, positions.get(name)) for name in self._partitions}
+            self._limit = self._fitted()
             batch, left_out = super().decide(attempt, position), 0
             # Shares of those that had nothing, against what their server said, go to the others.
-            while batch is None and len(self._missed) + len(self._empty) > left_out:
-                left_out = len(self._missed) + len(self._empty)
+            while batch is None and len(self._gone_of) + len(self._empty) > left_out:
+                left_out = len(self._gone_of) + len(self._empty)
                 batch = super().decide(attempt, position)
-            if batch is None and len(self._missed) == len(self._places):
-                raise self._refused_as_gone(self._missed)
+            if batch is None and len(self._gone_of) == len(self._partitions):
+                raise self._refused_as_gone(self._gone_of)
             return batch
         finally:
-            self._looks = {}
+            self._snapshots = {}
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
-        look = self._looks.get(partition) or self._look(partition, position)
-        if isinstance(look, PartitionUnavailable):
-            raise look
-        if look.gone is not None:
-            raise self._lost(partition, look.gone)
-        count = self._shares().get(partition, look.available) if self._looks else look.available
-        log = self._log(partition)
-        with log.database.telling():
-            taken = log.take(self._client(log.database), look, count)
+        snapshot = self._snapshots[partition]
+        if isinstance(snapshot, PartitionUnavailable):
+            raise snapshot
+        if snapshot.gone is not None:
+            raise self._lost(partition, snapshot.gone)
+        count = self._limit.shares(self._available()).get(partition, snapshot.available)
+        with self._connected(partition) as (log, client):
+            taken = log.take(client, snapshot, count)
             if isinstance(taken, Gone):
                 raise self._lost(partition, taken)
             if taken is None and count:
                 self._empty.add(partition)
             if position is not None:
-                log.passed(self._client(log.database), look)
+                log.passed(client, snapshot)
         return taken
 
-    def limit_reason(self, count: int, places: Mapping[str, Json]) -> str:
-        return self._asked.reason_for(count, sum(self._available().values()))
+    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
+        return self._limit.reason_for(count, sum(self._available().values()))
 
     def backlog(self, position: Json) -> int | None:
-        places = position if isinstance(position, dict) else {}
+        positions = self.partition_positions(position)
         try:
-            return sum(self._look(name, places.get(name)).available for name in self._places)
+            return sum(self._snapshot(name, positions.get(name)).available for name in self._partitions)
         except PartitionUnavailable:
             return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        places = position if isinstance(position, dict) else {}
-        found = []
-        for name in self._places:
-            if (place := places.get(name)) is None:
-                continue
-            try:
-                gone = self._missing(name, place)
-            except PartitionUnavailable:
-                continue
-            if gone is not None:
-                found.append(Loss(name, place, gone.resume_at, gone.description))
+        positions, found = self.partition_positions(position), []
+        for name in self._partitions:
+            if (own := positions.get(name)) is not None:
+                with suppress(PartitionUnavailable):
+                    gone = self._missing(name, own)
+                    found += [] if gone is None else [Loss(name, own, gone.resume_at, gone.description)]
         return found
 
-    def _missing(self, name: str, place: Json) -> Gone | None:
-        look, log = self._look(name, place), self._log(name)
-        if look.gone is not None or not look.available:
-            return look.gone
-        with log.database.telling():
-            # Less than all would do; but only all of them tell what is missing in a stream.
-            taken = log.take(self._client(log.database), look, min(look.available, self.limit.rows or look.available))
+    def _missing(self, name: str, position: Json) -> Gone | None:
+        snapshot = self._snapshot(name, position)
+        if snapshot.gone is not None or not snapshot.available:
+            return snapshot.gone
+        with self._connected(name) as (log, client):
+            # Less than all would do; but only all of them show what is missing in a stream.
+            taken = log.take(client, snapshot, min(snapshot.available, self.limit.rows or snapshot.available))
         return taken if isinstance(taken, Gone) else None
 
-    def _try_look(self, name: str, place: Json) -> LogSnapshot | PartitionUnavailable:
+    def _try_snapshot(self, name: str, position: Json) -> LogSnapshot | PartitionUnavailable:
         try:
-            return self._look(name, place)
+            return self._snapshot(name, position)
         except PartitionUnavailable as error:
             return error
 
-    def _look(self, name: str, place: Json) -> LogSnapshot:
-        log = self._log(name)
-        with log.database.telling():
-            return log.look(self._client(log.database), place)
+    def _snapshot(self, name: str, position: Json) -> LogSnapshot:
+        with self._connected(name) as (log, client):
+            return log.snapshot(client, position)
 
-    def _available(self) -> dict[str, int]:
-        out = {*self._missed, *self._empty}
+    def _usable(self) -> dict[str, LogSnapshot]:
         return {
-            name: look.available
-            for name, look in self._looks.items()
-            if isinstance(look, LogSnapshot) and look.gone is None and look.available and name not in out
+            name: snapshot
+            for name, snapshot in self._snapshots.items()
+            if isinstance(snapshot, LogSnapshot) and snapshot.gone is None and snapshot.available
         }
 
-    def _shares(self) -> dict[str, int]:
-        return self._asked.shares(self._available())
+    def _available(self) -> dict[str, int]:
+        out = {*self._gone_of, *self._empty}
+        return {name: each.available for name, each in self._usable().items() if name not in out}
 
-    def _sized(self) -> Limit:
+    def _fitted(self) -> Limit:
         if self.limit.bytes is None:
             return self.limit
         sizes: list[int] = []
-        for name in self._available():
-            log, look = self._log(name), self._looks[name]
-            assert isinstance(look, LogSnapshot)
-            with log.database.telling():
-                sizes.extend(log.sizes(self._client(log.database), look))
+        for name, snapshot in self._usable().items():
+            with self._connected(name) as (log, client):
+                sizes.extend(log.sizes(client, snapshot))
         return self.limit.of_rows_of(sizes)
 
     def _lost(self, partition: str, gone: Gone) -> SourceError:
-        self._missed[partition] = gone
+        self._gone_of[partition] = gone
         if self.kind is SourceKind.TRANSACTIONAL:
             return self._refused_as_gone({partition: gone})
         reason = f"messages that come next are gone: {gone.description}. {_ACCEPT}"
         return PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
 
     def _refused_as_gone(self, lost: Mapping[str, Gone]) -> SourceError:
-        told = "; ".join(f"partition {name}: {gone.description}" for name, gone in lost.items())
-        problem = f"messages that come next are gone: {told}"
-        return self.refused(problem, f"Nothing was allocated. {_ACCEPT}")
+        text = "; ".join(f"partition {name}: {gone.description}" for name, gone in lost.items())
+        return self.refused(f"messages that come next are gone: {text}", f"Nothing was allocated. {_ACCEPT}")
 
     # --- rows
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         if spark is None or not isinstance(metadata, dict) or not metadata:
             return super().emit_batch(attempt, metadata, spark)
-        return self._frame(spark, [self._parts(name, metadata[name]) for name in sorted(metadata)])
+        return self._frame(spark, chain.from_iterable(self._parts(name, metadata[name]) for name in sorted(metadata)))
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    ) -> EmittedRows:
         parts = self._parts(partition, metadata)
-        return self._rows(parts) if spark is None else self._frame(spark, [parts])
+        return self._rows(parts) if spark is None else self._frame(spark, parts)
 
     def _parts(self, name: str, metadata: Any) -> list[Part]:
-        log = self._log(name)
-        with log.database.telling():
-            parts = log.parts(self._client(log.database), metadata, PART)
-        return [Part(log, each, self.schema is not None) for each in parts]
+        with self._connected(name) as (log, client):
+            return [Part(log, each, self.schema is not None) for each in log.parts(client, metadata, PART)]
 
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
         for part in parts:
-            yield from rows_of(part, self._client(part.log.database))
+            yield from part.rows(self._client(part.log.database))
 
-    def _frame(self, spark: SparkSession, parts: Sequence[Sequence[Part]]) -> DataFrame:
+    def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
         from airflow_tx.sources.redis.spark import frame
 
-        return frame(spark, list(chain.from_iterable(parts)), schema=self.schema, at_once=PART)
+        return frame(spark, list(parts), schema=self.schema, at_once=PART)
 
     # --- servers
 
-    def _log(self, name: str) -> MessageLog:
-        if name not in self._places:
+    @contextmanager
+    def _connected(self, name: str) -> Iterator[tuple[MessageLog, Any]]:
+        if (partition := self._partitions.get(name)) is None:
             remedy = "Bring it back, then clear the task; or skip the transaction."
-            problem = f"partition {name} is in the batch, and is none of {', '.join(self._places)}"
+            problem = f"partition {name} is in the batch, and is none of {', '.join(self._partitions)}"
             raise self.refused(problem, remedy)
-        place = self._places[name]
-        parameters = parameters_of_connection(place.conn_id, what=type(self).__name__)
-        if place.database is not None:
-            parameters["db"] = place.database
-        return self.log(RedisDatabase(name, repr(self), place.conn_id, parameters), place.key)
+        parameters = parameters_of_connection(partition.conn_id, what=type(self).__name__)
+        if partition.database is not None:
+            parameters["db"] = partition.database
+        database = RedisDatabase(name, repr(self), partition.conn_id, parameters)
+        with database.failures():
+            yield self.log(database, partition.key), self._client(database)
 
     def _client(self, database: RedisDatabase) -> Any:
-        place = self._places[database.partition]
-        at = f"{place.conn_id}/{place.database}"
-        if at not in self._clients:
-            self._clients[at] = database.client()
-        return self._clients[at]
-
-
-_ACCEPT = (
-    "Bring them back, or let the source go on without them: airflow tx accept-loss TOPOLOGY --why TEXT. Before the "
-    "first batch, let NEXT_READ be the number of the first message there is."
-)
+        server = self._partitions[database.partition].server
+        if server not in self._clients:
+            self._clients[server] = database.client()
+        return self._clients[server]
 
 
 def texts(given: str | Sequence[str]) -> tuple[str, ...]:

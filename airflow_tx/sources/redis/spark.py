@@ -1,17 +1,18 @@
 """Messages from Redis as a DataFrame.
 
-A batch of one part is read where it is asked for: a job of Python workers would take longer, executors need no way to
-Redis, and what is wrong with a message is told at once. A larger one is read by executors, each task one part; but not
-on a Spark Connect server, which writes plans to its log, with the functions in them and the password in those.
+A batch of one part is read in this process: a job of Python workers would take longer, executors need no way to Redis,
+and a message that is wrong is named at once. A larger one is read by executors, each task one part; but not on a Spark
+Connect server, which writes plans to its log, with the functions in them and the password in those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from contextlib import closing
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.sources.redis.messages import Part, rows_of
+from airflow_tx.sources.redis.log import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -21,17 +22,12 @@ _ROWS_A_BATCH = 5_000
 
 
 def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_once: int) -> DataFrame:
-    """The rows of all parts.
-
-    :param schema: Spark DDL of the messages, if they are JSON objects.
-    :param at_once: messages that are read here; if there are more, executors do it.
-    :raises FailedBatch: a message cannot be read.
-    """
+    """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     struct = spark.createDataFrame([], _ddl(parts[0], schema)).schema
     columns = to_arrow_schema(struct)
-    small = sum(part.log.count(part.messages) for part in parts) <= at_once
+    small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
     if small or type(spark).__module__.startswith("pyspark.sql.connect"):
         import pyarrow as pa
 
@@ -41,13 +37,13 @@ def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_
 
 
 def _ddl(part: Part, schema: str | None) -> str:
-    place = "number BIGINT" if part.log.place_name == "number" else "id STRING"
-    text = "STRING" if part.log.place_name == "number" else "MAP<STRING, STRING>"
-    return f"partition STRING, {place}, message {f'STRUCT<{schema}>' if schema else text}"
+    numbered = part.log.id_column == "number"
+    column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
+    return f"partition STRING, {column}, message {f'STRUCT<{schema}>' if schema else text}"
 
 
 def _reader(parts: list[Part], columns: pa.Schema) -> Any:
-    """What an executor does: connections travel in it, by Spark's own channel."""
+    """Make the function of an executor: connections travel in it, by Spark's own channel."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -58,14 +54,10 @@ def _reader(parts: list[Part], columns: pa.Schema) -> Any:
 
 
 def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    rows: list[dict[str, Any]] = []
-    for row in rows_of(part):
-        rows.append(row)
-        if len(rows) == _ROWS_A_BATCH:
-            yield _batch(part, rows, columns)
-            rows = []
-    if rows:
-        yield _batch(part, rows, columns)
+    with closing(part.log.database.client()) as client:
+        rows = part.rows(client)
+        while page := list(islice(rows, _ROWS_A_BATCH)):
+            yield _batch(part, page, columns)
 
 
 def _batch(part: Part, rows: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch:
@@ -78,5 +70,5 @@ def _batch(part: Part, rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Rec
             try:
                 pa.RecordBatch.from_pylist([row], schema=columns)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise part.unreadable(row[part.log.place_name], f"it does not fit the schema ({error})") from None
+                raise part.unreadable(row[part.log.id_column], f"it does not fit the schema ({error})") from None
         raise

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.api import Batch, EmittedRows, Json
 from airflow_tx.sources.run.reader import ReaderSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from airflow_tx.compat import RunInfo
 
@@ -20,7 +19,7 @@ Interval: TypeAlias = tuple[datetime, datetime]
 
 
 class DataIntervalSource(ReaderSource):
-    """Whatever `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
+    """What `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
 
     A run is known by its interval: another run of the same one, as after a backfill, stands for the same transaction.
     Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
@@ -29,14 +28,14 @@ class DataIntervalSource(ReaderSource):
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings.
     :param options: further arguments for it, plain JSON.
-    :param kind: ``transactional`` if it reads the same rows for an interval whenever it is asked, else ``opaque``.
+    :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
     """
 
     def key(self, run: RunInfo) -> str:
         return f"interval:{_words(self._interval(run))}"
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
-        interval = self._of_key(self.asking_key())
+        interval = self._of_key(self.key_of_run())
         taken = self._taken(position)
         for other in taken:
             if interval[0] < other[1] and other[0] < interval[1]:
@@ -44,15 +43,13 @@ class DataIntervalSource(ReaderSource):
                     f"the interval {_words(interval)}{self._whose} overlaps {_words(other)}, of which all "
                     "rows were taken: they would count twice",
                     f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
-                    "later, or count anew: another Transaction(topology=...) with a new state.",
+                    "later, or count again: another Transaction(topology=...) with a new state.",
                 )
         rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
         after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
         return Batch(metadata=rows, position={"intervals": after})
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 
     def _interval(self, run: RunInfo) -> Interval:
@@ -85,16 +82,14 @@ class DataIntervalSource(ReaderSource):
         if position is None:
             return []
         try:
-            return [
-                (datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in position["intervals"]
-            ]
+            return [(_moment(start), _moment(end)) for start, end in position["intervals"]]
         except (TypeError, KeyError, ValueError):
             problem = f"position {str(position)[:80]!r} has no intervals"
             raise OtherSource(source=repr(self), problem=problem) from None
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:
-    """The same stretches of time, adjacent ones as one: small for a schedule, in whatever order its runs came."""
+    """Join adjacent intervals: few are left for a schedule, in whatever order its runs came."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and merged[-1][1] >= start:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.packing import pack, unpack
+from airflow_tx.sources.api import Batch, EmittedRows, Json, pack, unpack
 from airflow_tx.sources.run.reader import ReaderSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from airflow_tx.compat import RunInfo
 
 
 class RunPartitionSource(ReaderSource):
-    """Whatever `reader` reads for the partition of the run: ``reader(partition=..., spark=None, **options)``.
+    """What `reader` reads for the partition of the run: ``reader(partition=..., spark=None, **options)``.
 
     A run is known by its partition date, or, if it has none, by its partition key: a partitioned backfill makes a
     second run beside a failed one, and both stand for the same transaction.
@@ -27,7 +25,7 @@ class RunPartitionSource(ReaderSource):
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings.
     :param options: further arguments for it, plain JSON.
-    :param kind: ``transactional`` if it reads the same rows for a partition whenever it is asked, else ``opaque``.
+    :param kind: ``transactional`` if it reads the same rows for a partition every time, else ``opaque``.
     """
 
     def key(self, run: RunInfo) -> str:
@@ -35,22 +33,19 @@ class RunPartitionSource(ReaderSource):
         return f"partition-{what}:{partition}"
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
-        key = self.asking_key()
+        key = self.key_of_run()
         partition = key.partition(":")[2]
         taken = self._taken(position)
         if key in taken:
             raise self.refused(
                 f"partition {partition}{self._whose} was taken: its rows would count twice",
-                "Nothing was allocated. To count anew, give the topology another name, Transaction(topology=...), and "
+                "Nothing was allocated. To count again, give the topology another name, Transaction(topology=...), and "
                 "a new state.",
             )
-        return Batch(
-            metadata={"partition": partition}, position={"count": len(taken) + 1, "partitions": pack({*taken, key})}
-        )
+        after: Json = {"count": len(taken) + 1, "partitions": pack({*taken, key})}
+        return Batch(metadata={"partition": partition}, position=after)
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
         return self.read(spark, partition=metadata["partition"])
 
     def _partition(self, run: RunInfo) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -15,23 +16,25 @@ from airflow_tx.connections.sql import url_of_connection
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable, SourceError
 
 READER = "airflow_tx reader"
-"""What our sessions are called on a PostgreSQL server: they never write, so no batch has to wait for them."""
+"""The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
 CONNECT_TIMEOUT = 10
 _EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
 # Options of a URL that only states know.
 _OF_STATES = ("lock_timeout", "idle_timeout")
 
 
-class Teller:
-    """Words what goes wrong with one table of a source.
+@dataclass(frozen=True)
+class TableErrors:
+    """Makes the errors of one table of a source.
 
     :param source: the source's repr.
     :param conn_id: whose database it is.
     :param partition: of a source with partitions, the table's.
     """
 
-    def __init__(self, source: str, conn_id: str, partition: str | None = None) -> None:
-        self.source, self.conn_id, self.partition = source, conn_id, partition
+    source: str
+    conn_id: str
+    partition: str | None = None
 
     def refused(self, problem: str, remedy: str) -> SourceError:
         """Make the error for what only a person can change."""
@@ -61,24 +64,18 @@ class Teller:
 
 
 class Database:
-    """The database of a connection.
+    """The database of a connection; ConfigError if its type is not supported, or the driver is missing."""
 
-    :raises ConfigError: the connection is missing, or of a type that is not supported, or its driver is missing.
-    """
-
-    def __init__(self, conn_id: str, teller: Teller, *, what: str) -> None:
+    def __init__(self, conn_id: str, errors: TableErrors, *, what: str) -> None:
         self.url = url_of_connection(conn_id, what=what)
         self.kind = self.url.get_backend_name()
-        self._teller = teller
+        self._errors = errors
         self._secret = str(self.url.password) if self.url.password else ""
         self._engine = self._made(_with_options(self.url), what)
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """A connection on which every statement is a transaction of its own, and sees what is committed by then.
-
-        :raises SourceError: it cannot be opened, or breaks off, or the database refuses a statement.
-        """
+        """Open a connection on which each statement is a transaction, and sees what is committed by then."""
         with self.failures(), self._engine.connect() as connection:
             own = connection.execution_options(isolation_level="AUTOCOMMIT")
             _prepare(own)
@@ -86,16 +83,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection with one transaction that only reads, all of it in one state of the database.
-
-        :raises SourceError: as `connected`.
-        """
-        with self.failures():
-            connection = self.hold()
-            try:
-                yield connection
-            finally:
-                connection.close()
+        """Open a connection with one transaction that only reads, all of it in one state of the database."""
+        with self.failures(), closing(self.hold()) as connection:
+            yield connection
 
     def hold(self) -> Connection:
         """Open the connection of `reading`; the caller closes it."""
@@ -116,13 +106,11 @@ class Database:
         except sa.exc.DBAPIError as error:
             self._fail(error)
         except sa.exc.SQLAlchemyError as error:
-            told = self.scrubbed(str(error))
-            raise self._teller.refused(
-                f"the database cannot be read: {told}", "Correct the table or the source."
-            ) from None
+            problem = f"the database cannot be read: {self.scrubbed(str(error))}"
+            raise self._errors.refused(problem, "Correct the table or the source.") from None
 
     def scrubbed(self, text: str) -> str:
-        """A text of somebody else, in one line and without the password."""
+        """Put a foreign text into one line, without the password."""
         line = " ".join(text.split())
         return line.replace(self._secret, "***") if self._secret else line
 
@@ -130,9 +118,9 @@ class Database:
         reason = self.scrubbed(str(error.orig))
         unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError))
         if unanswered or error.connection_invalidated:
-            raise self._teller.away(reason) from None
+            raise self._errors.away(reason) from None
         remedy = "Correct the source, or what the user of the connection may do."
-        raise self._teller.refused(f"the database says: {reason}", remedy) from None
+        raise self._errors.refused(f"the database says: {reason}", remedy) from None
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
@@ -140,11 +128,8 @@ class Database:
             return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None)
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(self.kind, self.kind)
-            raise ConfigError(
-                option=f"{what} database",
-                value=self.kind,
-                remedy=f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'.",
-            ) from None
+            remedy = f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
+            raise ConfigError(option=f"{what} database", value=self.kind, remedy=remedy) from None
 
 
 def _with_options(url: URL) -> URL:
@@ -155,11 +140,11 @@ def _with_options(url: URL) -> URL:
         return url.update_query_dict(wanted)
     if kind == "mysql":
         return url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"})
-    # A missing file must not be made by looking into it.
+    # A missing file must not be made by reading it.
     return url.set(database=f"file:{quote(url.database or '')}").update_query_dict({"uri": "true", "mode": "ro"})
 
 
 def _prepare(connection: Connection) -> None:
     if connection.dialect.name in ("mysql", "mariadb"):
-        # What a TIMESTAMP says depends on the session; and no lock of ours may be asked for long.
+        # What a TIMESTAMP says depends on the session; and none of our requests for a lock may wait for long.
         connection.exec_driver_sql("SET SESSION time_zone = '+00:00', lock_wait_timeout = 1")

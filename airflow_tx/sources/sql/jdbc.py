@@ -25,14 +25,14 @@ DRIVERS = {
     "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
 }
-"""The class that Spark is told to load, and where it is."""
+"""The class that Spark loads, and where it is."""
 _UTC = "SET time_zone = '+00:00'"
 # Of a connection's extras those that JDBC calls the same, or otherwise.
 _POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
 
 
 class JdbcRows:
-    """The rows of a batch as a DataFrame.
+    """Reads the rows of a batch as a DataFrame.
 
     On PostgreSQL all of them are of one state of the database, however long Spark takes and however often it reads:
     the state in which they were counted. On MySQL and MariaDB they are counted just before.
@@ -45,10 +45,7 @@ class JdbcRows:
         self._held: Connection | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The rows, each range a partition of Spark.
-
-        :raises SourceError: they are not those that were decided, or Spark cannot read them.
-        """
+        """Read the rows, each range a partition of Spark; refuse if they are not those that were decided."""
         try:
             return self._frame(spark)
         except BaseException:
@@ -56,7 +53,7 @@ class JdbcRows:
             raise
 
     def close(self) -> None:
-        """Give up the state of the database; rows that Spark has not read by then cannot be read any more."""
+        """Let go of the state of the database; rows that Spark has not read by then cannot be read any more."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
@@ -80,7 +77,7 @@ class JdbcRows:
         try:
             read = spark.read.jdbc(_address(database.url), form.name, predicates=predicates, properties=options)
             frame = read.selectExpr(*form.columns)
-            frame.schema  # noqa: B018 - asked for here, so that what is wrong is told here
+            frame.schema  # noqa: B018 - so that what is wrong is found here
         except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
             raise self._unreadable(error) from None
         return frame
@@ -92,13 +89,13 @@ class JdbcRows:
         return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{name}'"
 
     def _unreadable(self, error: Exception) -> SourceError:
-        told = self._shard.database.scrubbed(str(error))
-        if "No suitable driver" in told or "ClassNotFoundException" in told:
+        text = self._shard.database.scrubbed(str(error))
+        if "No suitable driver" in text or "ClassNotFoundException" in text:
             name, package = DRIVERS[_family(self._shard.database.url)]
             remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
-            return self._shard.teller.refused(f"Spark does not find the JDBC driver {name}", remedy)
+            return self._shard.errors.refused(f"Spark does not find the JDBC driver {name}", remedy)
         remedy = "Correct the connection, so that Spark reaches the database as this task does."
-        return self._shard.teller.refused(f"Spark cannot read it: {told[:300]}", remedy)
+        return self._shard.errors.refused(f"Spark cannot read it: {text[:300]}", remedy)
 
 
 class Plain:
@@ -109,20 +106,23 @@ class Plain:
 
     @property
     def name(self) -> str:
-        """Name what is selected from."""
+        """Spell what is selected from."""
         return self.dialect.identifier_preparer.format_table(self.table.clause).replace("%%", "%")
 
     @property
     def columns(self) -> list[str]:
         """List its columns as expressions of Spark."""
-        return [_quoted(column) for column in self.table.columns]
+        return [self.column(name) for name in self.table.columns]
+
+    def column(self, name: str) -> str:
+        return f"`{name.replace('`', '``')}`"
 
     def predicate(self, rows: KeyRange) -> str:
-        """The condition of a range, as text: Spark takes no parameters."""
+        """Spell the condition of a range as text: Spark takes no parameters."""
         return self.text(self.table.within(rows))
 
     def text(self, statement: sa.ClauseElement) -> str:
-        """A statement for others than the driver of Python, for which every percent sign is doubled."""
+        """Spell a statement for others than the driver of Python, for which every percent sign is doubled."""
         compiled = statement.compile(dialect=self.dialect, compile_kwargs={"literal_binds": True})
         return str(compiled).replace("%%", "%")
 
@@ -140,21 +140,12 @@ class InUtc(Plain):
         times = [sa.cast(self.table.clause.c[name], sa.CHAR).label(text) for name, text in self._texts.items()]
         return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
 
-    @property
-    def columns(self) -> list[str]:
-        return [self._column(column) for column in self.table.columns]
-
     def predicate(self, rows: KeyRange) -> str:
         return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
 
-    def _column(self, name: str) -> str:
-        if name not in self._texts:
-            return _quoted(name)
-        return f"CAST(concat({self._texts[name]}, '+00:00') AS TIMESTAMP_LTZ) AS {_quoted(name)}"
-
-
-def _quoted(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
+    def column(self, name: str) -> str:
+        plain, text = super().column(name), self._texts.get(name)
+        return plain if text is None else f"CAST(concat({text}, '+00:00') AS TIMESTAMP_LTZ) AS {plain}"
 
 
 def _family(url: URL) -> str:
@@ -162,7 +153,7 @@ def _family(url: URL) -> str:
 
 
 def _address(url: URL) -> str:
-    """What Spark connects to; user and password are options, which it does not show."""
+    """Spell what Spark connects to; user and password are options, which it does not show."""
     host = url.host or "127.0.0.1"
     where = f"[{host}]" if ":" in host else host
     if _family(url) == "postgresql":

@@ -1,32 +1,76 @@
-"""Where a source of a SQL table stands, and which rows a batch has, as plain JSON."""
+"""Positions in a SQL table, and which rows a batch has, as plain JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any, TypeAlias
-
-from airflow_tx.sources.sql.mark import Mark
 
 RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns that it is ordered by, as the database's driver has them."""
 
 CHECKED_ROWS = 100_000
 """Rows that were taken are counted again with every decision: at least those of the last batch, and up to so many."""
+MARKED_ROWS = 4
+MARKED_COLUMNS = 16
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows between two keys.
-
-    :param after: exclusive; None: from the first row on.
-    :param upto: inclusive.
-    """
+    """Rows behind the key `after`, or from the first on, up to the key `upto`, included."""
 
     after: RowKey | None
     upto: RowKey
+
+
+@dataclass(frozen=True)
+class Mark:
+    """By what a table is known again: what the last rows that were taken had in their columns.
+
+    :param rows: by key, a digest of each column; only of columns in which not all of them are the same.
+    :param identity: what the database says of the table that is another once it begins again; None: it says nothing.
+    """
+
+    rows: Mapping[int, Mapping[str, str]]
+    identity: str | None = None
+
+    @classmethod
+    def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
+        """Mark rows as they are read, by the column `key`."""
+        columns = [column for row in rows[:1] for column in row if column != key]
+        digests = {int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows}
+        distinct = [each for each in columns if len(rows) < 2 or len({row[each] for row in digests.values()}) > 1]
+        kept = {number: {each: row[each] for each in distinct[:MARKED_COLUMNS]} for number, row in digests.items()}
+        return cls(kept, identity)
+
+    def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
+        """Find out whether the rows with these keys are others now, and not the same ones after an update.
+
+        One row that is as it was is enough for the same table. Where the database has an identity for the table, this
+        one has to be another, too. Where it has none, two rows at least have to be others, in all columns together.
+        """
+        if None not in (identity, self.identity) and identity == self.identity:
+            return False
+        changed: list[set[str]] = []
+        compared: set[str] = set()
+        for row in rows:
+            before = {name: digest for name, digest in self.rows.get(int(row[key]), {}).items() if name in row}
+            compared |= set(before)
+            changed.append({name for name, digest in before.items() if _digest(row[name]) != digest})
+        if not changed or not all(changed):
+            return False
+        return None not in (identity, self.identity) or (len(changed) > 1 and set().union(*changed) == compared)
+
+    def to_json(self) -> dict[str, Any]:
+        rows = {str(key): dict(row) for key, row in self.rows.items()}
+        return {"rows": rows} if self.identity is None else {"rows": rows, "identity": self.identity}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Mark:
+        return cls({int(key): dict(row) for key, row in value["rows"].items()}, value.get("identity"))
 
 
 @dataclass(frozen=True)
@@ -36,8 +80,8 @@ class TablePosition:
     :param last: None: no row was.
     :param since: rows after it and up to `last` are counted again, to find such as came too late; None: all are.
     :param rows: how many they were.
-    :param restarts: how often the table has begun anew, so that no position ever comes twice.
-    :param mark: by what the last of these rows are known again; None: by nothing, as in positions of older versions.
+    :param restarts: how often the table has begun again, so that no position ever comes twice.
+    :param mark: of the last of these rows; None in positions of older versions.
     """
 
     last: RowKey | None = None
@@ -47,7 +91,7 @@ class TablePosition:
     mark: Mark | None = None
 
     def after(self, upto: RowKey, rows: int) -> TablePosition:
-        """The position once `rows` more rows, up to the key `upto`, are taken."""
+        """Advance by `rows` rows, up to the key `upto`."""
         if self.rows + rows <= CHECKED_ROWS:
             return TablePosition(upto, self.since, self.rows + rows, self.restarts)
         return TablePosition(upto, self.last, rows, self.restarts)
@@ -59,16 +103,12 @@ class TablePosition:
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> TablePosition:
-        """The position that `to_json` wrote; None is the one before the first row.
-
-        :param columns: of how many values a key is.
-        :raises ValueError: if it is something else.
-        """
+        """Read what `to_json` wrote; None is the position before the first row. ValueError: it is something else."""
         if value is None:
             return cls()
         try:
             last, since = _key(value["last"], columns), _key(value["since"], columns)
-            mark = Mark.from_json(value.get("mark"))
+            mark = Mark.from_json(value["mark"]) if "mark" in value else None
             return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ValueError(f"{str(value)[:80]!r} is not the position of rows in this order") from error
@@ -93,12 +133,10 @@ class Rows:
 
     @property
     def whole(self) -> KeyRange:
-        """Span all of them."""
         return KeyRange(self.after, self.ends[-1])
 
     @property
     def ranges(self) -> list[KeyRange]:
-        """List them one after the other."""
         return [KeyRange(after, upto) for after, upto in zip((self.after, *self.ends), self.ends, strict=False)]
 
     def to_json(self) -> dict[str, Any]:
@@ -107,10 +145,7 @@ class Rows:
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> Rows:
-        """The rows that `to_json` wrote.
-
-        :raises ValueError: if it is something else.
-        """
+        """Read what `to_json` wrote; ValueError if it is something else."""
         try:
             ends = tuple(_required(end[:-1], columns) for end in value["upto"])
             counts = tuple(int(end[-1]) for end in value["upto"])
@@ -122,10 +157,7 @@ class Rows:
 
 
 def key_json(key: RowKey | None) -> list[Any] | None:
-    """A key as plain JSON; times are ISO 8601, in UTC if they have a zone.
-
-    :raises ValueError: a value has no place in an order.
-    """
+    """Spell a key as plain JSON, times as ISO 8601 and in UTC if they have a zone; ValueError: it cannot order rows."""
     return None if key is None else [_value_json(value) for value in key]
 
 
@@ -154,3 +186,11 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
     if len(value) != columns or isinstance(value, str):
         raise ValueError(f"{value!r} has not {columns} values")
     return tuple(datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value)
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(timezone.utc)
+    return hashlib.blake2b(repr(value).encode(errors="replace"), digest_size=4).hexdigest()

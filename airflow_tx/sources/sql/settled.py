@@ -1,6 +1,6 @@
 """Up to which row a table is settled: no transaction can commit a row at or below it any more.
 
-Ids are drawn in order, and committed in any order. Each database is asked in its own way which transactions may still
+Ids are drawn in order, and committed in any order. Each database says in its own way which transactions may still
 commit a smaller one, and these are waited for.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.sources.sql.database import Teller
+from airflow_tx.sources.sql.database import TableErrors
 from airflow_tx.sources.sql.positions import RowKey
 from airflow_tx.sources.sql.table import Table
 
@@ -23,35 +23,29 @@ log = logging.getLogger(__name__)
 
 
 class Settling(ABC):
-    """How a database says up to where one of its tables is settled.
-
-    :param deadline: of `time.monotonic`; until then transactions are waited for.
-    """
+    """How a kind of database says up to where a table is settled; it waits for transactions until `deadline`."""
 
     first_pause: ClassVar[float] = 0.02
     longest_pause: ClassVar[float] = 0.5
 
-    def __init__(self, connection: Connection, table: Table, teller: Teller, deadline: float) -> None:
-        self.connection, self.table, self.teller, self.deadline = connection, table, teller, deadline
+    def __init__(self, connection: Connection, table: Table, errors: TableErrors, deadline: float) -> None:
+        self.connection, self.table, self.errors, self.deadline = connection, table, errors, deadline
 
     @abstractmethod
     def end(self, after: RowKey | None) -> RowKey | None:
-        """The last settled key behind `after`; None: there is none yet.
-
-        :raises SourceError: this server cannot tell.
-        """
+        """Find the last settled key behind `after`; None: there is none yet. Refuse if this server cannot say."""
 
     @abstractmethod
     def drawn(self) -> int | None:
-        """The last id that the database has handed out; None: it hands out none, or does not say."""
+        """Find the last id that the database has handed out; None: it hands out none, or does not say."""
 
     def identity(self) -> str | None:
-        """What is another once the table begins anew, and seldom else; None: nothing that this database would say."""
+        """Name what is another once the table begins again, and seldom else; None: this database says nothing."""
         return None
 
     @abstractmethod
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
-        """Whether a time lies so many seconds before now, by the database's clock.
+        """Build the condition that a time lies so many seconds before now, by the database's clock.
 
         :param kind: "time" (without a zone: it is the database's own), or "instant".
         """
@@ -61,33 +55,30 @@ class Settling(ABC):
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
     def past(self) -> sa.ColumnElement[bool]:
-        """Rows whose time lies `settle` seconds back; all rows, if they are not ordered by a time."""
+        """Build the condition of rows whose time lies `settle` seconds back; all rows, if no time orders them."""
         first = self.table.order[0]
         if first.kind not in ("time", "instant"):
             return sa.true()
         return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
 
     def set_back(self, last: RowKey | None) -> int | None:
-        """The last id that was handed out, if it is smaller than `last`: the next ones would count as taken."""
+        """Find the last id that was handed out, if it is smaller than `last`: the next ones would count as taken."""
         if last is None or [column.kind for column in self.table.order] != ["integer"]:
             return None
         drawn = self.drawn()
         return drawn if drawn is not None and drawn < last[0] else None
 
     def pauses(self, waits_for: object) -> Iterator[None]:
-        """Pauses between looks, until time is up; then it is told for what was waited.
-
-        :param waits_for: its text, when it is told.
-        """
+        """Pause between attempts, until time is up; then say what was waited for, by its text at that moment."""
         pause = self.first_pause
         while (left := self.deadline - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(2 * pause, self.longest_pause)
             yield
         log.warning(
-            "%s takes no new row of table %s: %s. Nothing is lost, it goes on when they are over; it has waited for "
+            "%s takes no new row of table %s: %s. Nothing is lost, it continues when they are over; it has waited for "
             "them as long as `patience` says, %g s.",
-            self.teller.source, self.table.name, waits_for, self.table.spec.patience,
+            self.errors.source, self.table.name, waits_for, self.table.spec.patience,
         )  # fmt: skip
 
 
@@ -101,10 +92,8 @@ class SqliteSettling(Settling):
         schema, _, name = self.table.name.rpartition(".")
         if schema:
             return None
-        asked = sa.text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
-        if [tuple(row) for row in self.connection.execute(asked, {"name": name})] != [
-            (self.table.order[0].name, "INTEGER")
-        ]:
+        keys = sa.text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
+        if self.connection.execute(keys, {"name": name}).all() != [(self.table.order[0].name, "INTEGER")]:
             return None
         made = sa.text("SELECT upper(sql) FROM sqlite_master WHERE type = 'table' AND name = :name")
         if "AUTOINCREMENT" in str(self.connection.execute(made, {"name": name}).scalar()):
@@ -116,9 +105,3 @@ class SqliteSettling(Settling):
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
         found: sa.ColumnElement[bool] = sa.func.julianday(key) <= sa.func.julianday("now") - seconds / 86_400
         return found
-
-
-def holders_text(holders: Sequence[str]) -> str:
-    """Word who is waited for."""
-    named = ", ".join(holders[:5]) + (" ..." if len(holders) > 5 else "")
-    return f"{len(holders)} running transaction(s) may still commit a row before it: {named}"

@@ -1,7 +1,7 @@
 """Up to which row a table of MySQL or MariaDB is settled.
 
 A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an id. A
-lock on the table is granted once all of these are over; under it the last committed id is looked up.
+lock on the table is granted once all of these are over; under it the last committed id is read.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ _EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND co
 
 
 class MySqlSettling(Settling):
-    """Holds a lock on the table for the time of one look at its index.
+    """Holds a lock on the table for the time of one read of its index.
 
-    A read lock disturbs nobody, and is never granted where transactions that write overlap all the time: new ones go
-    before it. So a write lock is asked for after it, behind which new statements on the table wait: for one second at
-    most, with pauses that grow.
+    A read lock disturbs no statement, and is never granted where transactions that write overlap all the time: new
+    ones go before it. So a write lock is requested after it, behind which new statements on the table wait: for one
+    second at most, with pauses that grow.
     """
 
     first_pause: ClassVar[float] = 1.0
     longest_pause: ClassVar[float] = 8.0
 
     def end(self, after: RowKey | None) -> RowKey | None:
-        """See `Settling.end`.
-
-        :raises SourceError: the server is a replica, or one of several that hand out ids.
-        """
         self._check_server()
         # The times of rows that wait for our lock lie before it.
         past = self.past()
@@ -54,9 +50,9 @@ class MySqlSettling(Settling):
         return None if found is None else int(found) - 1
 
     def _given_by_server(self) -> bool:
-        """Whether AUTO_INCREMENT is on the column that orders the rows."""
-        asked = {**self._named(), "column": self.table.order[0].name}
-        return "auto_increment" in str(self.connection.execute(sa.text(_EXTRA), asked).scalar()).lower()
+        """Check whether AUTO_INCREMENT is on the column that orders the rows."""
+        column = {**self._named(), "column": self.table.order[0].name}
+        return "auto_increment" in str(self.connection.execute(sa.text(_EXTRA), column).scalar()).lower()
 
     def _named(self) -> dict[str, str | None]:
         schema, _, name = self.table.name.rpartition(".")
@@ -71,7 +67,7 @@ class MySqlSettling(Settling):
         return True
 
     def _granted(self, lock: str) -> bool:
-        """Ask for a lock for as long as the session waits for one: a second."""
+        """Request a lock for as long as the session waits for one: a second."""
         name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
         try:
             self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
@@ -85,9 +81,9 @@ class MySqlSettling(Settling):
         read_only, step = self.connection.exec_driver_sql("SELECT @@global.read_only, @@auto_increment_increment").one()
         if str(read_only) not in ("0", "OFF"):
             problem = "its server is read-only, as a replica is, which does not know the running transactions"
-            raise self.teller.refused(problem, "Let the connection lead to the primary.")
+            raise self.errors.refused(problem, "Let the connection lead to the primary.")
         if step > 1 and self._given_by_server():
-            raise self.teller.refused(
+            raise self.errors.refused(
                 f"auto_increment_increment is {step}: several servers hand out ids, in no common order",
                 "Order by a time and the id, or let one server hand them out.",
             )
@@ -95,7 +91,7 @@ class MySqlSettling(Settling):
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
         # The zone of our own session is UTC.
         now = "UTC_TIMESTAMP(6)" if kind == "instant" else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
-        asked = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")
-        ago = self.connection.execute(asked, {"micros": int(seconds * 1_000_000)}).scalar_one()
+        query = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")
+        ago = self.connection.execute(query, {"micros": int(seconds * 1_000_000)}).scalar_one()
         found: sa.ColumnElement[bool] = key <= ago
         return found

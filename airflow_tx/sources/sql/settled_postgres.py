@@ -1,8 +1,8 @@
 """Up to which row a table of PostgreSQL is settled.
 
 A transaction that has drawn a value of a sequence holds a lock on that sequence until it ends, also when the statement
-is undone; a transaction that runs at all holds one on its own virtual id. Both kinds are in `pg_locks`, for everybody
-to see. So those that could have drawn an id below the last committed one are noted, and waited for; no writer waits.
+is undone; a transaction that runs at all holds one on its own virtual id. Both kinds are in `pg_locks`, which any user
+may read. So those that could have drawn an id below the last committed one are noted, and waited for; no writer waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_tx.sources.sql.database import READER
 from airflow_tx.sources.sql.positions import RowKey, shown
-from airflow_tx.sources.sql.settled import Settling, holders_text, log
+from airflow_tx.sources.sql.settled import Settling, log
 
 _SEQUENCE = """
 SELECT s.seqrelid AS id, s.seqrelid::regclass::text AS name, s.seqcache AS cached, s.seqincrement AS step,
@@ -69,13 +69,9 @@ class PostgresSettling(Settling):
     """Waits for the transactions that could have drawn a smaller id, or a smaller time, than the last committed one."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
-        """See `Settling.end`.
-
-        :raises SourceError: the server is a standby, or the sequence does not hand out ids in order.
-        """
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
             remedy = "Let the connection lead to the primary."
-            raise self.teller.refused("its server is a standby, which does not know the running transactions", remedy)
+            raise self.errors.refused("its server is a standby, which does not know the running transactions", remedy)
         sequence = self._sequence
         end = self.newest(after, self.past())
         if end is None:
@@ -85,7 +81,7 @@ class PostgresSettling(Settling):
             log.warning(
                 "%s: table %s has rows up to %s, and its sequence %s is at %d: those beyond it were given their ids "
                 "otherwise, and wait until the sequence has passed them.",
-                self.teller.source, self.table.name, shown(end), sequence.name, drawn,
+                self.errors.source, self.table.name, shown(end), sequence.name, drawn,
             )  # fmt: skip
             end = self.newest(after, self.table.upto((drawn,)))
         return end if end is None or self._over(sequence) else None
@@ -104,8 +100,8 @@ class PostgresSettling(Settling):
 
     def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
         zone = "" if kind == "instant" else "::timestamp"
-        asked = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
-        found: sa.ColumnElement[bool] = key <= self.connection.execute(asked, {"seconds": seconds}).scalar_one()
+        query = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
+        found: sa.ColumnElement[bool] = key <= self.connection.execute(query, {"seconds": seconds}).scalar_one()
         return found
 
     def _over(self, sequence: Sequence | None) -> bool:
@@ -115,18 +111,18 @@ class PostgresSettling(Settling):
         noted = self._running(drawing)
         if not noted:
             return True
-        waiting = Waiting(holders_text(list(noted.values())))
+        waiting = Holders(list(noted.values()))
         for _ in self.pauses(waiting):
             running = self._running(drawing)
             # One that was noted may be prepared by now, and has another name then.
             still = [name for each, name in running.items() if each in noted or each.startswith(("-1/", "prepared "))]
             if not still:
                 return True
-            waiting.text = holders_text(still)
+            waiting.names = still
         return False
 
     def _running(self, sequence: Sequence | None) -> dict[str, str]:
-        """The transactions that may have drawn a value, and how messages name each."""
+        """Find the transactions that may have drawn a value, each with its name in messages."""
         if sequence is None:
             found = self.connection.execute(sa.text(_OF_ALL), {"reader": READER})
         else:
@@ -145,7 +141,7 @@ class PostgresSettling(Settling):
         wrong = f"CACHE {found.cached}" if found.cached > 1 else "CYCLE" if found.cycles else ""
         wrong = f"INCREMENT {found.step}" if found.step < 1 else wrong
         if wrong:
-            raise self.teller.refused(
+            raise self.errors.refused(
                 f"sequence {found.name} of {self.table.name}.{column.name} has {wrong}: a session may use an id long "
                 "after greater ones were committed",
                 f"ALTER SEQUENCE {found.name} CACHE 1 NO CYCLE INCREMENT 1, or order by a time and the id.",
@@ -153,12 +149,15 @@ class PostgresSettling(Settling):
         return Sequence(found.id, found.name)
 
 
-class Waiting:
-    def __init__(self, text: str) -> None:
-        self.text = text
+@dataclass
+class Holders:
+    """The transactions that are waited for, by their names."""
+
+    names: list[str]
 
     def __str__(self) -> str:
-        return self.text
+        named = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
+        return f"{len(self.names)} running transaction(s) may still commit a row before it: {named}"
 
 
 def _named(pid: int | None, application: str | None, since: Any) -> str:

@@ -12,9 +12,8 @@ from sqlalchemy.engine import Connection
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.sql.database import Database, Teller
-from airflow_tx.sources.sql.mark import MARKED_ROWS, Mark
-from airflow_tx.sources.sql.positions import KeyRange, RowKey, Rows, TablePosition, shown
+from airflow_tx.sources.sql.database import Database, TableErrors
+from airflow_tx.sources.sql.positions import MARKED_ROWS, KeyRange, Mark, RowKey, Rows, TablePosition, shown
 from airflow_tx.sources.sql.settled import Settling, SqliteSettling
 from airflow_tx.sources.sql.settled_mysql import MySqlSettling
 from airflow_tx.sources.sql.settled_postgres import PostgresSettling
@@ -35,10 +34,7 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """What a table has behind a position.
-
-    :param end: the last row that may be taken; None: there is none.
-    """
+    """What a table has behind a position, up to the last row that may be taken."""
 
     position: TablePosition
     end: RowKey | None
@@ -51,81 +47,74 @@ class ShardSnapshot:
 
 
 class Shard:
-    """One table of one connection, for one decision or for the rows of one batch.
+    """One table of one connection, for one decision or for the rows of one batch; `what` is the class of the source."""
 
-    :param what: the name of the source's class, for messages.
-    """
-
-    def __init__(self, conn_id: str, table: str, spec: SqlSpec, teller: Teller, *, what: str) -> None:
-        self.table, self.spec, self.teller = table, spec, teller
-        self.database = Database(conn_id, teller, what=what)
+    def __init__(self, conn_id: str, table: str, spec: SqlSpec, errors: TableErrors, *, what: str) -> None:
+        self.table, self.spec, self.errors = table, spec, errors
+        self.database = Database(conn_id, errors, what=what)
         self._checked: Table | None = None
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    def look(self, place: Json, deadline: float) -> ShardSnapshot:
-        """Find out up to where rows may be taken.
-
-        :param place: where the source stands in this table.
-        :param deadline: of `time.monotonic`; until then transactions are waited for.
-        :raises SourceError: the table cannot be read in this order, or rows came that are in no batch.
-        """
-        position = self.position(place)
+    def snapshot(self, at: Json, deadline: float) -> ShardSnapshot:
+        """Find out up to where rows may be taken; refuse if rows came that are in no batch. Waits until `deadline`."""
+        position = self.position(at)
         with self.database.connected() as connection:
             settling = self._settling(connection, deadline)
             kept = self._kept(settling, position)
             loss = self._lost(settling, position, kept)
             if loss is not None:
-                raise self.teller.refused(loss.description, "Nothing was allocated. " + _ACCEPT)
+                raise self.errors.refused(loss.description, "Nothing was allocated. " + _ACCEPT)
             # Of those that are gone by now, none may stand for one that comes too late.
             return ShardSnapshot(replace(position, rows=kept), settling.end(position.last))
 
-    def sizes(self, look: ShardSnapshot) -> list[int]:
+    def sizes(self, snapshot: ShardSnapshot) -> list[int]:
         """Measure the bytes of each of the next rows, as many as make a sample."""
         with self.database.connected() as connection:
             table = self.checked(connection)
-            rows = connection.execute(table.read(table.within(look.range), most=SAMPLED_ROWS))
+            rows = connection.execute(table.read(table.within(snapshot.range), most=SAMPLED_ROWS))
             return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
 
-    def available(self, look: ShardSnapshot, most: int) -> int:
+    def available(self, snapshot: ShardSnapshot, most: int) -> int:
         """Count the rows that may be taken, up to `most`."""
         with self.database.connected() as connection:
             table = self.checked(connection)
-            return table.count(connection, table.within(look.range), most=most)
+            return table.count(connection, table.within(snapshot.range), most=most)
 
-    def take(self, look: ShardSnapshot, most: int | None) -> tuple[Rows, TablePosition] | None:
-        """The next rows, at most so many, and where the source stands after them; None if they are gone again."""
+    def take(self, snapshot: ShardSnapshot, most: int | None) -> tuple[Rows, TablePosition] | None:
+        """Take the next rows, at most so many, and the position after them; None if they are gone again."""
         each = self.spec.rows_per_read
         most = min(each * MOST_RANGES, each * MOST_RANGES if most is None else most)
         with self.database.connected() as connection:
-            cuts = self.checked(connection).cuts(connection, look.range, most=most, each=each)
+            cuts = self.checked(connection).cuts(connection, snapshot.range, most=most, each=each)
             if not cuts:
                 return None
-            mark = self._mark(self._settling(connection), KeyRange(look.position.since, cuts[-1][0]))
+            mark = self._mark(self._settling(connection), KeyRange(snapshot.position.since, cuts[-1][0]))
         numbers = [0, *(number for _, number in cuts)]
         counts = [upto - before for before, upto in pairwise(numbers)]
-        rows = Rows(look.position.last, tuple(key for key, _ in cuts), tuple(counts))
-        return rows, replace(look.position.after(rows.ends[-1], rows.count), mark=mark)
+        rows = Rows(snapshot.position.last, tuple(key for key, _ in cuts), tuple(counts))
+        return rows, replace(snapshot.position.after(rows.ends[-1], rows.count), mark=mark)
 
-    def backlog(self, place: Json) -> int:
+    def backlog(self, at: Json) -> int:
         """Count the rows behind a position, settled or not."""
-        position = self.position(place)
+        position = self.position(at)
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.after(position.last))
 
-    def loss(self, place: Json) -> Loss | None:
-        """The rows at or before a position that are in no batch, or that the next ones would be taken for."""
-        position = self.position(place)
+    def losses(self, at: Json) -> list[Loss]:
+        """Find the rows at or before a position that are in no batch, or that the next ones would be taken for."""
+        position = self.position(at)
         with self.database.connected() as connection:
             settling = self._settling(connection)
-            return self._lost(settling, position, self._kept(settling, position))
+            loss = self._lost(settling, position, self._kept(settling, position))
+            return [] if loss is None else [loss]
 
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
-        return _SETTLING[self.database.kind](connection, self.checked(connection), self.teller, deadline)
+        return _SETTLING[self.database.kind](connection, self.checked(connection), self.errors, deadline)
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
-        """By what the last of the rows that were taken are known again; only ids can begin anew."""
+        """Mark the last of the rows that were taken; only ids can begin again."""
         table = settling.table
         if [column.kind for column in table.order] != ["integer"]:
             return None
@@ -133,7 +122,7 @@ class Shard:
         return Mark.of(table.order[0].name, rows, settling.identity())
 
     def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
-        """Whether other rows have the ids of the last ones that were taken."""
+        """Find out whether other rows have the ids of the last ones that were taken."""
         if mark is None or not mark.rows:
             return False
         table, numbers = settling.table, list(mark.rows)
@@ -149,11 +138,11 @@ class Shard:
     def _lost(self, settling: Settling, position: TablePosition, kept: int) -> Loss | None:
         if position.last is None:
             return None
-        before, partition = position.to_json(), self.teller.partition or ""
+        before, partition = position.to_json(), self.errors.partition or ""
         drawn, key = settling.set_back(position.last), settling.table.order[0].name
         if drawn is not None or self._is_other(settling, position.mark):
             again = TablePosition(restarts=position.restarts + 1)
-            what = f"table {self.table} begins anew: rows up to {shown(position.last)} were taken, and "
+            what = f"table {self.table} begins again: rows up to {shown(position.last)} were taken, and "
             what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
             return Loss(partition, before, again.to_json(), f"{what} now; accepted, it is read from its first row on")
         if kept <= position.rows:
@@ -166,10 +155,7 @@ class Shard:
     # --- the rows of a batch --------------------------------------------------------------------------------------
 
     def rows(self, metadata: Json) -> Iterator[Mapping[str, Any]]:
-        """Exactly the rows that were decided, in their order.
-
-        :raises SourceError: there are more or fewer by now; after the last row at the latest.
-        """
+        """Read exactly the rows that were decided, in their order; refuse at the end if there are more or fewer."""
         rows, found = self.parsed(metadata), 0
         with self.database.reading() as connection:
             table = self.checked(connection)
@@ -184,17 +170,14 @@ class Shard:
         """Make the error for rows that are not those that were decided."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
-        return self.teller.refused(
+        return self.errors.refused(
             f"{problem}{found}: rows were deleted, changed or inserted since the batch was decided",
             f"Bring the table back to what it was, then clear the task; or take what is left of them: {_CHANGED}; with "
-            "kind='opaque' clear `begin`: the batch is decided anew.",
+            "kind='opaque' clear `begin`: the batch is decided again.",
         )
 
     def again(self, metadata: Json) -> Json:
-        """The rows between the same keys as they are now, some of which may have been deleted.
-
-        :raises SourceError: there are more, and where the source stands says that they are in no batch.
-        """
+        """Count the rows between the same keys as they are now; refuse more, which by the position are in no batch."""
         rows = self.parsed(metadata)
         with self.database.connected() as connection:
             table = self.checked(connection)
@@ -202,33 +185,27 @@ class Shard:
         found = replace(rows, counts=counts)
         if found.count > rows.count:
             problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
-            raise self.teller.refused(problem, "Give those inserted ids that come last, then clear this task.")
+            raise self.errors.refused(problem, "Give those inserted ids that come last, then clear this task.")
         return found.to_json()
 
     def parsed(self, metadata: Json) -> Rows:
-        """The rows of a batch.
-
-        :raises SourceError: they are of another source.
-        """
+        """Read the metadata of a batch; that of another source is refused."""
         try:
             return Rows.from_json(metadata, len(self.spec.order_by))
         except ValueError as error:
-            raise self.teller.other_source(f"metadata {error}") from None
+            raise self.errors.other_source(f"metadata {error}") from None
 
-    def position(self, place: Json) -> TablePosition:
-        """A position.
-
-        :raises SourceError: it is of another source.
-        """
+    def position(self, at: Json) -> TablePosition:
+        """Read a position; one of another source is refused."""
         try:
-            return TablePosition.from_json(place, len(self.spec.order_by))
+            return TablePosition.from_json(at, len(self.spec.order_by))
         except ValueError as error:
-            raise self.teller.other_source(f"position {error}") from None
+            raise self.errors.other_source(f"position {error}") from None
 
     def checked(self, connection: Connection) -> Table:
         """Check the table, once."""
         if self._checked is None:
-            self._checked = Table(connection, self.table, self.spec, self.teller)
+            self._checked = Table(connection, self.table, self.spec, self.errors)
         return self._checked
 
 

@@ -1,22 +1,22 @@
-"""Rows of a SQL table, by id or by time: each batch is the next ones. See `sql_shards` for several tables.
+"""Rows of a SQL table, by id or by time: each batch is the next ones.
 
-Importing this costs little: what needs SQLAlchemy is loaded when the source is asked.
+Importing this costs little: what needs SQLAlchemy is loaded when a batch is decided or read.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, Source, SourceKind, TransactionalSource, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, TransactionalSource, source_kind
 from airflow_tx.sources.sizing import BatchSize
 from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from airflow_tx.protocol.batch import Loss
     from airflow_tx.sources.sql.jdbc import JdbcRows
@@ -33,15 +33,13 @@ class SqlRows(Source):
     :param columns: the columns of the rows; None: all.
     :param settle: seconds that a row's time must lie back before it is taken; no meaning for an id alone.
     :param patience: seconds that `begin` waits for running transactions that may still commit a row before the last
-        one that is there. After that it takes no row, and says who it waited for.
+        one that is there. After that it takes no row, and names what it waited for.
     :param kind: ``transactional`` for rows that are only ever added, else ``opaque``.
     :param max_rows_per_batch: at most so many rows in a batch.
     :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
     :param target_seconds: as many rows as are processed in so many seconds; see `airflow_tx.sources.sizing`.
     :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
     """
-
-    kind: SourceKind  # type: ignore[misc]  # an argument says it, so it is the instance's
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class SqlRows(Source):
         self._read: list[JdbcRows] = []
 
     def arguments(self) -> dict[str, Any]:
-        """Those of its constructor that all sources of SQL tables have, as plain JSON."""
+        """Return the arguments that all sources of SQL tables have, as plain JSON."""
         return {**self.spec.arguments(), "kind": self.kind.value, **self._size.arguments()}
 
     def shown(self) -> str:
@@ -77,11 +75,9 @@ class SqlRows(Source):
         return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
 
     def with_limit(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
-        asked = copy.copy(self)
-        asked._read = []
-        if self.batch_size is not None:
-            asked.limit = self.batch_size.limit(measured)
-        return asked
+        copied = copy.copy(super().with_limit(measured))
+        copied._read = []
+        return copied
 
     def close(self) -> None:
         while self._read:
@@ -89,18 +85,13 @@ class SqlRows(Source):
 
     def shard(self, conn_id: str, table: str, partition: str | None = None) -> Shard:
         """Make the reader of one table."""
-        from airflow_tx.sources.sql.database import Teller
+        from airflow_tx.sources.sql.database import TableErrors
         from airflow_tx.sources.sql.shard import Shard
 
-        return Shard(conn_id, table, self.spec, Teller(repr(self), conn_id, partition), what=type(self).__name__)
+        return Shard(conn_id, table, self.spec, TableErrors(repr(self), conn_id, partition), what=type(self).__name__)
 
-    def rows_of(
-        self, shard: Shard, metadata: Json, spark: SparkSession | None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
-        """Exactly the rows that were decided. SQLite is not read by Spark itself: its rows come through this process.
-
-        :raises SourceError: they are not there any more.
-        """
+    def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
+        """Read exactly the rows that were decided; those of SQLite come through this process, not by Spark."""
         from airflow_tx.sources.sql.jdbc import SUPPORTED, JdbcRows
 
         if spark is None or shard.database.kind not in SUPPORTED:
@@ -118,10 +109,10 @@ class SqlSource(SqlRows, TransactionalSource):
     """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
 
     Transactions commit in another order than the one in which they drew their ids. A batch ends at a row before which
-    no transaction can commit any more: the database is asked for those that may, and they are waited for. What this
+    no transaction can commit any more: the database names those that may, and they are waited for. What this
     takes, and when it does not hold, is in docs/sql_source.md.
 
-    :param conn_id: Airflow connection of type postgres, mysql or sqlite; looked up when the source is asked.
+    :param conn_id: Airflow connection of type postgres, mysql or sqlite; looked up when it is needed.
     :param table: "table" or "schema.table".
 
     The other parameters are those of `SqlRows`.
@@ -145,20 +136,18 @@ class SqlSource(SqlRows, TransactionalSource):
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         shard = self._shard()
-        look = shard.look(position, self.deadline())
-        if look.end is None:
+        snapshot = shard.snapshot(position, self.deadline())
+        if snapshot.end is None:
             return None
-        limit = self.limit.of_rows_of(shard.sizes(look) if self.limit.bytes is not None else [])
-        taken = shard.take(look, limit.rows)
+        limit = self.limit.of_rows_of(shard.sizes(snapshot) if self.limit.bytes is not None else [])
+        taken = shard.take(snapshot, limit.rows)
         if taken is None:
             return None
         rows, after = taken
-        everything = rows.count if rows.ends[-1] == look.end else None
+        everything = rows.count if rows.ends[-1] == snapshot.end else None
         return Batch(rows.to_json(), after.to_json(), rows.count, limit.reason_for(rows.count, everything))
 
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
-    ) -> DataFrame | Iterable[Mapping[str, Any]]:
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         return self.rows_of(self._shard(), metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
@@ -168,8 +157,7 @@ class SqlSource(SqlRows, TransactionalSource):
         return self._shard().backlog(position)
 
     def losses(self, position: Json) -> list[Loss]:
-        found = self._shard().loss(position)
-        return [] if found is None else [found]
+        return self._shard().losses(position)
 
     def _shard(self) -> Shard:
         return self.shard(self.conn_id, self.table)

@@ -1,9 +1,9 @@
-"""What the sources of SQL tables are told: in which order rows come, which columns, how long to wait."""
+"""The arguments of the sources of SQL tables: in which order rows come, which columns, how long to wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError
@@ -15,14 +15,7 @@ ROWS_PER_READ = 100_000
 
 @dataclass(frozen=True)
 class SqlSpec:
-    """How rows are taken from a table.
-
-    :param order_by: one or two columns in whose order rows come: an id, or a time and an id.
-    :param columns: of the rows; None: all.
-    :param settle: seconds by which a time must be past; without meaning for an id alone.
-    :param patience: seconds that a decision waits for transactions that may still commit a row below its end.
-    :param rows_per_read: Spark reads a batch in ranges of so many rows.
-    """
+    """How rows are taken from a table; the parameters are those of `SqlRows`."""
 
     order_by: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -41,11 +34,7 @@ class SqlSpec:
         patience: float,
         rows_per_read: int,
     ) -> SqlSpec:
-        """From the arguments of a source.
-
-        :param source: whose arguments they are, for the message.
-        :raises ConfigError: one of them cannot be used.
-        """
+        """Check the arguments of a source; ConfigError names it, and the one that cannot be used."""
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         if not 1 <= len(order) <= 2 or not _names(order):
             remedy = 'Give the column of an id, such as "id", or of a time and an id, such as ["updated_at", "id"].'
@@ -63,20 +52,12 @@ class SqlSpec:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a source, as plain JSON."""
-        return {
-            "order_by": list(self.order_by),
-            "columns": None if self.columns is None else list(self.columns),
-            "settle": self.settle,
-            "patience": self.patience,
-            "rows_per_read": self.rows_per_read,
-        }
+        columns = None if self.columns is None else list(self.columns)
+        return {**asdict(self), "order_by": list(self.order_by), "columns": columns}
 
 
 def checked_text(source: str, option: str, value: Any, example: str) -> str:
-    """An argument that is a name.
-
-    :raises ConfigError: it is none.
-    """
+    """Check an argument that is a name."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(option=f"{option} of {source}", value=value, remedy=f'Give a name, such as "{example}".')
     return value

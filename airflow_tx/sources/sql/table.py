@@ -1,10 +1,10 @@
-"""One table as a source sees it: checked, and the statements that look at it by the order of its rows."""
+"""One table of a source: checked, and the statements on it by the order of its rows."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import ge, gt, le, lt
@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.sources.sql.database import Teller
+from airflow_tx.sources.sql.database import TableErrors
 from airflow_tx.sources.sql.positions import KeyRange, RowKey, key_json
 from airflow_tx.sources.sql.spec import SqlSpec
 
@@ -26,7 +26,7 @@ _KINDS = "An id is a whole number or a text; a time before it a timestamp or dat
 
 @dataclass(frozen=True)
 class Column:
-    """What a column that orders rows is.
+    """A column that orders rows.
 
     :param kind: integer, text, uuid, time (without a zone), instant (a time with a zone).
     """
@@ -37,35 +37,31 @@ class Column:
 
 
 class Table:
-    """A table whose rows have an order.
+    """A table whose rows have an order; refused if it or a column is missing, or the order is none."""
 
-    :param name: "table" or "schema.table".
-    :raises SourceError: it is missing, or a column of it, or the order is none.
-    """
-
-    def __init__(self, connection: Connection, name: str, spec: SqlSpec, teller: Teller) -> None:
+    def __init__(self, connection: Connection, name: str, spec: SqlSpec, errors: TableErrors) -> None:
         self.name, self.spec = name, spec
         schema, _, table = name.rpartition(".")
-        self._schema, self._table, self._teller = schema or None, table, teller
+        self._schema, self._table, self._errors = schema or None, table, errors
         inspector = sa.inspect(connection)
         with warnings.catch_warnings():
-            # Of types that it does not know; nobody asks for them here.
+            # Of types that it does not know; they are not needed here.
             warnings.simplefilter("ignore", sa.exc.SAWarning)
             if not inspector.has_table(table, self._schema):
-                raise teller.missing(name)
+                raise errors.missing(name)
             found = {column["name"]: column for column in inspector.get_columns(table, self._schema)}
         self._require(found, spec.order_by)
         self._require(found, spec.columns or ())
         self.columns: Sequence[str] = spec.columns or tuple(found)
         self.times = {column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)}
-        self.order = [self._column(connection, found[column]) for column in spec.order_by]
+        self.order = [_column(found[column], connection.dialect.name) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
         self._check_unique(inspector)
         self._check_nulls(connection)
 
     @cached_property
     def clause(self) -> sa.TableClause:
-        """For statements; its columns have no types, so values are those of the driver."""
+        """The table in statements; its columns have no types, so values are those of the driver."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
         return sa.table(self._table, *map(sa.column, names), schema=self._schema)
 
@@ -85,16 +81,12 @@ class Table:
         return sa.and_(self.after(rows.after), self.upto(rows.upto))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
-        """The last key of the rows that meet all conditions; None: no row does."""
-        backwards = [key.desc() for key in self.keys]
-        row = connection.execute(sa.select(*self.keys).where(*conditions).order_by(*backwards).limit(1)).first()
+        """Find the last key of the rows that meet all conditions; None: no row does."""
+        row = connection.execute(self._last_first(self.keys, *conditions).limit(1)).first()
         return None if row is None else self._key(tuple(row))
 
     def count(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None) -> int:
-        """How many rows meet all conditions.
-
-        :param most: do not count further.
-        """
+        """Count the rows that meet all conditions, at most `most`."""
         if most is None:
             query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
         else:
@@ -103,10 +95,7 @@ class Table:
         return int(connection.execute(query).scalar_one())
 
     def cuts(self, connection: Connection, rows: KeyRange, *, most: int, each: int) -> list[tuple[RowKey, int]]:
-        """The keys of every `each`-th row of a range and of its last row, with their numbers from 1 on.
-
-        :param most: the range ends after so many rows.
-        """
+        """Find the keys of every `each`-th of at most `most` rows, and of the last one, with their numbers from 1."""
         inner = sa.select(*self.keys).where(self.within(rows)).order_by(*self.keys).limit(most).subquery()
         keys = [inner.c[name] for name in self.spec.order_by]
         number = sa.func.row_number().over(order_by=keys).label("tx_number")
@@ -124,9 +113,11 @@ class Table:
 
     def last(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int) -> list[dict[str, Any]]:
         """Read the last rows that meet all conditions, with their keys."""
-        backwards = [key.desc() for key in self.keys]
-        query = sa.select(*self.clause.c).where(*conditions).order_by(*backwards).limit(most)
+        query = self._last_first(self.clause.c, *conditions).limit(most)
         return [dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)]
+
+    def _last_first(self, columns: Iterable[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        return sa.select(*columns).where(*conditions).order_by(*(key.desc() for key in self.keys))
 
     # --- checks ---------------------------------------------------------------------------------------------------
 
@@ -134,36 +125,31 @@ class Table:
         missing = [column for column in columns if column not in found]
         if missing:
             problem = f"table {self.name} has no column {', '.join(missing)}; it has {', '.join(list(found)[:30])}"
-            raise self._teller.refused(problem, "Correct order_by or columns, or add the column.")
-
-    def _column(self, connection: Connection, found: Any) -> Column:
-        kind, backend = found["type"], connection.dialect.name
-        return Column(found["name"], _kind_of(kind, backend), found.get("nullable", True))
+            raise self._errors.refused(problem, "Correct order_by or columns, or add the column.")
 
     def _check_kinds(self, types: dict[str, Any]) -> None:
         *first, last = self.order
         wrong = [column for column in self.order if not column.kind]
         wrong += [column for column in first if column.kind in ("text", "uuid")]
-        if not first and last.kind == "uuid":
-            wrong.append(last)
+        wrong += [last] if not first and last.kind == "uuid" else []
         if wrong:
             name = wrong[0].name
             problem = f"column {name} of table {self.name} is {types[name]}: by it, new rows do not come last"
             remedy = f'{_KINDS} Such as order_by=["created_at", "{name}"] for a uuid.'
-            raise self._teller.refused(problem, remedy)
+            raise self._errors.refused(problem, remedy)
 
     def _check_unique(self, inspector: sa.Inspector) -> None:
-        order, place = list(self.spec.order_by), (self._table, self._schema)
-        primary: Names = inspector.get_pk_constraint(*place)["constrained_columns"]
+        order, table = list(self.spec.order_by), (self._table, self._schema)
+        primary: Names = inspector.get_pk_constraint(*table)["constrained_columns"]
         if list(primary) == order:
             return
-        indexes = [each for each in inspector.get_indexes(*place) if not _partial(each)]
+        indexes = [each for each in inspector.get_indexes(*table) if not _partial(each)]
         unique: list[Names] = [primary, *(each["column_names"] for each in indexes if each.get("unique"))]
-        unique += [each["column_names"] for each in inspector.get_unique_constraints(*place)]
+        unique += [each["column_names"] for each in inspector.get_unique_constraints(*table)]
         named = ", ".join(order)
         if not any(columns and set(columns) <= set(order) for columns in unique):
-            raise self._teller.refused(
-                f"{named} of table {self.name} is not unique: rows with the same value could not be told apart",
+            raise self._errors.refused(
+                f"{named} of table {self.name} is not unique: rows with the same value could not be distinguished",
                 "Make it the primary key or give it a unique index, or order by a time and such an id.",
             )
         ways: list[Names] = [*unique, *(each["column_names"] for each in indexes)]
@@ -177,8 +163,8 @@ class Table:
         for column in self.order:
             key = self.clause.c[column.name]
             if column.nullable and connection.execute(sa.select(key).where(key.is_(None)).limit(1)).first() is not None:
-                raise self._teller.refused(
-                    f"table {self.name} has rows without {column.name} (NULL): they have no place in the order",
+                raise self._errors.refused(
+                    f"table {self.name} has rows without {column.name} (NULL): they have no position in the order",
                     "Give them one, and make the column NOT NULL.",
                 )
 
@@ -186,13 +172,17 @@ class Table:
         try:
             key_json(values)
         except ValueError as error:
-            raise self._teller.refused(f"table {self.name}: {error}", _KINDS) from None
+            raise self._errors.refused(f"table {self.name}: {error}", _KINDS) from None
         return values
 
 
 def _partial(index: Any) -> bool:
     options = index.get("dialect_options", {})
     return any(options.get(f"{dialect}_where") is not None for dialect in ("postgresql", "sqlite"))
+
+
+def _column(found: Any, backend: str) -> Column:
+    return Column(found["name"], _kind_of(found["type"], backend), found.get("nullable", True))
 
 
 def _kind_of(found: Any, backend: str) -> str:
@@ -211,7 +201,7 @@ def _kind_of(found: Any, backend: str) -> str:
 def _beyond(
     columns: Sequence[Any], key: RowKey, inner: Comparison, outer: Comparison, last: Comparison
 ) -> sa.ColumnElement[bool]:
-    """A comparison of keys that an index on the first column serves in every database.
+    """Compare keys as an index on the first column serves it in every database.
 
     :param inner: of the first column, if there is a second one.
     :param outer: of the first column, whatever the second one has.

@@ -121,6 +121,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(fields: dict[str, Any], said
 def test_a_connection_that_does_not_exist_is_refused_with_the_command_that_makes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper._from_models", lambda conn_id: None)
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.connection_of_airflow", lambda conn_id: None)
     with pytest.raises(ConfigError, match="airflow connections add nosuch --conn-type zookeeper"):
         ZooKeeperHook("nosuch").config()

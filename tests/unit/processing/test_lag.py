@@ -108,7 +108,7 @@ def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
     monkeypatch.setattr(broken, "limit_reason", lambda count, places: "")
     assert isinstance(begin(store, broken, "r1", log, name="other"), Begun)
     assert statsd.received() == []
-    told = "The lag of topology '{}' cannot be told: "
+    told = "The lag of topology '{}' is unknown: "
     assert log.lines[0].startswith(told.format("numbers"))
     assert log.lines[1] == told.format("other") + "OSError: it is away"
 

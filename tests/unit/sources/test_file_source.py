@@ -21,7 +21,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
 from airflow_tx.sources.files.records import csv_schema, parse_schema
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.sources.files.storage import FilesPosition, fingerprint, spark_path, split_glob
+from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
 ATTEMPT = TransactionAttempt(1, 1)
 
@@ -311,7 +311,7 @@ class FakeReader:
 
 
 def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
-    assert spark_path(Path("/a/x[1]*.csv")) == r"file:///a/x\[1\]\*.csv"
+    assert Disk("/a/*.csv", None).for_spark("/a", "x[1]*.csv") == r"file:///a/x\[1\]\*.csv"
 
 
 def test_the_schema_of_a_csv_file_is_read_from_its_header_if_it_is_plain(tmp_path: Path) -> None:

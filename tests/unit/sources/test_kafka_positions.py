@@ -12,7 +12,15 @@ from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.sources.kafka.positions import Extent, OffsetRange, OffsetsSnapshot, available, chosen, losses, place_of
+from airflow_tx.sources.kafka.positions import (
+    Extent,
+    OffsetRange,
+    OffsetsSnapshot,
+    available,
+    chosen,
+    losses,
+    position_json,
+)
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.sources.sizing import Limit
 from airflow_tx.store.memory import MemoryStore
@@ -25,7 +33,7 @@ def look(*, ids: dict[str, str | None] | None = None, **extents: tuple[int, int]
 
 
 def places(**offsets: int) -> dict[str, Any]:
-    return {name.replace("_", "-"): place_of("id", offset) for name, offset in offsets.items()}
+    return {name.replace("_", "-"): position_json("id", offset) for name, offset in offsets.items()}
 
 
 def batch(seen: OffsetsSnapshot, before: dict[str, Any], starting: str = "earliest", limit: int | None = None) -> Any:
@@ -64,14 +72,14 @@ def test_losses_say_where_it_goes_on() -> None:
     seen = look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3))
     found = losses(seen, places(t_0=4, t_1=5, t_2=3))
     assert [(loss.partition, loss.position["offset"], loss.resume_at) for loss in found] == [
-        ("t-0", 4, place_of("id", 7)),
-        ("t-1", 5, place_of("id", 3, life=1)),
+        ("t-0", 4, position_json("id", 7)),
+        ("t-1", 5, position_json("id", 3, life=1)),
     ]
     anew = OffsetsSnapshot({"t-0": Extent("new", 2, 9)}, ids={"t": "new"})
     found = losses(anew, places(t_0=4, t_1=5))
     assert [(loss.partition, loss.resume_at) for loss in found] == [
-        ("t-0", place_of("new", 2, life=1)),
-        ("t-1", place_of("new", 0, life=1)),
+        ("t-0", position_json("new", 2, life=1)),
+        ("t-1", position_json("new", 0, life=1)),
     ]
     # Accepted, they are none any more.
     assert losses(anew, {loss.partition: loss.resume_at for loss in found}) == []
@@ -95,13 +103,13 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
     source = KafkaSource(topic="t")
     topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
     read, paths = Reader(MemoryStore()), Paths("/", "t")
-    position: Any = {"t-0": place_of(ids[0], 7)}
+    position: Any = {"t-0": position_json(ids[0], 7)}
     batches = []
     # Cut to 5, written again up to 7, and cut and written once more.
     for topic_id in ids[1:]:
         for end in (5, 6, 7, 7):
             seen = OffsetsSnapshot({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
-            monkeypatch.setattr(source, "_look", lambda seen=seen: seen)
+            monkeypatch.setattr(source, "_snapshot", lambda seen=seen: seen)
             for loss in losses(seen, start_after(read, paths, topology, position).position):
                 topology.accepted.setdefault(loss.partition, []).append(
                     {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}

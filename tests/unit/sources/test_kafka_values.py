@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_tx.sources.kafka.values import Values
+from airflow_tx.sources.kafka.rows import Values
 
 
 def test_columns_have_the_types_of_the_schema() -> None:

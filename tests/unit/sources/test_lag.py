@@ -65,7 +65,7 @@ def test_a_lag_has_the_unit_of_its_source() -> None:
 
 
 def test_why_a_lag_cannot_be_told_is_one_line() -> None:
-    told = "The lag of topology 'flights' cannot be told: "
+    told = "The lag of topology 'flights' is unknown: "
     assert reason(ValueError("it broke\nin two")) == told + "ValueError: it broke in two"
     error = SourceError(source="x", problem="it is away", remedy="Bring it back.")
     assert reason(error) == f"{told}{error}"

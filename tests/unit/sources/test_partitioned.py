@@ -69,8 +69,8 @@ def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not
         batch = OpaqueScripted(answers).decide(ATTEMPT, {"gone": 1})
     assert batch is not None
     assert batch.metadata == {"a": 2}
-    assert "goes on without partition gone" in caplog.text
-    assert "it is switched off. It is left out of this batch and keeps its place." in caplog.text
+    assert "leaves out partition gone" in caplog.text
+    assert "it is switched off. It is left out of this batch and keeps its position." in caplog.text
 
 
 def test_the_kind_alone_says_what_a_lost_partition_means() -> None:

@@ -101,7 +101,7 @@ def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
 def test_a_bound_source_travels_as_the_unbound_one() -> None:
     assert source().for_run(run(FIRST)).serialize() == source().serialize()
     assert source().serialize()[1] == {"reader": "tx_unit_readers.sales", "options": {}, "kind": "transactional"}
-    with pytest.raises(SourceError, match=r"asked for a batch without a run\. Ask source\.for_run\(run\)"):
+    with pytest.raises(SourceError, match=r"no run to decide a batch for\. Use source\.for_run\(run\)"):
         source().decide(ATTEMPT, None)
 
 

@@ -173,7 +173,7 @@ def test_a_table_that_began_anew_and_has_grown_past_its_old_rows_stops_the_sourc
     source, position = sold(books)
     books.run("DELETE FROM sold; DELETE FROM sqlite_sequence")
     books.run("INSERT INTO sold (title) VALUES ('d'), ('e'), ('f'), ('g'), ('h')")
-    told = "table sold begins anew: rows up to 3 were taken, and other rows have the last of these ids now"
+    told = "table sold begins again: rows up to 3 were taken, and other rows have the last of these ids now"
     with pytest.raises(SourceError, match=told):
         rows(source, position)
     (loss,) = source.losses(position)

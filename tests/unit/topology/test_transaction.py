@@ -19,7 +19,7 @@ DAYS = DataIntervalSource("json.loads")
 
 class Numbers(TransactionalSource):
     def __init__(self, kind: SourceKind = SourceKind.TRANSACTIONAL) -> None:
-        self.kind = kind  # type: ignore[misc]
+        self.kind = kind
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "Numbers", {}
