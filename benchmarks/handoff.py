@@ -98,10 +98,11 @@ def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> P
                 at["granted"] = time.time()
             return answer
 
-        def _write(self, *arguments: Any) -> None:
-            super()._write(*arguments)
+        def _write(self, *arguments: Any) -> Any:
+            written = super()._write(*arguments)
             time.sleep(max(0.0, at["granted"] + COMMIT - time.time()))
             at["marking"] = time.time()
+            return written
 
         def _pass_on(self, ended: Any) -> None:
             super()._pass_on(ended)

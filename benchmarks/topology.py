@@ -68,6 +68,7 @@ class TaskInstance:
     dag_id: str = "benchmark"
     try_number: int = 1
     max_tries: int = 0
+    dag_version_id: str = "v1"
     # Later tries are greater.
     id: str = field(default_factory=lambda: f"{time.time_ns():020}-{uuid.uuid4().hex}")
 

@@ -86,6 +86,17 @@ ARG_RELEASE = _flag(
 )
 ARG_DRY_RUN = _flag("--dry-run", "Say what would be done, and change nothing")
 
+ARG_FROM = _arg("--from", dest="first", type=int, metavar="TXID", help="The first transaction (default: the first)")
+ARG_TO = _arg("--to", dest="last", type=int, metavar="TXID", help="The last transaction (default: the last final one)")
+ARG_RECOUNT = _arg(
+    "--recount", type=int, default=0, metavar="N", help="Read the rows of the last N batches from the source again"
+)
+ARG_WHAT = _arg(
+    "what",
+    metavar="WHAT",
+    help="A file, an offset of a partition (orders-0:17), an id, a date: as docs/receipts.md says of each source",
+)
+
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
 
 TX_COMMANDS = (
@@ -104,6 +115,29 @@ TX_COMMANDS = (
         help="Show one transaction, or a topology with its accepted losses and repairs",
         func=_command("commands.show"),
         args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="verify",
+        help="Compare what ledger, states and receipts say of each other",
+        description=(
+            "The chain of receipts is whole, each transaction begins where the one before ended, ledger, fences and "
+            "receipts of the states agree. One line a finding, and exit code 1 if there is one; notes name skips, "
+            "accepted losses, repairs, and what nobody can vouch for. Nothing is changed."
+        ),
+        func=_command("receipts.verify"),
+        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_RECOUNT, ARG_DAG_ID, *_LEDGER),
+    ),
+    ActionCommand(
+        name="find",
+        help="Find the transaction that counted a file, an offset, an id or a date",
+        func=_command("receipts.find"),
+        args=(ARG_TOPOLOGY, ARG_WHAT, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="receipts",
+        help="List the receipts of final transactions; as json, whole",
+        func=_command("receipts.receipts"),
+        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="replay",

@@ -37,8 +37,8 @@ from airflow_tx.protocol.answers import (
     Restarted,
     ToBeSkipped,
 )
-from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.receipt import Written, tasks_of
 from airflow_tx.protocol.records import dumps
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import Grant, StateKind
@@ -185,7 +185,7 @@ class Commit:
         }
         failpoint("commit.before_acquire", **self._where)
         states = tuple(update.state.name for update in self.updates)
-        request = AcquireRequest(
+        request = commit.AcquireRequest(
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
@@ -194,6 +194,9 @@ class Commit:
             by_phase=self.spec.phase is not None,
             metadata=self.begun.metadata,
             position=self.begun.position,
+            rows=processed.rows,
+            tasks=tasks_of(processed.acks),
+            code={"dag_version": compat.dag_version(self.ti)},
         )
         return self.ledger.run(commit.acquire, request)
 
@@ -206,24 +209,21 @@ class Commit:
             failpoint("commit.after_acquire", **self._where)
             try:
                 take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
-                self._write(grant, rows)
+                written = self._write(grant, rows)
             except (LedgerBehind, FenceOutranked) as error:
                 raise self._explained(grant, error) from None
-            committed = self._mark_final(grant, processed)
+            committed = self._mark_final(grant, processed, written)
         self._done(committed)
 
-    def _mark(self, grant: Grant, processed: Processed) -> None:
-        self._done(self._mark_final(grant, processed))
-
-    def _mark_final(self, grant: Grant, processed: Processed) -> Committed:
+    def _mark_final(self, grant: Grant, processed: Processed, written: Mapping[str, Written]) -> Committed:
         failpoint("commit.before_mark", **self._where)
-        consumed = [ack.rows for ack in processed.acks.values() if ack.rows is not None]
         return self.ledger.run(
             commit.commit,
             grant.token,
             states=[update.state.name for update in self.updates],
-            rows=max(consumed, default=None),
+            rows=processed.rows,
             ack_val=processed.ack_val,
+            written=written,
         )
 
     def _done(self, committed: Committed) -> None:
@@ -252,21 +252,23 @@ class Commit:
                 )
         return error
 
-    def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> None:
-        staged = self._new_values(grant)
+    def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> dict[str, Written]:
+        staged, written = self._new_values(grant), dict[str, Written]()
         if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
-            keys = write_at_once(self.updates[0], grant, rows[0], staged.of(self.updates[0]))
-            self.log.info("State %s: %s keys", self.updates[0].state.name, keys)
-            self.new_values = staged.finish()
-            return
-        # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
-        for update in self.updates:
-            update.state.raise_fence(grant)
-        for update, found in zip(self.updates, rows, strict=True):
-            failpoint("commit.before_write", state=update.state.name, **self._where)
-            keys = write_update(update, grant, found, dag_file=self._dag_file, log=self.log, output=staged.of(update))
-            self.log.info("State %s: %s keys", update.state.name, keys)
+            (update,) = self.updates
+            written[update.state.name] = write_at_once(update, grant, rows[0], staged.of(update))
+        else:
+            # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
+            for update in self.updates:
+                update.state.raise_fence(grant)
+            for update, found in zip(self.updates, rows, strict=True):
+                failpoint("commit.before_write", state=update.state.name, **self._where)
+                own, file = staged.of(update), self._dag_file
+                written[update.state.name] = write_update(update, grant, found, dag_file=file, log=self.log, output=own)
+        for name, each in written.items():
+            self.log.info("State %s: %s keys", name, each.keys)
         self.new_values = staged.finish()
+        return written
 
     def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
         return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)

@@ -6,7 +6,7 @@ succeeded under that one does not run again when only another task is cleared, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_tx import compat
@@ -20,6 +20,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
 from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.spark.new_values import newest_outputs
 from airflow_tx.spec import PhaseSpec
 from airflow_tx.state.api import Grant, StateKind
@@ -32,7 +33,8 @@ def grant_of(shared: Any, topology: str) -> Grant | None:
     """Return the grant that the phase's first task shared; None: the transaction was final already."""
     if shared.get("final"):
         return None
-    return Grant(topology, shared["incarnation"], Token.from_json(shared["token"]), shared["last"])
+    own = (shared["incarnation"], Token.from_json(shared["token"]), shared["last"])
+    return Grant(topology, *own, claim=shared.get("claim", ""))  # none, if an older release granted it
 
 
 class PhasePart(Commit):
@@ -60,9 +62,9 @@ class PhasePart(Commit):
         own = self.begun
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt.attempt, problem=problem, task=task)
 
-    def _put(self, grant: Grant, update: Update, staged: NewValues) -> int:
-        rows = self._read(update)
-        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, output=staged.of(update))
+    def _put(self, grant: Grant, update: Update, staged: NewValues) -> Written:
+        rows, own = self._read(update), staged.of(update)
+        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, output=own)
 
     def _left(self, grant: Grant, staged: NewValues) -> dict[str, dict[str, Any]]:
         """Make the new values visible; references by name.
@@ -116,7 +118,8 @@ class PhaseTurn(PhasePart):
     """Takes the turn for the phase, with the updates of all its committers; `grant` is there once it is taken."""
 
     grant: Grant | None = None
-    healed: tuple[str, ...] = ()
+    healed: Mapping[str, Mapping[str, Any]] = {}
+    """By committer that is not to run again, what was written for it: per state, as JSON."""
 
     def prepare(self) -> None:
         if self._rows is None:
@@ -147,9 +150,11 @@ class PhaseTurn(PhasePart):
             "incarnation": grant.incarnation,
             "last": dict(grant.last_txids),
             "healed": list(self.healed),
+            "written": self.healed,
+            "claim": grant.claim,
         }
 
-    def _heal(self, grant: Grant) -> tuple[str, ...]:
+    def _heal(self, grant: Grant) -> dict[str, dict[str, Any]]:
         """Write again what committers that are not to run again had written under an earlier grant."""
         inside = {task: self._inputs_inside(task) for task in self.phase.committers}
         states = compat.task_states(self.ti, {*inside, *(each for found in inside.values() for each in found)})
@@ -157,13 +162,14 @@ class PhaseTurn(PhasePart):
         done = tuple(
             task for task, found in inside.items() if all(states.get(each) == "success" for each in (task, *found))
         )
+        healed = dict[str, dict[str, Any]]()
         for task in done:
+            self.log.info("What task %s wrote under an earlier grant is written again", task)
             staged = self._new_values(grant, task)
-            for update in self.of(task):
-                keys = self._put(grant, update, staged)
-                self.log.info("State %s: %s keys of task %s, written again", update.state.name, keys, task)
+            written = {each.state.name: self._put(grant, each, staged) for each in self.of(task)}
+            healed[task] = {name: each.to_json() for name, each in written.items()}
             self._left(grant, staged)
-        return done
+        return healed
 
     def _inputs_inside(self, task: str) -> set[str]:
         return {update.input.operator.task_id for update in self.of(task)}.intersection(self.phase.inside)
@@ -184,27 +190,29 @@ class PhaseWrite(PhasePart):
         if grant is None:
             self._log_already()
             return None
-        self.write(grant)
-        return {"token": grant.token.to_json()}
+        written = self.write(grant)
+        return {"token": grant.token.to_json(), "written": {name: each.to_json() for name, each in written.items()}}
 
-    def write(self, grant: Grant) -> None:
+    def write(self, grant: Grant) -> dict[str, Written]:
         """Write its updates under the grant of the phase; a retry does the same again.
 
+        :return: what was written to each state; nothing, if the transaction is final.
         :raises Refused, StateError: nothing was written.
         """
         # First, for it knows whether the transaction was skipped, or is committed.
         completion = self.complete()
         if completion is Completion.OVER:
-            return
+            return {}
         if completion is Completion.NOT_YET or not self.ledger.holds(grant.token):
             raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
         try:
-            staged = self._new_values(grant)
+            staged, written = self._new_values(grant), dict[str, Written]()
             for update in self.updates:
                 failpoint("commit.before_write", state=update.state.name, **self._where)
-                keys = self._put(grant, update, staged)
-                self.log.info("State %s: %s keys", update.state.name, keys)
+                written[update.state.name] = done = self._put(grant, update, staged)
+                self.log.info("State %s: %s keys", update.state.name, done.keys)
             self.new_values = self._left(grant, staged)
+            return written
         except (LedgerBehind, FenceOutranked) as error:
             raise self._explained(grant, error) from None
 
@@ -230,12 +238,25 @@ class PhaseEnd(PhasePart):
         if completion is Completion.NOT_YET:
             raise self.incomplete("a task before the phase works again", self.phase.acquire)
         self._check_states()
-        for task in self.phase.committers:
-            wrote = compat.pull(self.ti, task)
-            if task not in shared["healed"] and (not isinstance(wrote, dict) or wrote.get("token") != shared["token"]):
-                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+        written = {name: Written(**each) for name, each in self._written(shared).items()}
         assert self._processed is not None
-        self._mark(grant, self._processed)
+        self._done(self._mark_final(grant, self._processed, written))
+
+    def _written(self, shared: Any) -> dict[str, Any]:
+        """Collect what each committer wrote, per state and as JSON.
+
+        :raises PhaseIncomplete: one of them wrote under another grant.
+        """
+        found = dict[str, Any]()
+        for task in self.phase.committers:
+            if task in shared["healed"]:
+                found |= shared.get("written", {}).get(task, {})
+                continue
+            wrote = compat.pull(self.ti, task)
+            if not isinstance(wrote, dict) or wrote.get("token") != shared["token"]:
+                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+            found |= wrote.get("written", {})
+        return found
 
     def _check_states(self) -> None:
         states = compat.instance_states(self.ti, self.phase.inside, self.phase.mapped)

@@ -7,12 +7,14 @@ import os
 import re
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import StateError, TxError
 from airflow_tx.protocol.attempt import Grant
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import has_reducers
 
@@ -38,15 +40,15 @@ def write_by_spark(
     partitions: int,
     dag_file: str,
     output: NewValuesOutput | None = None,
-) -> int:
-    """Let executors write, each its own keys, and complete the grant; how many keys.
+) -> Written:
+    """Let executors write, each its own keys, and complete the grant; what was written.
 
     :param partitions: into how many chunks.
     :param output: where new values go; each executor stages its own part.
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, seal, staged_parts, total
+    from airflow_tx.spark.writers import WriteJob, digest_of_chunks, seal, staged_parts, total
 
     copied = state.for_executors()
     assert copied is not None
@@ -61,8 +63,9 @@ def write_by_spark(
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
     if output is not None:
         output.staged(staged_parts(answers))
-    state.write(grant, (), complete=True)
-    return keys
+    written = Written(keys, digest_of_chunks(answers))
+    state.write(replace(grant, written=written), (), complete=True)
+    return written
 
 
 def _connect_url(spark: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
@@ -12,6 +13,7 @@ from airflow_tx.errors import ConfigError, OutputChanged
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
+from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
@@ -69,8 +71,8 @@ def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
     return not _in_portions(update, rows) and spark_of(update, rows) is None
 
 
-def write_at_once(update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None) -> int:
-    """Raise the fence and write, in one store transaction; returns how many keys. Raises as `write_update`."""
+def write_at_once(update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None) -> Written:
+    """Raise the fence and write, in one store transaction; what was written. Raises as `write_update`."""
     return _write_one(update.state, grant, rows, output, raising=True)
 
 
@@ -82,8 +84,8 @@ def write_update(
     dag_file: str,
     log: Any,
     output: NewValuesOutput | None = None,
-) -> int:
-    """Write under a fence that the grant has raised on every state; how many keys.
+) -> Written:
+    """Write under a fence that the grant has raised on every state; what was written.
 
     :param dag_file: beside it lie modules that a driver on this machine may import.
     :param output: where new values go.
@@ -161,30 +163,35 @@ def _partitions(state: Any, rows: StagedRows) -> int:
 # --- by this process ----------------------------------------------------------------------------------------------
 
 
-def _write_one(state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None, *, raising: bool) -> int:
+def _write_one(
+    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None, *, raising: bool
+) -> Written:
     if output is not None and isinstance(state, PersistedState):
-        emitted = state.updated(grant, rows)
+        tally = RowTally(rows)
+        emitted = state.updated(grant, tally)
         output.rows(emitted.new_values)
-        return emitted.rows
+        return tally.written(emitted.rows)
     given = keyed(rows, state)
     if output is not None:
         given = list(given)
-    written: int = state.raise_and_write(grant, given) if raising else state.write(grant, given)
+    tally = RowTally(given)
+    written = tally.written(state.raise_and_write(grant, tally) if raising else state.write(grant, tally))
     if output is not None:
         output.keys(state, _keys(state, given), chunk=0)
     return written
 
 
-def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> int:
+def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> Written:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
-    written, chunk = 0, -1
+    written, chunk = Written(), -1
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)
-        written += state.write(grant, given, chunk=chunk, complete=False)
+        tally = RowTally(given)
+        written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
-    state.write(grant, (), chunk=chunk + 1, complete=True)
+    state.write(replace(grant, written=written), (), chunk=chunk + 1, complete=True)
     return written
 
 

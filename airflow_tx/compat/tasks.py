@@ -210,6 +210,11 @@ def map_index(ti: Any) -> int:
     return -1 if ti.map_index is None else int(ti.map_index)
 
 
+def dag_version(ti: Any) -> str:
+    """Return the id of the version of the DAG that the task instance belongs to."""
+    return str(ti.dag_version_id)
+
+
 def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
     """The XCom of one task instance of this run; None if there is none.
 

@@ -157,6 +157,11 @@ class Processed:
     acks: Mapping[tuple[str, int], Ack] = field(hash=False)
     ack_val: int = 0
 
+    @property
+    def rows(self) -> int | None:
+        """Give the rows of the batch, as the task that read most of them counted; None if nobody did."""
+        return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
+
 
 @dataclass(frozen=True)
 class NotYet:

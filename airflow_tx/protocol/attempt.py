@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt, Written
 
 
 @dataclass(frozen=True, order=True)
@@ -90,6 +93,9 @@ class Grant:
     :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
     :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
         the fence so that a lost ledger can be rebuilt from the state.
+    :param claim: the transaction's receipt as far as it is known before anything is written, as JSON text; "" if an
+        older release granted it.
+    :param written: what other writes of this grant have written to the state, for the one that completes them.
     """
 
     topology: str
@@ -98,6 +104,8 @@ class Grant:
     last_txids: Mapping[str, int]
     batch: str = "null"
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
+    claim: str = ""
+    written: Written = NOTHING_WRITTEN
 
     @property
     def txid(self) -> int:
@@ -106,3 +114,12 @@ class Grant:
     @property
     def attempt(self) -> TransactionAttempt:
         return TransactionAttempt(self.token.txid, self.token.attempt, self.token.birth)
+
+    def receipt(self, state: str, written: Written) -> Receipt | None:
+        """Return the receipt that a state keeps once its update is complete; None if an older release granted it.
+
+        :param written: by the write that completes it.
+        """
+        if not self.claim:
+            return None
+        return Receipt.from_json(json.loads(self.claim)).with_written({state: self.written + written})

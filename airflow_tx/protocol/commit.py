@@ -9,11 +9,12 @@ from typing import Any
 from airflow_tx.errors import FailedTransaction, RowsChanged
 from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Done, Granted, NotYet, Restarted, ToBeSkipped
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.end import check_grant, check_states, check_token, ended, make_grant
+from airflow_tx.protocol.end import check_grant, check_states, check_token, claimed, ended, make_grant
 from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest_record
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
@@ -28,6 +29,7 @@ class AcquireRequest:
     :param states: names of the states whose fence it is about to raise.
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
+    :param rows: rows of the batch, if counted; `tasks` and `code` are those of its receipt.
     """
 
     attempt: TransactionAttempt
@@ -38,6 +40,9 @@ class AcquireRequest:
     by_phase: bool = False
     metadata: Any = field(hash=False, default=None)
     position: Any = field(hash=False, default=None)
+    rows: int | None = None
+    tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    code: Mapping[str, str] = field(hash=False, default_factory=dict)
 
 
 def acquire(
@@ -85,6 +90,8 @@ def acquire(
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
+    counted = {"rows": request.rows, "tasks": request.tasks, "code": request.code}
+    taken = claimed(topology, taken, stamp, paths, attempt.txid, batch, Outcome.COMMITTED, **counted)
     grant = make_grant(topology, taken, stamp, paths, attempt.txid, batch)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
@@ -144,11 +151,13 @@ def commit(
     states: Collection[str],
     rows: int | None = None,
     ack_val: int = 0,
+    written: Mapping[str, Written] | None = None,
 ) -> Decision[Committed]:
     """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
     :param states: names of the states whose fence its grant has raised.
     :param rows: rows of the batch, if counted.
+    :param written: per state what it was given.
     :raises Outranked: the token is not the one the ledger holds.
     """
     txid = token.txid
@@ -158,4 +167,4 @@ def commit(
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     own = (txid, topology, record, Outcome.COMMITTED, states)
-    return ended(read, stamp, paths, *own, rows=rows, ack_val=ack_val)
+    return ended(read, stamp, paths, *own, rows=rows, ack_val=ack_val, written=written)

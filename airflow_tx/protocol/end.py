@@ -15,6 +15,7 @@ from airflow_tx.protocol.attempt import Grant, Token
 from airflow_tx.protocol.loss import without_passed
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import METADATA_KEPT, POSITION_KEPT, Receipt, Written, as_kept
 from airflow_tx.protocol.records import (
     Counter,
     History,
@@ -88,6 +89,47 @@ def check_grant(
     return topology, before
 
 
+def claimed(
+    topology: TopologyRecord,
+    record: TransactionRecord,
+    stamp: Stamp,
+    paths: Paths,
+    txid: int,
+    batch: Mapping[str, Any],
+    outcome: Outcome,
+    **counted: Any,
+) -> TransactionRecord:
+    """Note in a record that holds a new grant what the receipt of its transaction says, but for what is written.
+
+    :param batch: rows, position, and the position before.
+    :param counted: rows, tasks and code of the receipt.
+    """
+    receipt = Receipt(
+        topology=paths.topology,
+        incarnation=topology.incarnation,
+        generation=topology.generation,
+        txid=txid,
+        attempt=record.attempt,
+        epoch=record.epoch,
+        nonce=record.nonce,
+        birth=record.birth,
+        outcome=outcome.value,
+        key=record.key,
+        run_id=record.run_id,
+        granted=stamp.now,
+        metadata=as_kept(batch["rows"], METADATA_KEPT),
+        before=as_kept(batch["prev"], POSITION_KEPT),
+        after=as_kept(batch["position"], POSITION_KEPT),
+        previous=topology.receipt,
+        replays=record.replays,
+        lost=record.lost,
+        changed=record.changed,
+        skip=record.skip,
+        **counted,
+    )
+    return replace(record, claim=dict(vars(receipt)))
+
+
 def make_grant(
     topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, paths: Paths, txid: int, batch: Mapping[str, Any]
 ) -> Grant:
@@ -98,7 +140,8 @@ def make_grant(
     """
     token = Token(topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth)
     kept = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip, **batch}
-    return Grant(paths.topology, topology.incarnation, token, topology.states, dumps(kept), topology.births)
+    claim = dumps(record.claim)
+    return Grant(paths.topology, topology.incarnation, token, topology.states, dumps(kept), topology.births, claim)
 
 
 def ended(
@@ -113,11 +156,16 @@ def ended(
     *,
     rows: int | None = None,
     ack_val: int = 0,
+    written: Mapping[str, Written] | None = None,
 ) -> Decision[Committed]:
     """Decide to make a transaction final, and to pass the turn on.
 
     :param states: names of the states whose fence its grant has raised.
+    :param written: per state what it was given; of those that are not named, nothing.
     """
+    given = {state: (written or {}).get(state, Written()) for state in states}
+    # One that an older release granted has none.
+    receipt = None if record.claim is None else Receipt.from_json(record.claim).with_written(given)
     history = History(
         txid=txid,
         attempts=record.attempt,
@@ -136,6 +184,7 @@ def ended(
         lost=record.lost,
         changed=record.changed,
         birth=record.birth,
+        receipt=None if receipt is None else receipt.to_json(),
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}
@@ -147,6 +196,7 @@ def ended(
     after = replace(
         topology, states=final, births=births, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op
     )
+    after = after if receipt is None else replace(after, receipt=receipt.hash)
     acks = paths.acks(txid, record.acks)
     gone = garbage.deletes(acks, read.names(acks))
     if gone is None:

@@ -197,6 +197,8 @@ def ledger_lost(
         skips=[],
         blocked=None,
         bid=None,
+        # What the last receipt was, nobody knows: the next one begins a chain.
+        receipt="",
         op=stamp.op,
     )
     after = garbage.left(after, paths, *_left(read, paths))

@@ -45,20 +45,18 @@ class TopologyRecord:
     :param incarnation: uuid made with this ledger; a fence of another one is refused.
     :param generation: raised only by a repair.
     :param states: per state, the last txid whose grant raised its fence and which became final.
-    :param births: per state, the birth that its fence holds besides that of an open transaction: of the last one that
-        became final, or of the one that a rebuilt ledger begins again.
+    :param births: per state, the birth in its fence: of its last final one, or of the one that a rebuilt ledger begins.
     :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
-    :param partitioned: whether the source has partitions, each with a position of its own.
+    :param partitioned: whether the source has partitions, each with a position.
     :param blocked: the transaction that is replayed no more, and why; None if there is none.
     :param bid: which waiter is about to give up its run slot, while that is decided.
-    :param yielded: per run_id, a waiter that has given up its run slot and is to be started again.
-    :param yields: how many did so in all.
+    :param yielded: per run_id, a waiter that has given up its run slot, to be started again; `yields`: how many in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
     :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
     :param accepted: the same as older releases kept it: per partition, the losses with who, when and why.
-    :param garbage: records that no step reads any more and that were too many for the multi that left them, as paths
-        below the topology's.
+    :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
+    :param receipt: the hash of the last receipt; "": there is none yet, or the ledger was rebuilt after it.
     """
 
     incarnation: str
@@ -80,6 +78,7 @@ class TopologyRecord:
     births: dict[str, str] = field(default_factory=dict)
     rebuilt: int = 0
     garbage: list[str] = field(default_factory=list)
+    receipt: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class TransactionRecord:
     :param request: try of the last begin.
     :param epoch: grows with every grant and every restart; never falls within a txid.
     :param op: nonce of the last step, by which an unanswered write is recognised.
-    :param granted: true from the first grant of any attempt on.
+    :param granted: true from the first grant of any attempt on; `claim`: the receipt that the last one gave.
     :param base: digest of the position after txid − 1 that the batch was computed from.
     :param ended: digest of the position after this transaction.
     :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
@@ -135,9 +134,10 @@ class TransactionRecord:
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
-    :param birth: random, made when the txid is allocated and kept by every attempt: a ledger that went back gives txids
-        again, and never a birth. "" in a record of an older release.
+    :param birth: random, made when the txid is allocated and kept by every attempt; "" from an older release. A ledger
+        that went back gives txids again, and never a birth.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
+    :param replays: of the last earlier attempts, when and why each was replayed.
     """
 
     key: str
@@ -171,6 +171,8 @@ class TransactionRecord:
     birth: str = ""
     changed: list[dict[str, Any]] = field(default_factory=list)
     acks: str = ""
+    replays: list[dict[str, Any]] = field(default_factory=list)
+    claim: dict[str, Any] | None = None
 
     @property
     def to_change(self) -> dict[str, Any] | None:
@@ -200,7 +202,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class History:
-    """What became of a final transaction."""
+    """What became of a final transaction; one that an older release granted has no receipt."""
 
     txid: int
     attempts: int
@@ -220,6 +222,7 @@ class History:
     lost: list[str] = field(default_factory=list)
     changed: list[dict[str, Any]] = field(default_factory=list)
     birth: str = ""
+    receipt: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -227,8 +230,7 @@ class Skipped:
     """`skipped/<txid>`: what a skipped transaction had, so that it can be re-admitted.
 
     :param rows: of all partitions; None once it is re-admitted.
-    :param skip: who skipped it, when and why.
-    :param readmit: who wants it back, when and why.
+    :param skip: who skipped it, when and why; `readmit`: who wants it back.
     :param readmitted_as: the txid that stands for its rows now.
     """
 
@@ -246,10 +248,9 @@ class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
-    :param told: what was found and what was made of it.
-    :param generation: of the ledger after it.
-    :param losses: of `accept-loss`: each with its partition ("" for a source without), its position (`place`), the one
-        from which the source gives rows again (`goes_on`), and what is lost.
+    :param told: what was found and what was made of it; `generation`: of the ledger after it.
+    :param losses: of `accept-loss`: each with its partition ("" for a source without), its position (`place`), where
+        the source goes on (`goes_on`), and what is lost.
     """
 
     number: int
@@ -274,8 +275,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
     :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
     """
     try:
-        value = json.loads(data)
-        found = value.pop("format")
+        found = (value := json.loads(data)).pop("format")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
     if found != RECORD_FORMAT:
@@ -283,8 +283,8 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
     try:
         return cls(**{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()})
     except (TypeError, ValueError) as error:
-        known = ", ".join(f.name for f in fields(cls))
-        raise UnreadableRecord(path=path, reason=f"its fields are not those of {cls.__name__} ({known})") from error
+        known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
+        raise UnreadableRecord(path=path, reason=f"its fields are not those of {known}") from error
 
 
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}

@@ -18,6 +18,7 @@ from airflow_tx.protocol.batch import Batch, Batches, BeginRequest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import REPLAYS_KEPT
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.skip import open_record
@@ -139,6 +140,8 @@ def _next_attempt(
         yielded=None,
         error=None,
         acks=garbage.acks_of(stamp, txid, record.attempt + 1),
+        replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
+        claim=None,
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
@@ -147,6 +150,13 @@ def _next_attempt(
         *garbage.removed(read, stamp, paths, paths.acks(txid, record.acks), started),
     )
     return Decision(Begun.of(txid, again, rows, ended), writes, paths.transaction(txid))
+
+
+def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
+    """Say of which attempt, when and why, for the receipt."""
+    asked = record.replay if record.replay is not None and record.replay["attempt"] == record.attempt else None
+    why = record.error or (asked and asked["reason"]) or "its run was cleared"
+    return {"attempt": record.attempt, "when": stamp.now, "why": str(why)[:200]}
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from airflow_tx.errors import AlreadyFinal, NotSkipped, SkipRefused, UnknownTran
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.end import check_grant, check_states, check_token, ended, make_grant
+from airflow_tx.protocol.end import check_grant, check_states, check_token, claimed, ended, make_grant
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -85,6 +85,7 @@ def grant_skip(
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op)
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}
+    taken = claimed(topology, taken, stamp, paths, txid, batch, Outcome.SKIPPED)
     grant = make_grant(topology, taken, stamp, paths, txid, batch)
     return put(paths.transaction(txid), taken, Granted(grant))
 

@@ -160,6 +160,14 @@ class Source(ABC):
         """
         return ()
 
+    def contains(self, metadata: Json, what: str) -> bool | None:
+        """Whether a batch has what a person looks for: a file, an offset, an id, a date; None if it cannot tell.
+
+        :param metadata: of the batch.
+        :param what: as the person typed it.
+        """
+        return None
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         """Explain the error of a Spark application that read rows of this source; None if it knows no better.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.spark.new_values import stage_keys
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.reducers import combined_runs, has_reducers
@@ -40,7 +41,9 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
         keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
         for first in keyed:
             failpoint("spark.before_chunk", **where)
-            told["keys"] = state.write(grant, chain([first], keyed), chunk=chunk, complete=False)
+            tally = RowTally(chain([first], keyed))
+            written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
+            told.update(written.to_json())
             failpoint("spark.after_chunk", **where)
         if place is not None and keyed.found:
             # A task that Spark runs twice stages twice; the one whose answer counts names its file.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
 from airflow_tx.protocol.attempt import Grant
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.spark.chunks import KEY, veiled
 from airflow_tx.staging.output import Output, StagedFile
 from airflow_tx.state.api import FencedState
@@ -100,7 +101,7 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolde
                 cloudpickle.register_pickle_by_value(sys.modules[name])
                 stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
         # A write compares the token; what the batch was is known to the fence already.
-        told = (state, replace(grant, last_txids={}, batch="null"), schema.serialize().to_pybytes(), place)
+        told = (state, replace(grant, last_txids={}, batch="null", claim=""), schema.serialize().to_pybytes(), place)
         sealed: bytes = cloudpickle.dumps(told)
         return sealed
 
@@ -148,6 +149,11 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     for error in sorted(refused, key=lambda error: not isinstance(error, FenceOutranked)):
         raise error
     return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
+
+
+def digest_of_chunks(told: Iterable[Mapping[str, Any]]) -> str:
+    """Digest the rows that all chunks wrote."""
+    return sum((Written(0, chunk["digest"]) for chunk in told if chunk["keys"]), Written()).digest
 
 
 def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:

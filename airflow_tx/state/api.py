@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Grant as Grant
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.receipt import Receipt
 
 if TYPE_CHECKING:
     from airflow_tx.state.columns import Columns
@@ -57,6 +58,23 @@ class Fence:
     wrote: bool = field(default=False, compare=False)
 
 
+@dataclass(frozen=True)
+class StoredReceipt:
+    """A receipt as a state keeps it; nothing of it is checked.
+
+    :param text: as `Receipt.text` gave it; `hash` is that of the text.
+    """
+
+    txid: int
+    attempt: int
+    text: str
+    hash: str
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> StoredReceipt:
+        return cls(receipt.txid, receipt.attempt, receipt.text, receipt.hash)
+
+
 class State(Protocol):
     """A store of values that transactions update (Trident's State)."""
 
@@ -82,6 +100,8 @@ class FencedState(ABC):
     can_roll_back: bool = True
     can_clear: bool = False
     can_release: bool = False
+    # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
+    receipts_kept: int | None = None
 
     def __repr__(self) -> str:
         (_, first), *others = self._parameters().items()
@@ -108,8 +128,8 @@ class FencedState(ABC):
 
         :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.
         :param chunk: the writer's partition; the same chunk may be sent twice, another one may not touch its keys.
-        :param complete: sets `applied`. False for one of several writers; the last call of the grant says True
-            (its rows may be none).
+        :param complete: sets `applied`, and keeps the receipt of the grant if the state keeps any. False for one of
+            several writers; the last call of the grant says True (its rows may be none).
         :return: how many keys were written.
         :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
         """
@@ -117,6 +137,10 @@ class FencedState(ABC):
     @abstractmethod
     def fence(self) -> Fence | None:
         """Read what the fence holds now; None if no grant has ever raised it."""
+
+    def receipts(self) -> list[StoredReceipt] | None:
+        """The receipts that it keeps, in the order of their txids: one a transaction; None: it keeps none."""
+        return None
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         """`raise_fence` and `write`, for a topology with this one state; in one store transaction, where it can be."""

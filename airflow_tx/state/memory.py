@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.errors import ChunkConflict
+from airflow_tx.protocol.receipt import Receipt, RowTally
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
@@ -22,7 +23,7 @@ from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _Stored = OpaqueValue[Cells] | TransactionalValue[Cells]
 _V = TypeVar("_V")
-Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]]]
+Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]], tuple[StoredReceipt, ...]]
 
 # One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
 _LOCK = threading.RLock()
@@ -50,18 +51,26 @@ class MemoryMap(Generic[_V]):
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state: its fence, once there was a grant, and by key the values with their writer."""
+    """What a store holds of one state: its fence, once there was a grant, by key the values with their writer, and the
+    receipts, one a transaction."""
 
     fence: Fence | None = None
     rows: dict[Cells, _Stored] = field(default_factory=dict)
+    receipts: list[StoredReceipt] = field(default_factory=list)
 
     def snapshot(self) -> Snapshot:
         """Copy everything in it, as one hashable value; equal for equal contents."""
-        return self.fence, frozenset(self.rows.items())
+        return self.fence, frozenset(self.rows.items()), tuple(self.receipts)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set everything back to what `snapshot` gave."""
-        self.fence, self.rows = snapshot[0], dict(snapshot[1])
+        self.fence, self.rows, self.receipts = snapshot[0], dict(snapshot[1]), list(snapshot[2])
+
+    def keep(self, receipt: Receipt | None) -> None:
+        """Keep the receipt of a transaction, in place of the one that an earlier grant of it left."""
+        if receipt is not None:
+            others = [each for each in self.receipts if each.txid != receipt.txid]
+            self.receipts = sorted([*others, StoredReceipt.of(receipt)], key=lambda each: each.txid)
 
 
 class MemoryState(QueryableState):
@@ -97,21 +106,29 @@ class MemoryState(QueryableState):
             self.database.fence, self.database.rows = raised, rows
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        checked = self._checked(rows)
+        tally = RowTally.of(rows)
+        checked = self._checked(tally)
         with _LOCK:
             fence.check_write(self.database.fence, grant, state=self.name)
             self._put(self.database.fence, self.database.rows, grant, checked, chunk, complete)
+            if complete:
+                self.database.keep(grant.receipt(self.name, tally.written(len(checked))))
         return len(checked)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        checked = self._checked(rows)
+        tally = RowTally.of(rows)
+        checked = self._checked(tally)
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)
             self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
+            self.database.keep(grant.receipt(self.name, tally.written(len(checked))))
         return len(checked)
 
     def fence(self) -> Fence | None:
         return self.database.fence
+
+    def receipts(self) -> list[StoredReceipt]:
+        return list(self.database.receipts)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         names = (*self.columns.keys, *self.columns.values)
@@ -143,7 +160,7 @@ class MemoryState(QueryableState):
 
     def clear(self) -> None:
         with _LOCK:
-            self.database.restore((None, frozenset()))
+            self.database.restore((None, frozenset(), ()))
 
     def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Cells]:
         given, checks = list(rows), CheckedRows(self.columns)

@@ -19,6 +19,7 @@ from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state.api import FencedState
 
@@ -69,6 +70,7 @@ class Pipeline:
         self.tasks = [f"task{number}" for number in range(tasks)]
         self.history = history
         self.by_interval = by_interval
+        self.written: dict[str, Written] = {}
         self._tries = itertools.count()
         self._clock = Clock()
 
@@ -112,7 +114,7 @@ class Pipeline:
     def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
-        batch = {"metadata": begun.metadata, "position": begun.position}
+        batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
         request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names, **batch)
         granted = (ledger or self.ledger).run(acquire, request)
         assert isinstance(granted, Granted), granted
@@ -121,6 +123,8 @@ class Pipeline:
     def write(self, grant: Grant, rows: Any) -> None:
         """Add the row to every state, as a committer does."""
         update = [{"key": "total", "n": rows}]
+        tally = RowTally(update)
+        self.written = {state.name: tally.written(len(list(tally))) for state in self.states}
         if len(self.states) == 1:
             self.states[0].raise_and_write(grant, update)
             return
@@ -131,7 +135,8 @@ class Pipeline:
 
     def mark(self, grant: Grant, ledger: Ledger | None = None) -> None:
         """Make the transaction final."""
-        (ledger or self.ledger).run(commit, grant.token, states=[state.name for state in self.states], rows=1)
+        names = [state.name for state in self.states]
+        (ledger or self.ledger).run(commit, grant.token, states=names, rows=1, written=self.written)
 
     def run(self, run: str) -> int:
         """A whole run; its txid."""

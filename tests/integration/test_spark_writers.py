@@ -323,7 +323,7 @@ def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
         committer.kill()
     state.raise_fence(new)
     rows = staged(2, 100)
-    assert write.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None) == 100
+    assert write.write_update(update(state, writers="worker"), new, rows, dag_file="", log=None).keys == 100
     before = len(_refusals(spark_connect))
     for stop in stops:
         stop.release()
@@ -386,7 +386,7 @@ update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="
 grant = Grants()(1)
 write.output_digest(rows, update) if told["kind"] == "transactional" else None
 state.raise_fence(grant)
-assert write.write_update(update, grant, rows, dag_file="", log=logging.getLogger()) == len(rows)
+assert write.write_update(update, grant, rows, dag_file="", log=logging.getLogger()).keys == len(rows)
 # Not ru_maxrss, which begins with what the process had that started this one.
 peak = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) // 1024
 print(peak)

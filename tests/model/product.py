@@ -187,6 +187,7 @@ class ModelTi:
     shown = "ti"
     dag_id = "model"
     map_index = -1
+    dag_version_id = "v1"
 
     def __init__(self, env: Env, shape: Shape, run: int, task: str, task_try: str) -> None:
         self._env, self._shape, self._run = env, shape, run

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import Ack, History, Phase, decode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from tests.model.product import memory_state
@@ -57,11 +58,31 @@ def became_final(before: World, after: World) -> World:
         tries = _check_mark(before)
     elif record is None or record.skip is None:
         raise Violation(f"transaction {txid} was skipped, and nobody wanted it")
+    _check_receipts(before, after)
     final = Final(txid, skipped, spans(RotatingTransactionalState(Reader(store), PATHS).get_state(txid).rows), tries)
     taken = {row for other in after.counted() for row in _rows(other)}
     if taken & _rows(final):
         raise Violation(f"transaction {txid} has rows {final.spans}, of which others were final before")
     return replace(after, book=(*before.book, final))
+
+
+def _check_receipts(before: World, after: World) -> None:
+    """Of the transaction that became final there is one receipt in the ledger, and one in each state that has it."""
+    txid, record = before.current, before.record(before.current)
+    assert record is not None
+    path = PATHS.history(txid)
+    receipt = Receipt.from_json(decode(History, path, after.nodes[path].data).receipt)
+    found = (receipt.txid, receipt.attempt, receipt.epoch, receipt.nonce, receipt.birth, receipt.previous)
+    expected = (txid, record.attempt, record.epoch, record.nonce, record.birth, before.topology.receipt)
+    if found != expected or after.topology.receipt != receipt.hash:
+        raise Violation(f"the receipt of transaction {txid} is {found}, expected {expected}")
+    for index, (fence, _, kept) in enumerate(after.states):
+        name = f"s{index}"
+        if fence is None or fence.token.txid != txid:
+            continue  # it has lost it
+        own = [each.text for each in kept if each.txid == txid]
+        if own != [replace(receipt, written={name: receipt.written[name]}).text]:
+            raise Violation(f"of transaction {txid}, state {name} has the receipts {own}, the ledger {receipt.text}")
 
 
 def _check_mark(world: World) -> tuple[str, ...]:
@@ -86,7 +107,7 @@ def ending(world: World) -> Any:
     histories = [
         decode(History, path, node.data) for path, node in world.nodes.items() if path.startswith(PATHS.histories + "/")
     ]
-    values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows in world.states]
+    values = [[(key, stored.value) for key, stored in rows if stored.value is not None] for _, rows, _ in world.states]
     return frozenset((h.txid, h.attempts, h.rows) for h in histories), tuple(frozenset(found) for found in values)
 
 

@@ -71,6 +71,7 @@ class Waiting:
         ti = SimpleNamespace(
             dag_id="trace",
             run_id=run.run_id,
+            dag_version_id="v1",
             get_task_states=lambda **asked: states,
             get_dagrun_state=lambda **asked: "running",
         )

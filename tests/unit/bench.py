@@ -87,6 +87,7 @@ class FakeTi:
     dag_id: str = "numbers"
     try_number: int = 1
     max_tries: int = 0
+    dag_version_id: str = "v1"
     id: uuid.UUID = field(default_factory=lambda: uuid.UUID(int=next(_ids)))
     xcoms: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     states: dict[str, str | None] = field(default_factory=dict)

@@ -186,3 +186,11 @@ def _plain(aggregator: CombinerAggregator, delta: Any) -> Any:
 def deleted(row: Change) -> Change:
     """Write what takes a row out of the table."""
     return {"tx_row": row["tx_row"], "tx_key": row["tx_key"], "tx_txid": None}
+
+
+def only_types_differ(stored: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    """Whether two definitions differ in nothing but the key types, which neither the table nor the DAG may know yet."""
+    if "keys" not in stored or "keys" not in made or {**stored, "keys": 0} != {**made, "keys": 0}:
+        return False
+    known = (stored["keys"]["types"], made["keys"]["types"])
+    return stored["keys"]["names"] == made["keys"]["names"] and None in known

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
-from airflow_tx.state.delta.rows import KeyedRows, WriteContext
+from airflow_tx.state.delta.rows import KeyedRows, WriteContext, only_types_differ
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import wanted_keys
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from airflow_tx.state.delta.table import DeltaTable, TableReading
 
+# A receipt in a commit's note, which lasts as long as Delta keeps its log.
+RECEIPT = ("txid", "attempt", "receipt", "hash")
 # How often a change begins again because another one came between its reading and its commit.
 _RACES = 30
 
@@ -45,6 +49,7 @@ class DeltaState(QueryableState):
     """
 
     can_clear = True
+    receipts_kept = 0
 
     def __init__(
         self,
@@ -143,14 +148,20 @@ class DeltaState(QueryableState):
         return None if types is None else dict(types)
 
     def history(self) -> list[dict[str, Any]]:
-        """Read the commits of this state, the newest first: `version` and `timestamp` of the table, `txid`, `attempt`,
-        `token`, `chunk`, `rows`, `applied`. As long as Delta keeps its log."""
+        """Read the commits of this state, the newest first, while Delta keeps its log: `version` and `timestamp` of
+        the table, `txid`, `attempt`, `token`, `chunk`, `rows`, `applied`; of the last of a grant `receipt`, `hash`."""
         found = []
         for commit in self._table.history():
             note = _json(commit["userMetadata"])
             if "txid" in note:
                 found.append({"version": commit["version"], "timestamp": commit["timestamp"], **note})
         return found
+
+    def receipts(self) -> list[StoredReceipt]:
+        # The newest first: of one transaction the last one counts.
+        kept = [each for each in reversed(self.history()) if "receipt" in each]
+        last = {each["txid"]: StoredReceipt(*(each[name] for name in RECEIPT)) for each in kept}
+        return [last[txid] for txid in sorted(last)]
 
     def clear(self) -> None:
         self._table.clear()
@@ -160,11 +171,12 @@ class DeltaState(QueryableState):
     def _change(
         self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
     ) -> int:
-        given = None if rows is None else list(rows)
+        tally = RowTally.of(rows or ())
+        given = None if rows is None else list(tally)
         for _ in range(_RACES):
             held = self._table.read()
             try:
-                done = self._tried(held, grant, given, raising=raising, chunk=chunk, complete=complete)
+                done = self._tried(held, grant, given, tally, raising=raising, chunk=chunk, complete=complete)
             except StateError:
                 # What was read under another fence than `held` says nothing.
                 if self._table.read().number == held.number:
@@ -180,6 +192,7 @@ class DeltaState(QueryableState):
         held: TableReading,
         grant: Grant,
         given: list[Mapping[str, Any]] | None,
+        tally: RowTally,
         *,
         raising: bool,
         chunk: int,
@@ -202,6 +215,8 @@ class DeltaState(QueryableState):
         token = grant.token
         note = {"topology": grant.topology, "txid": token.txid, "attempt": token.attempt, "token": str(token)}
         note |= {"chunk": chunk, "rows": size, "applied": row.applied}
+        if complete and (receipt := grant.receipt(self.name, tally.written(size))) is not None:
+            note |= dict(zip(RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
         return size if self._table.merge(held, row, rows, changes, note) else None
 
     def _rows(self, held: TableReading) -> DeltaRows:
@@ -217,7 +232,7 @@ class DeltaState(QueryableState):
             fits = known is None or all(known.get(key) == kind for key, kind in wanted.items())
             rows = KeyedRows(self.columns, self.kind, known if fits else wanted)
         made = rows.definition
-        if stored is not None and stored != made and not _only_types_differ(stored, made):
+        if stored is not None and stored != made and not only_types_differ(stored, made):
             problem = f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}"
             raise StateError(
                 state=self.name, problem=problem, remedy="Bring them back, or give the state another path."
@@ -240,14 +255,6 @@ class DeltaState(QueryableState):
 def _may_have(found: Fence, grant: Grant) -> bool:
     """Whether rows of this transaction may be there: it held the fence, or a repair has begun a new count."""
     return found.token.txid == grant.txid or found.token.generation != grant.token.generation
-
-
-def _only_types_differ(stored: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
-    """Whether nothing differs but the key types, which neither the table nor the DAG may know yet."""
-    if "keys" not in stored or "keys" not in made or {**stored, "keys": 0} != {**made, "keys": 0}:
-        return False
-    known = (stored["keys"]["types"], made["keys"]["types"])
-    return stored["keys"]["names"] == made["keys"]["names"] and None in known
 
 
 def _json(text: str | None) -> dict[str, Any]:

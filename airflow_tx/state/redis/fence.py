@@ -8,10 +8,11 @@ from typing import Any
 
 from airflow_tx.errors import FenceOutranked, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.state import fence
-from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, StateKind
+from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, StateKind, StoredReceipt
 from airflow_tx.state.redis.connection import RedisServer, server_of
-from airflow_tx.state.redis.scripts import KEYS, RAISE, UNDO
+from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, UNDO
 
 _FORMAT = 1
 # How often a raise begins again because another one came between its reading and its write.
@@ -36,6 +37,18 @@ def grant_text(row: Fence | Grant) -> str:
     """Write a grant as the scripts compare it."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
+
+
+def receipt_arguments(grant: Grant, state: str, written: Written) -> list[Any]:
+    """The four parts of a receipt as the scripts take them; an older release's grant has none."""
+    receipt = grant.receipt(state, written)
+    own = (grant.txid, grant.token.attempt)
+    return [*own, "", ""] if receipt is None else [*own, receipt.text, receipt.hash]
+
+
+def _stored_receipt(fields: Mapping[bytes, bytes]) -> StoredReceipt:
+    text = {name.decode(): value.decode() for name, value in fields.items()}
+    return StoredReceipt(int(text["txid"]), int(text["attempt"]), text["receipt"], text["hash"])
 
 
 class RedisFence:
@@ -128,9 +141,15 @@ class FencedInRedis(Addressed[RedisFence], FencedState):
 
     prefix: str
     can_clear = True
+    receipts_kept = RECEIPTS_KEPT
 
     def fence(self) -> Fence | None:
         return self._fence.read().row
+
+    def receipts(self) -> list[StoredReceipt]:
+        with self._server.client() as client:
+            found = client.xrange(self._fence.key["receipts"])
+        return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
 
     def take_over(self, old: str) -> None:
         place = old.removeprefix(f"{self.conn_id}.")

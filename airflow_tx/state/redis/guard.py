@@ -11,10 +11,11 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
+from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.state import fence
 from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.redis.connection import checked_prefix
-from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text, receipt_arguments
 from airflow_tx.state.redis.scripts import COMMANDS
 
 # A longer command overflows Lua's stack.
@@ -65,15 +66,17 @@ class RedisGuard(FencedInRedis):
         if not complete:
             problem = "it was given a part of an update, and its commands run once"
             raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
-        given = list(map(dict, rows))
-        calls = self._calls(grant, given)
+        tally = RowTally.of(rows)
+        given = list(map(dict, tally))
+        calls = self._calls(grant, given, tally)
         fence.check_write(self._fence.read().row, grant, state=self.name)
         self._run(calls, grant)
         return len(given)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        given = list(map(dict, rows))
-        first, *more = self._calls(grant, given)
+        tally = RowTally.of(rows)
+        given = list(map(dict, tally))
+        first, *more = self._calls(grant, given, tally)
         replies = self._raise(grant, [first], last=not more)
         self._check(replies[0], grant)
         self._run(more, grant)
@@ -81,7 +84,8 @@ class RedisGuard(FencedInRedis):
 
     def pass_over(self, grant: Grant) -> None:
         fence.check_write(self._fence.read().row, grant, state=self.name)
-        self._run([(COMMANDS, self._fence.keys, [grant_text(grant), grant.txid, "", 0, 1])], grant)
+        receipt = receipt_arguments(grant, self.name, Written())
+        self._run([(COMMANDS, self._fence.keys, [grant_text(grant), *receipt, "", 0, 1])], grant)
 
     def holds(self, txid: int) -> bool:
         with self._server.client() as client:
@@ -104,14 +108,15 @@ class RedisGuard(FencedInRedis):
                 return list(replies)
         raise self._server.refused(f"the fence changed {RACES} times in a row", "Clear the task.")
 
-    def _calls(self, grant: Grant, rows: list[dict[str, Any]]) -> list[Call]:
+    def _calls(self, grant: Grant, rows: list[dict[str, Any]], tally: RowTally) -> list[Call]:
         commands = [self._parts(number, command) for number, command in enumerate(self.commands(rows), 1)]
         digest = hashlib.sha256()
         for command in commands:
             digest.update(b"%d;" % len(command))
             for part in command:
                 digest.update(b"%d;%s" % (len(part), part))
-        mine = [grant_text(grant), grant.txid, digest.hexdigest()]
+        receipt = receipt_arguments(grant, self.name, tally.written(len(rows)))
+        mine = [grant_text(grant), *receipt, digest.hexdigest()]
         calls = list[Call]()
         for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
             portion = commands[start : start + COMMANDS_AT_ONCE]

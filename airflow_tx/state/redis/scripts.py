@@ -3,13 +3,14 @@
 Redis runs a script alone and whole. No value is calculated here, since Lua's numbers are doubles: values and txids are
 texts that are compared and stored.
 
-Five keys hold a state. All have the state's name as hash tag, so that they stand on one node of whatever shards keys:
+Six keys hold a state. All have the state's name as hash tag, so that they stand on one node of whatever shards keys:
 
 fence    hash: the grant that raised it, whether its update is complete, the run of the server, the counts below
 values   hash: key -> values
 touched  hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
 undo     hash: the same of an outranked attempt, while its roll-back goes on
 schema   text: names and types of the columns
+receipts stream: one receipt a transaction, the last ones of many
 
 `touched` is what lets an attempt be undone and a transactional value be skipped: it replaces the txid, token, chunk and
 previous value that a row of a SQL state carries, since only the transaction in the fence can ever be asked about them.
@@ -17,11 +18,13 @@ previous value that a row of a SQL state carries, since only the transaction in 
 
 from __future__ import annotations
 
-KEYS = ("fence", "values", "touched", "undo", "schema")
+KEYS = ("fence", "values", "touched", "undo", "schema", "receipts")
+RECEIPTS_KEPT = 10_000
+"""About so many receipts; a server holds them in memory."""
 
 # An unpack() of more values overflows Lua's stack (8000), and the command takes some, too.
 _COMMON = """
-local FENCE, VALUES, TOUCHED, UNDO, SCHEMA = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local FENCE, VALUES, TOUCHED, UNDO, SCHEMA, RECEIPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local SLICE = 7000
 
 local function held()
@@ -75,6 +78,17 @@ local function drop_all(key, fields)
   end
 end
 
+-- The update is complete. Its receipt takes the place of the one that an earlier grant of the transaction has left.
+local function complete(txid, attempt, receipt, hash)
+  redis.call('HSET', FENCE, 'applied', '1')
+  if receipt == '' then return end
+  local last = redis.call('HMGET', FENCE, 'receipt_of', 'receipt')
+  if last[1] == txid then redis.call('XDEL', RECEIPTS, last[2]) end
+  local fields = {'txid', txid, 'attempt', attempt, 'receipt', receipt, 'hash', hash}
+  local id = redis.call('XADD', RECEIPTS, 'MAXLEN', '~', %d, '*', unpack(fields))
+  redis.call('HSET', FENCE, 'receipt_of', txid, 'receipt', id)
+end
+
 local function before(entry)
   return string.sub(entry, string.find(entry, '|', 1, true) + 1)
 end
@@ -108,7 +122,7 @@ local function undo(cursor)
   until cursor == '0' or done >= SLICE
   return cursor
 end
-"""
+""".replace("%d", str(RECEIPTS_KEPT))
 
 # ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
 # "1" to accept values that are not as counted, then the fields of the fence.
@@ -187,19 +201,19 @@ return {'ok', '[' .. table.concat(values, ',') .. ']'}
 )
 
 # ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if the update is complete with this,
-# the schema, then, if there are any, the keys and the values of each.
+# the schema, the receipt in four parts, then, if there are any, the keys and the values of each.
 PUT = (
     _COMMON
     + """
-local mine, token, writer, opaque, complete, schema = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
+local mine, token, writer, opaque, last, schema = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 if held() ~= mine then return {'outranked'} end
 if redis.call('HGET', FENCE, 'run') ~= run() then return {'restarted'} end
 if redis.call('EXISTS', UNDO) == 1 then return {'undoing'} end
 if counted() ~= noted() then return {'counts', counted(), noted()} end
-if #ARGV > 6 then
+if #ARGV > 10 then
   local known = redis.call('GET', SCHEMA)
   if known and known ~= schema then return {'schema', known} end
-  local fields, news = lines(ARGV[7]), lines(ARGV[8])
+  local fields, news = lines(ARGV[11]), lines(ARGV[12])
   local touched = get_all(TOUCHED, fields)
   for i = 1, #fields do
     local entry = touched[i]
@@ -228,23 +242,23 @@ if #ARGV > 6 then
   put_all(VALUES, values)
   put_all(TOUCHED, writers)
 end
-if complete then redis.call('HSET', FENCE, 'applied', '1') end
+if last then complete(ARGV[7], ARGV[8], ARGV[9], ARGV[10]) end
 note_counts()
 return {'ok'}
 """
 )
 
 # A guard has the fence alone, and in it how far the commands of a transaction are.
-# ARGV: this grant, its txid, the digest of all commands, how many come before these, "1" if these are the last ones,
-# then per command the number of its parts and the parts.
+# ARGV: this grant, the receipt in four parts, the digest of all commands, how many come before these, "1" if these are
+# the last ones, then per command the number of its parts and the parts.
 COMMANDS = (
     _COMMON
     + """
-local mine, txid, digest, start, last = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+local mine, txid, digest, start, last = ARGV[1], ARGV[2], ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
 if held() ~= mine then return {'outranked'} end
 if redis.call('HGET', FENCE, 'run') ~= run() then return {'restarted'} end
 if digest == '' then  -- a skip
-  redis.call('HSET', FENCE, 'applied', '1')
+  complete(txid, ARGV[3], ARGV[4], ARGV[5])
   return {'ok'}
 end
 local at = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done', 'digest')
@@ -253,7 +267,7 @@ if at[1] == txid then
   done = tonumber(at[2])
   if at[3] ~= digest and done > 0 then return {'changed', at[3]} end
 end
-local i, number, failed = 6, start, nil
+local i, number, failed = 9, start, nil
 while i <= #ARGV do
   local parts = tonumber(ARGV[i])
   number = number + 1
@@ -271,7 +285,7 @@ end
 -- Also after a failure: those that ran must not run again.
 redis.call('HSET', FENCE, 'LAST_COMMIT', txid, 'done', tostring(done), 'digest', digest)
 if failed then return failed end
-if last then redis.call('HSET', FENCE, 'applied', '1') end
+if last then complete(txid, ARGV[3], ARGV[4], ARGV[5]) end
 return {'ok'}
 """
 )

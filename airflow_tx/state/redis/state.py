@@ -11,6 +11,7 @@ from typing import Any
 from airflow_tx.connections.redis import redis_url
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
@@ -18,7 +19,7 @@ from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.redis.connection import checked_prefix
-from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, FenceReading, grant_text
+from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, FenceReading, grant_text, receipt_arguments
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
 
@@ -97,24 +98,25 @@ class RedisState(FencedInRedis, QueryableState):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        held = self._fence.read()
+        held, tally = self._fence.read(), RowTally.of(rows)
         fence.check_write(held.row, grant, state=self.name)
-        update = self._update(held, grant, rows, chunk)
+        update = self._update(held, grant, tally, chunk)
         if update is None:
             raise self._fence.outranked(grant)
-        calls = self._put_calls(update, grant, chunk, complete)
+        calls = self._put_calls(update, grant, chunk, complete, tally)
         self._put(calls, update, grant, chunk, complete)
         return update.size
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        rows = rows if isinstance(rows, Sequence) else list(rows)
+        tally = RowTally.of(rows)
+        given = list(tally)
         for _ in range(RACES):
             held = self._fence.read()
             row = self._fence.raised(held, grant)
-            update = self._update(held, grant, rows, 0)
+            update = self._update(held, grant, given, 0)
             if update is None:
                 continue
-            first, *more = self._put_calls(update, grant, 0, True)
+            first, *more = self._put_calls(update, grant, 0, True, tally)
             calls = [*self._fence.raise_calls(held, row, grant), first]
             raised, put = self._server.run(calls, whole=True, last=not more)
             if not self._fence.has_raised(raised, grant):
@@ -213,17 +215,16 @@ class RedisState(FencedInRedis, QueryableState):
             found.append(json.loads(rest[0]))
         return found
 
-    def _put_calls(self, update: _Update, grant: Grant, chunk: int, complete: bool) -> list[Call]:
+    def _put_calls(self, update: _Update, grant: Grant, chunk: int, complete: bool, tally: RowTally) -> list[Call]:
         mine = [grant_text(grant), _token(grant), _writer(grant, chunk), int(self.kind is StateKind.OPAQUE)]
         schema = update.rows.schema if update.rows is not None else b""
-        if not update.portions:
-            return [(PUT, self._fence.keys, [*mine, int(complete), schema])]
-        calls = list[Call]()
-        for number, portion in enumerate(update.portions, 1):
-            whole = int(complete and number == len(update.portions))
-            texts = (_lines(portion.fields), _lines(portion.values))
-            calls.append((PUT, self._fence.keys, [*mine, whole, schema, *texts]))
-        return calls
+        receipt = receipt_arguments(grant, self.name, tally.written(update.size)) if complete else [""] * 4
+        parts = [[_lines(portion.fields), _lines(portion.values)] for portion in update.portions] or [[]]
+        last = len(parts) - 1
+        return [
+            (PUT, self._fence.keys, [*mine, int(complete and number == last), schema, *receipt, *part])
+            for number, part in enumerate(parts)
+        ]
 
     def _put(self, calls: list[Call], update: _Update, grant: Grant, chunk: int, complete: bool) -> None:
         # One that completes the update waits until all others are known to be in.

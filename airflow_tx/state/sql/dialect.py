@@ -85,6 +85,20 @@ class Dialect:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
 
+    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+        """The columns of some tables, in one statement; none of a table that is not there.
+
+        :param schema: as `place` gave it.
+        """
+        query = sa.text(
+            "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
+            "WHERE table_schema = :schema AND table_name IN :tables"
+        ).bindparams(sa.bindparam("tables", expanding=True))
+        found = dict[str, set[str]]((name, set()) for name in tables)
+        for table, column in connection.execute(query, {"schema": schema, "tables": list(tables)}):
+            found[table].add(column)
+        return found
+
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
         """Name the constraints without which the column would not be exact."""
         return []
@@ -139,6 +153,17 @@ class Dialect:
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         """Insert a row, unless it is there; this waits for another first writer to end."""
         raise NotImplementedError
+
+    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        """An insert of one row that replaces the values of the row that is there."""
+        raise NotImplementedError
+
+    def update_and_put(
+        self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
+    ) -> None:
+        """Run an update of one table, and insert or replace a row of another one."""
+        connection.execute(update)
+        connection.execute(self.insert_or_replace(table, values))
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants

@@ -12,17 +12,19 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, Grant
+from airflow_tx.state.api import Fence, Grant, StoredReceipt
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
+from airflow_tx.state.sql.receipts import RECEIPTS_TABLE, check_columns, read_receipts, receipts_table, row_of
 from airflow_tx.state.sql.schema import BIRTH, DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, WROTE, fence_table
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # Another database is another subclass of `Dialect`, and one entry here.
 DIALECTS: dict[str, type[Dialect]] = {"sqlite": Sqlite, "postgresql": Postgres, "mysql": MySql, "mariadb": MySql}
-COMPLETE = "the fence table has all columns"
+COMPLETE = "the tables of fences and receipts are there, with all columns"
 NOTHING = "Nothing of this update was written."
 
 
@@ -56,6 +58,7 @@ class FencedStore:
         self._identity = self._name
         self._definition = dict(definition or {})
         self._fence: sa.Table = fence_table(self._schema)
+        self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
         # What this object has found in the database, and need not look for again.
         self._facts: dict[str, Any] = {}
@@ -88,7 +91,7 @@ class FencedStore:
         """Learn the schema of the tables, which the user may have left to the database."""
         if not self._placed:
             self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
-            self._fence = fence_table(self._schema)
+            self._fence, self._receipts = fence_table(self._schema), receipts_table(self._schema)
             self._placed = True
 
     # --- the fence ------------------------------------------------------------------------------------------------
@@ -104,19 +107,20 @@ class FencedStore:
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: as the fence's rules say.
         :raises StateError: the values in the store were made by other aggregators.
         """
-        self._ensure_fence_table(connection)
-        stored = self.read_fence(connection, lock="update")
-        again = stored is not None and stored.token == grant.token
-        there = self._is_there(connection)
-        raised = fence.raised(stored, grant, state=self.state, there=there)
-        if stored is None:
-            connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(raised)))
-        # Nothing may have been there to lock, and another first grant may have come between: its row counts now.
+        self._ensure_tables(connection)
         found = self._read(connection, "update")
-        assert found is not None
-        raised = fence.raised(found[0], grant, state=self.state, there=there or self._is_there(connection))
+        again = found is not None and found[0].token == grant.token
+        there = self._is_there(connection)
+        if found is None:
+            first = fence.raised(None, grant, state=self.state, there=there)
+            connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(first)))
+            # Nothing was there to lock, and another first grant may have come between: its row counts now.
+            found = self._read(connection, "update")
+            assert found is not None
+            there = there or self._is_there(connection)
+        raised = fence.raised(found[0], grant, state=self.state, there=there)
         self._check_definition(found[1])
-        self._update_fence(connection, self._fence_values(raised))
+        connection.execute(self._updated_fence(self._fence_values(raised)))
         if not again:
             # Under a fence that held this grant before, this is done: it was part of the same transaction.
             self.roll_back(connection, grant)
@@ -137,16 +141,29 @@ class FencedStore:
         stored = self.read_fence(connection, lock="update" if complete else "share")
         fence.check_write(stored, grant, state=self.state)
 
-    def set_applied(self, connection: Connection) -> None:
-        """Note that all updates of the grant that holds the fence are in the store."""
-        self._update_fence(connection, {"applied": True, WROTE: self._is_there(connection)})
+    def set_applied(self, connection: Connection, receipt: Receipt | None) -> None:
+        """Note that all updates of the grant that holds the fence are in the store, and keep their receipt.
+
+        :param receipt: it takes the place of one that an earlier grant of its transaction has left.
+        """
+        applied = self._updated_fence({"applied": True, WROTE: self._is_there(connection)})
+        if receipt is None:
+            connection.execute(applied)
+        else:
+            self._dialect.update_and_put(connection, applied, self._receipts, row_of(receipt, self._identity))
+
+    def receipts(self, connection: Connection) -> list[StoredReceipt]:
+        """The receipts that are kept, in the order of their txids."""
+        if not self._has_table(connection, RECEIPTS_TABLE):
+            return []
+        return read_receipts(connection, self._receipts, self._identity)
 
     def take_over(self, connection: Connection, place: str) -> None:
         """Take the fence row of a state that was moved here from the table `place`.
 
         :raises StateError: what it wrote is not here.
         """
-        self._ensure_fence_table(connection)
+        self._ensure_tables(connection)
         schema, _, name = place.rpartition(".")
         _, identity = self._dialect.place(connection, schema or None, name)
         if not self._is_there(connection):
@@ -155,17 +172,18 @@ class FencedStore:
         self._rename_fence(connection, identity)
 
     def _rename_fence(self, connection: Connection, identity: str) -> None:
-        mine = {"state": self._identity}
-        connection.execute(self._fence.update().where(self._fence.c.state == identity).values(mine))
+        for table in (self._fence, self._receipts):
+            connection.execute(table.update().where(table.c.state == identity).values(state=self._identity))
 
     def clear(self, connection: Connection) -> None:
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
     def _read(self, connection: Connection, lock: str | None) -> tuple[Fence, str | None] | None:
-        if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
+        columns = self._fence_columns(connection)
+        if not columns:
             return None
-        query = sa.select(*self._fence_columns(connection)).where(self._fence.c.state == self._identity)
+        query = sa.select(*columns).where(self._fence.c.state == self._identity)
         locking = query.with_for_update(read=lock == "share") if lock else query
         row = connection.execute(locking).mappings().one_or_none()
         if row is None:
@@ -187,8 +205,8 @@ class FencedStore:
                 remedy = f"Bring {made[name]!r} back, or give the state another table."
                 raise StateError(state=self.state, problem=f"{problem}, the DAG now has {aggregator!r}", remedy=remedy)
 
-    def _update_fence(self, connection: Connection, values: Mapping[str, Any]) -> None:
-        connection.execute(self._fence.update().where(self._fence.c.state == self._identity).values(**values))
+    def _updated_fence(self, values: Mapping[str, Any]) -> sa.Update:
+        return self._fence.update().where(self._fence.c.state == self._identity).values(**values)
 
     def _fence_values(self, row: Fence) -> dict[str, Any]:
         of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
@@ -201,30 +219,42 @@ class FencedStore:
     def _has_table(self, connection: Connection, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=self._schema)
 
-    def _ensure_fence_table(self, connection: Connection) -> None:
+    def _ensure_tables(self, connection: Connection) -> None:
+        """Make the tables of fences and receipts, or add what an earlier version did not have."""
         if COMPLETE in self._facts:
             return
-        if not self._has_table(connection, FENCE_TABLE):
+        if self._missing(connection):
             with self._dialect.ddl(connection) as ddl:
-                if not self._has_table(ddl, FENCE_TABLE):
-                    self._dialect.create(ddl, self._fence)
-        if len(self._fence_columns(connection)) < len(self._fence.c):
-            with self._dialect.ddl(connection) as ddl:
-                present = {column.name for column in self._fence_columns(ddl)}
-                named = ddl.dialect.identifier_preparer.format_table(self._fence)
-                for column in self._fence.c:
-                    if column.name not in present:
+                for table, absent in self._missing(ddl).items():
+                    if len(absent) == len(table.c):
+                        self._dialect.create(ddl, table)
+                        continue
+                    named = ddl.dialect.identifier_preparer.format_table(table)
+                    for column in absent:
                         added = sa.schema.CreateColumn(column).compile(dialect=ddl.dialect)
                         ddl.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {added}")
+        self._facts[COMPLETE] = True
+
+    def _missing(self, connection: Connection) -> dict[sa.Table, list[sa.Column[Any]]]:
+        """The columns that are not there, by table.
+
+        :raises StateError: the table of receipts is another one.
+        """
+        found = self._dialect.column_names(connection, self._schema, (FENCE_TABLE, RECEIPTS_TABLE))
+        if found[RECEIPTS_TABLE]:
+            check_columns(self._receipts, found[RECEIPTS_TABLE], state=self.state)
+        absent = {
+            table: [column for column in table.c if column.name not in found[table.name]]
+            for table in (self._fence, self._receipts)
+        }
+        return {table: columns for table, columns in absent.items() if columns}
 
     def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
         """Find those that are there: a table of an earlier version lacks some until the fence is raised."""
-        if COMPLETE not in self._facts:
-            found = {column["name"] for column in sa.inspect(connection).get_columns(FENCE_TABLE, schema=self._schema)}
-            if not found.issuperset(self._fence.c.keys()):
-                return [column for column in self._fence.c if column.name in found]
-            self._facts[COMPLETE] = True
-        return list(self._fence.c)
+        if COMPLETE in self._facts:
+            return list(self._fence.c)
+        found = self._dialect.column_names(connection, self._schema, (FENCE_TABLE,))[FENCE_TABLE]
+        return [column for column in self._fence.c if column.name in found]
 
     # --- failures -------------------------------------------------------------------------------------------------
 

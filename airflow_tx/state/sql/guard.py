@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.sql.state import FencedInSql
 
@@ -56,23 +57,29 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        given = list(map(dict, rows))
+        tally = RowTally.of(rows)
+        given = list(map(dict, tally))
+        receipt = grant.receipt(self.name, tally.written(len(given)))
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=True)
             self._store.apply(connection, grant, self.statements, given, complete=complete)
+            self._store.set_applied(connection, receipt)
         return len(given)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        given = list(map(dict, rows))
+        tally = RowTally.of(rows)
+        given = list(map(dict, tally))
+        receipt = grant.receipt(self.name, tally.written(len(given)))
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             self._store.apply(connection, grant, self.statements, given, complete=True)
+            self._store.set_applied(connection, receipt)
         return len(given)
 
     def pass_over(self, grant: Grant) -> None:
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=True)
-            self._store.set_applied(connection)
+            self._store.set_applied(connection, grant.receipt(self.name, Written()))
 
     def holds(self, txid: int) -> bool:
         return self.last_txid() == txid

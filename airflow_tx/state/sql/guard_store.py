@@ -109,10 +109,9 @@ class GuardStore(FencedStore):
             self._run(connection, grant, given, rows)
             self._check_open(connection, grant.txid)
             self._note(connection, grant.txid)
-        self.set_applied(connection)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        self._ensure_fence_table(connection)
+        self._ensure_tables(connection)
         self._rename_fence(connection, f"guard:{place}")
         if self._has_table(connection, GUARD_TABLE):
             other = self._guard.c.guard == place

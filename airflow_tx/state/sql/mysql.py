@@ -158,6 +158,10 @@ class MySql(Dialect):
         key = next(iter(table.primary_key.columns))
         return mysql.insert(table).values(values).on_duplicate_key_update({key.name: table.c[key.name]})
 
+    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        others = {column.name: values[column.name] for column in table.c if not column.primary_key}
+        return mysql.insert(table).values(values).on_duplicate_key_update(others)
+
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
     ) -> Any:

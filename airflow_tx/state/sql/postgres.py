@@ -80,6 +80,18 @@ class Postgres(Dialect):
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
         return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
 
+    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+        # The information schema hides what the user has no right to.
+        query = sa.text(
+            "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname = ANY(:tables) "
+            "AND a.attnum > 0 AND NOT a.attisdropped"
+        )
+        found = dict[str, set[str]]((name, set()) for name in tables)
+        for table, column in connection.execute(query, {"schema": schema, "tables": list(tables)}):
+            found[table].add(column)
+        return found
+
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
         return code in ("55P03", "40P01")
@@ -94,6 +106,19 @@ class Postgres(Dialect):
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         return postgresql.insert(table).values(values).on_conflict_do_nothing()
+
+    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        others = {column.name: values[column.name] for column in table.c if not column.primary_key}
+        return (
+            postgresql.insert(table)
+            .values(values)
+            .on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=others)
+        )
+
+    def update_and_put(
+        self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
+    ) -> None:
+        connection.execute(self.insert_or_replace(table, values).add_cte(update.cte("updated")))
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants

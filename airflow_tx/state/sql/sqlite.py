@@ -67,6 +67,13 @@ class Sqlite(Dialect):
         key = [name for _, name in sorted((pk, name) for name, _, pk in rows if pk)]
         return {name: sqlite_type(declared) for name, declared, _ in rows}, key
 
+    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+        query = sa.text("SELECT name FROM pragma_table_info(:name, :schema)")
+        where = schema or "main"
+        return {
+            name: set(connection.execute(query, {"name": name, "schema": where}).scalars().all()) for name in tables
+        }
+
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
         if kind != "bigint":
             return []
@@ -95,6 +102,9 @@ class Sqlite(Dialect):
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         return sqlite.insert(table).values(values).on_conflict_do_nothing()
+
+    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
+        return sqlite.insert(table).prefix_with("OR REPLACE").values(values)
 
     def insert_rows(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants

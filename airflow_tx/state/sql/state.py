@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import (
+    Addressed,
+    Fence,
+    FencedState,
+    Grant,
+    QueryableState,
+    StateKind,
+    StoredReceipt,
+    fenced_kind,
+)
 from airflow_tx.state.columns import checked_columns
 
 if TYPE_CHECKING:
@@ -28,6 +38,10 @@ class FencedInSql(Addressed[_Store], FencedState):
     def fence(self) -> Fence | None:
         with self._store.transaction(reading=True) as connection:
             return self._store.read_fence(connection)
+
+    def receipts(self) -> list[StoredReceipt]:
+        with self._store.transaction(reading=True) as connection:
+            return self._store.receipts(connection)
 
     def take_over(self, old: str) -> None:
         with self._store.transaction() as connection:
@@ -76,18 +90,20 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         return {"conn_id": self.conn_id, "table": self.table}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        tally = RowTally.of(rows)
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=complete)
-            written = self._store.put(connection, grant, rows, chunk)
+            written = self._store.put(connection, grant, tally, chunk)
             if complete:
-                self._store.set_applied(connection)
+                self._store.set_applied(connection, grant.receipt(self.name, tally.written(written)))
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        tally = RowTally.of(rows)
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
-            written = self._store.put(connection, grant, rows, 0)
-            self._store.set_applied(connection)
+            written = self._store.put(connection, grant, tally, 0)
+            self._store.set_applied(connection, grant.receipt(self.name, tally.written(written)))
             return written
 
     def holds(self, txid: int) -> bool:

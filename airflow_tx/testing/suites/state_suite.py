@@ -11,9 +11,10 @@ class TestMyState(StateSuite):
 from __future__ import annotations
 
 from airflow_tx.testing.suites.state_fence import FenceSuite
+from airflow_tx.testing.suites.state_receipts import ReceiptSuite
 from airflow_tx.testing.suites.state_updates import UpdateSuite
 from airflow_tx.testing.suites.state_values import ValueSuite
 
 
-class StateSuite(FenceSuite, UpdateSuite, ValueSuite):
+class StateSuite(FenceSuite, UpdateSuite, ValueSuite, ReceiptSuite):
     """The behaviour of a fenced state. Override the fixture `make_state`; `cannot` says what a store does not take."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import pytest
 
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import FencedState, Grant
 
@@ -47,7 +48,14 @@ class Grants:
         self._epoch += 1
         birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
-        return Grant("suite", self.incarnation, token, dict(self.last), births=dict(self.births))
+        births, claim = dict(self.births), self._claim(token).text
+        return Grant("suite", self.incarnation, token, dict(self.last), births=births, claim=claim)
+
+    def _claim(self, token: Token) -> Receipt:
+        of_the_token = (token.generation, token.txid, token.attempt, token.epoch, token.nonce, token.birth)
+        of_the_run = ("COMMITTED", f"run {token.txid}", f"run {token.txid}", "2026-01-01T00:00:00+00:00")
+        where = (token.txid, token.txid - 1, token.txid)
+        return Receipt("suite", self.incarnation, *of_the_token, *of_the_run, *where, previous="")
 
     def final(self, grant: Grant, *states: FencedState) -> None:
         """The transaction of `grant` became final: so the next grant says."""

@@ -114,7 +114,7 @@ def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) ->
     assert fits_one_write(how, few)
     assert not fits_one_write(how, many)
     state.raise_fence(grant)
-    assert write.write_update(how, grant, many, dag_file="", log=None) == 9
+    assert write.write_update(how, grant, many, dag_file="", log=None).keys == 9
     assert sorted(value.chunk or 0 for value in state.database.rows.values()) == [0, 0, 0, 0, 1, 1, 1, 1, 2]
     fence = state.fence()
     assert fence is not None
@@ -135,9 +135,9 @@ def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_
         grant = Grants()(1, attempt)
         state.database.fence = None
         state.raise_fence(grant)
-        assert write.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        assert write.write_update(update(state), grant, found, dag_file="", log=None).keys == 7
         # The same portions again are harmless.
-        assert write.write_update(update(state), grant, found, dag_file="", log=None) == 7
+        assert write.write_update(update(state), grant, found, dag_file="", log=None).keys == 7
         assert {row["user"]: row["balance"] for row in state.read()} == expected
     assert len({value.chunk for value in state.database.rows.values()}) > 2
     assert output_digest(found, update(state)) == output_digest(list(found)[::-1], update(state))
@@ -155,7 +155,7 @@ def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_row
     steps = [{"step": 1, "n": 2} for _ in range(9)]
     ref_of_steps = write_manifest(where, {"counts": write_rows(where, "counts", steps)})["counts"].to_json()
     rows = StagedRows(area, ref_of_steps, state, ATTEMPT)
-    assert write.write_update(update(state), grant, rows, dag_file="", log=None) == 1
+    assert write.write_update(update(state), grant, rows, dag_file="", log=None).keys == 1
     assert state.read() == [{"balance": 9, "n": 18}]
 
 

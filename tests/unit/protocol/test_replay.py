@@ -151,6 +151,8 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topolo
         processed=None,
         error=None,
         acks=after.acks,
+        replays=[{"attempt": 1, "when": "2013-01-01T00:01:00.000+00:00", "why": "no disk"}],
+        claim=None,
     )
     assert after.ended != before.ended
     assert (stored(topology).attempt, stored(topology).position) == (2, 5)

@@ -1,0 +1,179 @@
+"""`airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.cli import render
+from airflow_tx.cli.context import command, paths_of, store_of
+from airflow_tx.protocol.chain import Chain
+from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import Receipt, is_shortened
+from airflow_tx.protocol.records import Counter, Outcome, dumps
+from airflow_tx.protocol.verification import Verified, verified
+
+if TYPE_CHECKING:
+    from airflow_tx.sources.api import Source
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What the ledger, the states and the source of a topology say."""
+
+    ledger: LedgerEvidence
+    states: tuple[StateEvidence, ...]
+    source: Source
+
+    def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
+        """The receipts from `first` to `last`, also those that only the states keep."""
+        end = self.ledger.current - 1 if last is None else last
+        found = Chain(self.ledger, self.states, first or 1, end).receipts
+        return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
+
+
+@command
+def verify(args: Namespace) -> None:
+    """`airflow tx verify TOPOLOGY`."""
+    evidence = _evidence(args)
+    found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
+    recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
+    findings = (*found.findings, *recounted.findings)
+    for text in findings:
+        print(text)
+    for text in (*found.notes, *_unknown_states(evidence), *recounted.notes):
+        print(f"note: {text}")
+    print(_in_words(args.topology, found, len(findings)))
+    if findings:
+        raise SystemExit(1)
+
+
+@command
+def receipts(args: Namespace) -> None:
+    """`airflow tx receipts TOPOLOGY`."""
+    found = _evidence(args).receipts(args.first, args.last)
+    if args.output == "json":
+        print(dumps([each.to_json() for each in found.values()]))
+    else:
+        render.print_rows([_line(each) for each in found.values()], args.output)
+
+
+@command
+def find(args: Namespace) -> None:
+    """`airflow tx find TOPOLOGY WHAT`."""
+    evidence = _evidence(args)
+    found, unknown = list[render.TableRow](), list[int]()
+    kept = evidence.receipts(None, None)
+    for receipt in kept.values():
+        contains = None if is_shortened(receipt.metadata) else evidence.source.contains(receipt.metadata, args.what)
+        if contains:
+            found.append(_line(receipt))
+        elif contains is None:
+            unknown.append(receipt.txid)
+    if unknown:
+        why = "the source cannot tell, or they keep the digest of their metadata alone"
+        print(f"Not looked through: {len(unknown)} transactions ({_ranges(unknown)}): {why}.", file=sys.stderr)
+    if not found:
+        since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
+        raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
+    render.print_rows(found, args.output)
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+def _evidence(args: Namespace) -> _Evidence:
+    from airflow_tx.cli.dags import dag_of
+
+    with store_of(args) as store:
+        paths = paths_of(args)
+        ledger = ledger_evidence(store, paths)
+        spec, states = dag_of(args, ledger.topology.dag_id)
+        found = tuple(
+            StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept)
+            for name, state in sorted(states.items())
+        )
+        # The states were read later: one that is further than the ledger was then has not gone ahead of it.
+        ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
+    return _Evidence(ledger, found, spec.source)
+
+
+def _unknown_states(evidence: _Evidence) -> Iterator[str]:
+    for name in sorted(evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}):
+        yield f"state {name}: the DAG does not name it any more, so it was not compared"
+
+
+def _in_words(topology: str, found: Verified, findings: int) -> str:
+    if found.first is None:
+        return f"Topology {topology}: no transaction up to {found.last} has a receipt."
+    span = f"transactions {found.first} to {found.last}"
+    if not findings:
+        return f"Topology {topology}: {span} are as their receipts say; nobody can vouch for what is before."
+    return f"Topology {topology}: {findings} finding(s); receipts of {span}."
+
+
+def _line(receipt: Receipt) -> render.TableRow:
+    """One line of `receipts` and of `find`."""
+    return {
+        "txid": receipt.txid,
+        "attempt": receipt.attempt,
+        "outcome": receipt.outcome,
+        "run_id": receipt.run_id,
+        "granted": receipt.granted,
+        "rows": receipt.rows,
+        "metadata": dumps(receipt.metadata),
+        "written": ", ".join(f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())) or None,
+        "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays) or None,
+        "hash": receipt.hash,
+    }
+
+
+def _ranges(txids: list[int]) -> str:
+    return f"{txids[0]}" if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
+
+
+# --- counting again -----------------------------------------------------------------------------------------------
+
+
+def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
+    """Read the rows of the last batches from the source again, and compare how many they are."""
+    committed = [
+        each
+        for each in evidence.receipts(args.first, args.last).values()
+        if each.outcome == Outcome.COMMITTED.value and each.metadata is not None
+    ]
+    findings, notes = list[str](), list[str]()
+    for receipt in committed[-args.recount :]:
+        where = f"transaction {receipt.txid}:"
+        counted = _counted(evidence, receipt)
+        try:
+            rows = _read_again(evidence.source, receipt)
+        except Exception as error:  # noqa: BLE001  # the source is anybody's
+            notes.append(f"{where} it could not be recounted: {error}")
+            continue
+        if counted is None:
+            notes.append(f"{where} {rows} rows in the source now; how many they were, nobody counted")
+        elif rows != counted:
+            findings.append(f"{where} the source has {rows} rows of it now, and {counted} were counted")
+    return Verified(None, 0, tuple(findings), tuple(notes))
+
+
+def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
+    """How many rows the tasks of a transaction read, or else its source counted."""
+    history = evidence.ledger.histories.get(receipt.txid)
+    size: Mapping[str, Any] = (history.size if history is not None else None) or {}
+    return receipt.rows if receipt.rows is not None else size.get("rows")
+
+
+def _read_again(source: Source, receipt: Receipt) -> int:
+    from airflow_tx.protocol.attempt import TransactionAttempt
+
+    if is_shortened(receipt.metadata):
+        raise ValueError("its receipt keeps the digest of its metadata alone")
+    attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
+    rows: Any = source.emit_batch(attempt, receipt.metadata)
+    return sum(1 for _ in rows)

@@ -1,0 +1,235 @@
+"""The chain of receipts: whether it is whole, and its positions meet. Pure. Source: docs/protocol.md §10.
+
+Whatever does not fit is a finding; what has to be known beside is a note.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.evidence import HeldReceipt, LedgerEvidence, StateEvidence
+from airflow_tx.protocol.rebuild import LEDGER_LOST
+from airflow_tx.protocol.receipt import Receipt, digest_of, is_shortened
+from airflow_tx.protocol.records import History, Outcome, dumps
+
+_SHOWN = 80
+
+
+class Chain:
+    """The receipts of a topology, as they were read and compared; `findings` and `notes` grow with each comparison."""
+
+    def __init__(self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int) -> None:
+        self.ledger, self.states, self.first, self.last = ledger, states, first, last
+        self.findings: list[str] = []
+        self.notes: list[str] = []
+        self.receipts: dict[int, Receipt] = {}
+        """Of the ledger; of what it has forgotten, put together from those of the states."""
+        self.held: dict[str, dict[int, Receipt]] = {}
+        self.changed: set[tuple[str, int]] = set()
+        """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
+        self.begins = 0
+        """The transaction from which on nothing is missing."""
+        self._read_ledger()
+        self._read_states()
+
+    def find(self, txid: int, text: str) -> None:
+        """Add a finding of a transaction, if it is one of those that are asked for."""
+        if self.first <= txid <= self.last:
+            self.findings.append(f"transaction {txid}: {text}")
+
+    # --- reading
+
+    def _read_ledger(self) -> None:
+        """Take each receipt of the ledger, compared with its own hash and with the record that it stands in."""
+        ledger = self.ledger
+        for txid, history in ledger.histories.items():
+            if txid >= ledger.current:
+                self.findings.append(f"transaction {txid}: it is final, and it is the turn of {ledger.current}")
+            if history.receipt is not None:
+                receipt = self._read("", txid, history.receipt, history.receipt.get("hash"))
+                if receipt is not None:
+                    self.receipts[txid] = receipt
+                    self._compare(txid, history, receipt)
+
+    def _read_states(self) -> None:
+        """Take each receipt of a state; of transactions that the ledger has forgotten they stand for its own."""
+        for state in self.states:
+            found = self.held[state.name] = {}
+            for each in state.receipts or ():
+                receipt = self._held(state, each)
+                if receipt is not None:
+                    found[each.txid] = receipt
+        forgotten = {txid for found in self.held.values() for txid in found if txid < self.ledger.oldest}
+        for txid in forgotten:
+            of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
+            claims = {replace(each, written={}).text for each in of_states.values()}
+            if len(claims) > 1:
+                self.find(txid, f"the receipts of {_listed(of_states)} contradict each other")
+                continue
+            written = {name: part for each in of_states.values() for name, part in each.written.items()}
+            self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
+
+    def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
+        """Read a receipt, of a state or ("") of the ledger; None if it is not what it was."""
+        what = f"its receipt in state {state}" if state else "its receipt"
+        try:
+            receipt = Receipt.from_json(value)
+            if receipt.hash == noted:
+                return receipt
+            problem = f"was changed: its hash is {receipt.hash[:16]}, and {str(noted)[:16]} stands beside it"
+        except UnreadableRecord as error:
+            problem = f"was changed: {error.fields['reason']}"
+        self.find(txid, f"{what} {problem}")
+        self.changed.add((state, txid))
+        return None
+
+    def _held(self, state: StateEvidence, each: HeldReceipt) -> Receipt | None:
+        try:
+            value = json.loads(each.text)
+        except ValueError:
+            value = each.text
+        receipt = self._read(state.name, each.txid, value, each.hash)
+        if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
+            return None  # of a ledger that was reset
+        if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
+            said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
+            self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
+        return receipt
+
+    def _compare(self, txid: int, history: History, receipt: Receipt) -> None:
+        skipped = history.outcome is not Outcome.COMMITTED
+        pairs = {
+            "txid": (history.txid, receipt.txid),
+            "attempt": (history.attempts, receipt.attempt),
+            "run": (history.run_id, receipt.run_id),
+            "birth": (history.birth, receipt.birth),
+            "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
+            "rows": (history.rows, receipt.rows),
+            "lost rows": (history.lost, list(receipt.lost)),
+            "changed rows": (history.changed, list(receipt.changed)),
+            "skip": (history.skip, receipt.skip if skipped else None),
+            "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
+        }
+        for name, (said, kept) in pairs.items():
+            if dumps(said) != dumps(kept):
+                self.find(txid, f"the ledger says {name} {in_short(said)}, its receipt {in_short(kept)}")
+
+    # --- comparing
+
+    def follow(self) -> None:
+        """Compare each receipt with the hash that the next one names, and find what is missing between them."""
+        ledger, last = self.ledger, self.last
+        before: Receipt | None = None
+        compared = False
+        for txid in range(min(self.receipts, default=1), last + 1):
+            receipt = self.receipts.get(txid)
+            if receipt is None:
+                # Of one that was changed nobody knows the hash.
+                compared = compared and ("", txid) not in self.changed
+                self._missing(txid)
+                continue
+            if before is None:
+                self.begins = txid
+            elif compared and receipt.previous != before.hash:
+                self._broken(before, receipt)
+            before, compared = receipt, True
+        if before is not None and compared and last == ledger.current - 1 and ledger.topology.receipt != before.hash:
+            if not self._rebuilt(before, ledger.topology.generation):
+                named = ledger.topology.receipt[:16] or "none"
+                self.findings.append(
+                    f"ledger: the last receipt is that of transaction {before.txid} ({before.hash[:16]}), and the "
+                    f"topology record names {named}"
+                )
+
+    def _missing(self, txid: int) -> None:
+        history, rebuilt = self.ledger.histories.get(txid), self.ledger.topology.rebuilt
+        if history is not None and history.receipt is None:
+            self.notes.append(f"transaction {txid}: it has no receipt; an older release granted it")
+        elif history is None and txid <= rebuilt:
+            self.notes.append(f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it")
+        elif history is None:
+            self.find(txid, "it is final, and its record in the history is missing")
+
+    def _broken(self, before: Receipt, receipt: Receipt) -> None:
+        if not receipt.previous and self._rebuilt(before, receipt.generation):
+            self.begins = receipt.txid
+        elif before.txid < self.ledger.oldest and not self._all_held(before.txid, receipt.written):
+            self.begins = receipt.txid
+            self.notes.append(f"transaction {before.txid}: not all of its receipt is left, so nobody can compare it")
+        else:
+            said = f"that of transaction {before.txid} is {before.hash[:16]}"
+            self.find(receipt.txid, f"it follows receipt {receipt.previous[:16] or 'none'}, and {said}")
+
+    def _rebuilt(self, before: Receipt, generation: int) -> bool:
+        return any(
+            each.what == LEDGER_LOST and before.generation < each.generation <= generation
+            for each in self.ledger.repairs
+        )
+
+    def _all_held(self, txid: int, states: Iterable[str]) -> bool:
+        return all(txid in self.held.get(name, {}) for name in states)
+
+    def positions(self) -> None:
+        """Compare where each transaction begins with where the one before it ended."""
+        for txid in range(max(self.first, 1), self.last + 1):
+            receipt, before = self.receipts.get(txid), self.receipts.get(txid - 1)
+            if receipt is None or (before is None and txid > 1):
+                continue
+            ended = None if before is None else before.after
+            whose = f"transaction {txid - 1} ended at" if txid > 1 else "the source begins at"
+            for where, one, two in self.apart(ended, receipt.before):
+                self.findings.append(
+                    f"transaction {txid}: {where}it begins at {in_short(two)}, and {whose} {in_short(one)}"
+                )
+
+    def apart(self, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Find where two positions differ, by partition if both are kept whole."""
+        if digest_of(one) == digest_of(two):
+            return
+        whole = not (is_shortened(one) or is_shortened(two))
+        if not (whole and self.ledger.topology.partitioned and isinstance(one or {}, dict) and isinstance(two, dict)):
+            yield "", one, two
+            return
+        for name in sorted({*(one or {}), *two}):
+            if (one or {}).get(name) != two.get(name):
+                yield f"partition {name}: ", (one or {}).get(name), two.get(name)
+
+    # --- telling
+
+    def tell(self) -> None:
+        """Name what a person has to know: skips, losses, changed rows and repairs."""
+        generation = None
+        for txid in sorted(self.receipts):
+            receipt, before = self.receipts[txid], generation
+            generation = receipt.generation
+            if not self.first <= txid <= self.last:
+                continue
+            where = f"transaction {txid}:"
+            self.notes += [f"{where} before it, accepted as lost: {what}" for what in receipt.lost]
+            self.notes += [f"{where} its rows were decided anew: {_person(each)}" for each in receipt.changed]
+            if receipt.outcome == Outcome.SKIPPED.value and receipt.skip is not None:
+                history = self.ledger.histories.get(txid)
+                again = history.readmitted_as if history is not None else None
+                after = f"; its rows are in transaction {again}" if again is not None else ""
+                self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
+            for repair in self.ledger.repairs:
+                if before is not None and before < repair.generation <= receipt.generation:
+                    self.notes.append(f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})")
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return " and ".join(sorted(names))
+
+
+def _person(noted: Mapping[str, Any]) -> str:
+    return f"{noted.get('why')} ({noted.get('who')}, {noted.get('when')})"
+
+
+def in_short(value: Any) -> str:
+    """Write a value for people."""
+    text = dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

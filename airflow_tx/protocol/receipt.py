@@ -1,0 +1,216 @@
+"""Receipts: what a transaction was and what it wrote, each with the hash of the one before it.
+
+A grant carries the receipt of its transaction as far as it is known by then. A state adds what it was given and keeps
+it beside its fence; the multi that ends the transaction adds what all states were given and keeps it in the history.
+Source: docs/protocol.md §10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.records import Ack, digest, dumps
+
+RECEIPT_FORMAT = 1
+METADATA_KEPT = 16_384
+"""Characters of JSON; of longer metadata a receipt keeps the digest. All receipts of the history are in ZooKeeper."""
+POSITION_KEPT = 8_192
+REPLAYS_KEPT = 20
+_MODULUS = 2**64
+_DIGEST, _LENGTH = "tx_digest", "tx_length"
+_TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous")
+_NUMBERS = ("generation", "txid", "attempt", "epoch")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a state was given in one transaction, or in a part of it.
+
+    :param keys: how many keys were written; rows, where the state takes them as they are.
+    :param digest: of the rows that it was given, whatever their order: 16 hex digits.
+    """
+
+    keys: int = 0
+    digest: str = "0" * 16
+
+    def __add__(self, other: Written) -> Written:
+        total = (int(self.digest, 16) + int(other.digest, 16)) % _MODULUS
+        return Written(self.keys + other.keys, f"{total:016x}")
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+NOTHING_WRITTEN = Written()
+
+
+class RowTally(Iterable[Mapping[str, Any]]):
+    """Digests rows as they are read; read again, it begins again.
+
+    The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows, self._sum = rows, 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> RowTally:
+        """Return the tally that the rows are in already, or a new one."""
+        return rows if isinstance(rows, cls) else cls(rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        self._sum = 0
+        known: tuple[str, ...] = ()
+        names: list[str] = []
+        for row in self._rows:
+            if (own := tuple(row)) != known:
+                known, names = own, sorted(own)
+            text = repr([row[name] for name in names])
+            self._sum += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+            yield row
+
+    def written(self, keys: int) -> Written:
+        """Say what was read, of which a state has made so many keys."""
+        return Written(keys, f"{self._sum % _MODULUS:016x}")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one transaction was.
+
+    :param outcome: COMMITTED or SKIPPED.
+    :param epoch: with generation, attempt, nonce and birth the token of its last grant.
+    :param granted: when that was given.
+    :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
+    :param rows: how many rows of the batch its tasks read, if they counted.
+    :param tasks: per task what it read and what it emitted, see `tasks_of`.
+    :param code: what processed it: the version of the DAG, and a digest of each application.
+    :param replays: of each earlier attempt, when and why it was replayed; the last ones of many.
+    :param lost: rows before it that were accepted as lost, in words.
+    :param changed: who let its rows be decided again, when and why.
+    :param skip: who skipped it, when and why.
+    :param previous: the hash of the receipt before it; "" if there is none.
+    :param written: per state what it was given, as `Written.to_json` gives it.
+    """
+
+    topology: str
+    incarnation: str
+    generation: int
+    txid: int
+    attempt: int
+    epoch: int
+    nonce: str
+    birth: str
+    outcome: str
+    key: str
+    run_id: str
+    granted: str
+    metadata: Any
+    before: Any
+    after: Any
+    previous: str
+    rows: int | None = None
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    replays: Sequence[Mapping[str, Any]] = ()
+    lost: Sequence[str] = ()
+    changed: Sequence[Mapping[str, Any]] = ()
+    skip: Mapping[str, str] | None = None
+    written: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    format: int = RECEIPT_FORMAT
+
+    @property
+    def text(self) -> str:
+        """Write it as canonical JSON: equal receipts have equal texts."""
+        return dumps(vars(self))
+
+    @property
+    def hash(self) -> str:
+        return hash_of(self.text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give its fields and its hash as plain JSON."""
+        return {**vars(self), "hash": self.hash}
+
+    @classmethod
+    def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
+        """Read what `to_json` gave, or the JSON of its text; the hash is not compared.
+
+        :param path: where it lies, for the error.
+        :raises UnreadableRecord: it is none, or of another format.
+        """
+        try:
+            found = {name: item for name, item in value.items() if name != "hash"}
+            receipt = cls(**found)
+        except (AttributeError, TypeError) as error:
+            raise UnreadableRecord(path=path, reason=f"it is no receipt ({str(value)[:80]})") from error
+        texts, numbers = ([getattr(receipt, name) for name in names] for names in (_TEXTS, _NUMBERS))
+        parts = [*receipt.written.values(), *receipt.changed, *receipt.replays] if _is_whole(receipt) else [None]
+        fits = all(isinstance(each, str) for each in texts) and all(type(each) is int for each in numbers)
+        if not fits or not all(isinstance(each, Mapping) for each in parts):
+            raise UnreadableRecord(path=path, reason="its fields have other types than those of a receipt")
+        if receipt.format != RECEIPT_FORMAT:
+            reason = f"the receipt has format {receipt.format!r}, this version reads format {RECEIPT_FORMAT}"
+            raise UnreadableRecord(path=path, reason=reason)
+        return receipt
+
+    def with_written(self, written: Mapping[str, Written]) -> Receipt:
+        """Return the receipt of these states."""
+        return replace(self, written={name: each.to_json() for name, each in written.items()})
+
+    def differences(self, other: Receipt) -> list[str]:
+        """Name the fields in which two receipts differ."""
+        pairs = ((each.name, getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return [name for name, one, two in pairs if dumps(one) != dumps(two)]
+
+
+def _is_whole(receipt: Receipt) -> bool:
+    mappings = (receipt.tasks, receipt.code, receipt.written, receipt.skip or {})
+    lists = (receipt.replays, receipt.lost, receipt.changed)
+    return all(isinstance(each, Mapping) for each in mappings) and all(isinstance(each, list | tuple) for each in lists)
+
+
+def hash_of(text: str) -> str:
+    """Hash the text of a receipt: 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def as_kept(value: Any, most: int) -> Any:
+    """Return a value as a receipt keeps it: itself, or its digest if it is longer than `most`."""
+    length = len(dumps(value))
+    return value if length <= most else {_DIGEST: digest(value), _LENGTH: length}
+
+
+def is_shortened(kept: Any) -> bool:
+    """Ask whether a receipt keeps the digest of a value alone."""
+    return isinstance(kept, Mapping) and kept.keys() == {_DIGEST, _LENGTH}
+
+
+def digest_of(kept: Any) -> str:
+    """Give the digest of the value that a receipt keeps."""
+    return str(kept[_DIGEST]) if is_shortened(kept) else digest(kept)
+
+
+def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, Any]:
+    """Sum up what each task read and emitted, all its instances together.
+
+    :param acks: by task id and map index.
+    :return: per task `instances`, `rows` that it read (None: not counted) and, per output, how many `rows` it emitted.
+    """
+    found: dict[str, Any] = {}
+    for (task, _), ack in sorted(acks.items()):
+        entry = found.setdefault(task, {"instances": 0, "rows": None, "outputs": {}})
+        entry["instances"] += 1
+        entry["rows"] = _added(entry["rows"], ack.rows)
+        for output in ack.outputs:
+            name = output["name"]
+            entry["outputs"][name] = _added(entry["outputs"].get(name), output.get("rows"))
+    return found
+
+
+def _added(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

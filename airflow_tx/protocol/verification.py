@@ -1,0 +1,146 @@
+"""What ledger, receipts and fences say of each other. Pure. Source: docs/protocol.md §10."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_tx.protocol.chain import Chain, in_short
+from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidence
+from airflow_tx.protocol.receipt import Receipt, digest_of
+from airflow_tx.protocol.repair import STATE_LOST
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found.
+
+    :param first: from which transaction on the chain vouches; None: there is no receipt.
+    :param last: the last final transaction that was looked at.
+    :param findings: what does not fit, one line each.
+    :param notes: skips, losses, repairs, and what cannot be told.
+    """
+
+    first: int | None
+    last: int
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def verified(
+    ledger: LedgerEvidence, states: Sequence[StateEvidence], *, first: int = 1, last: int | None = None
+) -> Verified:
+    """Compare what ledger and states say of the transactions from `first` to `last`.
+
+    :param last: None: the last final one.
+    """
+    final = ledger.current - 1
+    end = final if last is None else min(last, final)
+    chain = Chain(ledger, states, first, end)
+    chain.follow()
+    chain.positions()
+    for state in states:
+        if state.receipts is not None:
+            _compare_receipts(chain, state)
+    if end == final:
+        _compare_ends(chain)
+        for state in states:
+            _compare_fence(chain, state)
+    chain.tell()
+    vouched = max(chain.begins, first) if chain.receipts else None
+    return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))
+
+
+def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
+    """Compare the receipts of a state with those of the ledger."""
+    held, gone = chain.held[state.name], list[int]()
+    forgets = state.receipts_kept is not None and len(held) >= state.receipts_kept
+    since = min(held, default=chain.last + 1)
+    for txid in range(max(chain.first, chain.ledger.oldest), chain.last + 1):
+        own, receipt = held.get(txid), chain.receipts.get(txid)
+        if chain.changed & {("", txid), (state.name, txid)}:
+            continue
+        if own is not None and receipt is None:
+            chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
+        elif own is not None and receipt is not None:
+            _compare_one(chain, state.name, own, receipt)
+        elif receipt is not None and state.name in receipt.written:
+            if (forgets and txid < since) or _is_lost(chain, state.name, receipt):
+                gone.append(txid)
+            else:
+                chain.find(txid, f"its receipt in state {state.name} is missing")
+    if gone:
+        why = f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
+        chain.notes.append(f"{why}; the ledger alone vouches for them")
+
+
+def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
+    """Ask whether a person has accepted since that the state went back."""
+    return any(
+        each.what == STATE_LOST and each.generation > receipt.generation and each.told.startswith(f"state {state} ")
+        for each in chain.ledger.repairs
+    )
+
+
+def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> None:
+    # A state that was renamed since kept it under its name of then.
+    written = {name: receipt.written[name] for name in own.written if name in receipt.written}
+    different = own.differences(replace(receipt, written=written))
+    if different:
+        names = ", ".join(different)
+        chain.find(receipt.txid, f"its receipt in state {state} and that of the ledger differ in {names}")
+
+
+def _compare_ends(chain: Chain) -> None:
+    """Compare where the source stands now, and what was the last transaction of each state."""
+    ledger = chain.ledger
+    last = chain.receipts.get(ledger.current - 1)
+    if last is not None:
+        for where, one, two in chain.apart(last.after, ledger.position):
+            ended = f"transaction {last.txid} ended at {in_short(one)}"
+            chain.findings.append(f"ledger: {where}it goes on at {in_short(two)}, and {ended}")
+    for name, txid in ledger.topology.states.items():
+        own = [each.txid for each in chain.receipts.values() if name in each.written]
+        if own and max(own) != txid and txid > ledger.topology.rebuilt:
+            said = f"the ledger says that transaction {txid} was its last one, the receipts {max(own)}"
+            chain.findings.append(f"state {name}: {said}")
+
+
+def _compare_fence(chain: Chain, state: StateEvidence) -> None:
+    fence, topology, where = state.fence, chain.ledger.topology, f"state {state.name}:"
+    last = topology.states.get(state.name)
+    if fence is None and state.receipts is None:
+        chain.notes.append(f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it")
+    elif fence is None and last is not None:
+        chain.findings.append(f"{where} it has no fence, and transaction {last} was committed to it")
+    elif fence is not None and fence.incarnation != topology.incarnation:
+        said = f"its fence is of ledger {fence.incarnation}, this is ledger {topology.incarnation}"
+        chain.findings.append(f"{where} {said}")
+    elif fence is not None and last is not None and fence.token.txid < last:
+        said = f"its fence says transaction {fence.token.txid}, and {last} was committed to it"
+        chain.findings.append(f"{where} {said}")
+    elif fence is not None and last is not None and fence.token.txid == last in chain.receipts:
+        receipt = chain.receipts[last]
+        for name, said, kept in _fence_apart(fence, receipt):
+            of = f"the receipt of transaction {last} {in_short(kept)}"
+            chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
+    elif fence is not None and fence.token.txid > max(chain.ledger.current, chain.ledger.latest):
+        said = f"its fence says transaction {fence.token.txid}, and it is the turn of {chain.ledger.current}"
+        chain.findings.append(f"{where} {said}")
+
+
+def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any, Any]]:
+    """Name in what a fence and the receipt of its transaction differ, with what each says."""
+    for name in ("generation", "txid", "attempt", "epoch", "nonce", "birth"):
+        if getattr(fence.token, name) != getattr(receipt, name):
+            yield name, getattr(fence.token, name), getattr(receipt, name)
+    if not fence.applied:
+        yield "that its update is not complete", False, True
+    try:
+        kept = json.loads(fence.batch)
+        pairs = [("rows", receipt.metadata), ("position", receipt.after), ("prev", receipt.before)]
+        yield from ((name, kept[name], one) for name, one in pairs if digest_of(kept[name]) != digest_of(one))
+    except (ValueError, KeyError, TypeError):
+        yield "batch", fence.batch[:40], "rows and positions"

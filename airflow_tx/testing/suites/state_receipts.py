@@ -1,0 +1,96 @@
+"""The receipts that a state keeps, as tests; `StateSuite` brings them along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from airflow_tx.errors import FenceOutranked
+from airflow_tx.protocol.receipt import Receipt, RowTally, Written, hash_of
+from airflow_tx.state.api import FencedState, Grant, StoredReceipt
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
+
+
+def kept(state: FencedState) -> list[StoredReceipt]:
+    """What a state keeps; a state that keeps none is not tested."""
+    found = state.receipts()
+    if found is None:
+        pytest.skip("it keeps no receipts")
+    return found
+
+
+def expected(grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]) -> StoredReceipt:
+    """The receipt of rows that a grant has written, in parts or at once."""
+    written = Written()
+    for part in parts:
+        tally = RowTally(part)
+        written += tally.written(len(list(tally)))
+    receipt = replace(grant, written=Written()).receipt(state.name, written)
+    assert receipt is not None
+    return StoredReceipt.of(receipt)
+
+
+class ReceiptSuite(StateTests):
+    """One receipt a transaction, in the store transaction that completes it."""
+
+    def test_a_complete_update_leaves_its_receipt(self, state: FencedState, grants: Grants) -> None:
+        first, second = grants(1), rows({"a": 1, "b": 2})
+        state.raise_and_write(first, iter(second))
+        assert kept(state) == [expected(first, state, second)]
+        (found,) = kept(state)
+        assert found.hash == hash_of(found.text)
+        grants.final(first, state)
+        grants.commit(2, state, {})
+        assert [each.txid for each in kept(state)] == [1, 2]
+
+    def test_a_grant_that_is_replayed_replaces_its_receipt(self, make_state: MakeState, grants: Grants) -> None:
+        state = make_state("opaque")
+        state.raise_and_write(grants(1), rows({"a": 1, "b": 2}))
+        again = grants(1, 2)
+        state.raise_and_write(again, rows({"a": 1}))
+        assert kept(make_state("opaque")) == [expected(again, state, rows({"a": 1}))]
+
+    def test_of_several_chunks_the_last_write_leaves_the_receipt_of_all(
+        self, state: FencedState, grants: Grants
+    ) -> None:
+        grant, one, two = grants(1), rows({"a": 1}), rows({"b": 2})
+        state.raise_fence(grant)
+        state.write(grant, one, chunk=0, complete=False)
+        state.write(grant, two, chunk=1, complete=False)
+        assert kept(state) == []
+        written = Written(2, digest_of_rows(one, two))
+        state.write(replace(grant, written=written), (), chunk=2)
+        assert kept(state) == [expected(grant, state, one, two)]
+
+    def test_a_writer_that_is_refused_leaves_none(self, state: FencedState, grants: Grants) -> None:
+        old, new = grants(1), grants(1, 2)
+        state.raise_fence(old)
+        state.raise_and_write(new, rows({"a": 1}))
+        with pytest.raises(FenceOutranked):
+            state.write(old, rows({"a": 1}))
+        assert kept(state) == [expected(new, state, rows({"a": 1}))]
+
+    def test_a_grant_of_an_older_release_leaves_none(self, state: FencedState, grants: Grants) -> None:
+        state.raise_and_write(replace(grants(1), claim=""), rows({"a": 1}))
+        assert kept(state) == []
+
+    def test_two_states_of_one_store_keep_their_own(self, make_state: MakeState, grants: Grants, kind: str) -> None:
+        one, other, grant = make_state(kind), make_state(kind, "second"), grants(1)
+        for state in (one, other):
+            state.raise_fence(grant)
+            state.write(grant, rows({"a": 1}))
+        assert [Receipt.from_json(_json(each)).written.keys() for each in kept(one)] == [{one.name}]
+        assert [Receipt.from_json(_json(each)).written.keys() for each in kept(other)] == [{other.name}]
+
+
+def digest_of_rows(*parts: Sequence[dict[str, object]]) -> str:
+    """The digest of all rows, whatever their order."""
+    tally = RowTally([row for part in reversed(parts) for row in part])
+    return tally.written(len(list(tally))).digest
+
+
+def _json(stored: StoredReceipt) -> object:
+    return json.loads(stored.text)

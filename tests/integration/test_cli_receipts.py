@@ -1,0 +1,162 @@
+"""`airflow tx verify`, `find` and `receipts` as a person types them, on a ledger in ZooKeeper and a state in SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.state import SqlState, Sum
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands, ended
+from tests.integration.pipeline import Pipeline
+
+_DAG = """
+from pathlib import Path
+from airflow.sdk import DAG, task
+from airflow_tx import CommitOperator, Transaction, persistent_aggregate
+from airflow_tx.sources import TransactionalSource
+from airflow_tx.state import SqlState, Sum
+
+class Numbers(TransactionalSource):
+    def serialize(self):
+        return "numbers", {}
+    def initialize_transaction(self, txid, position):
+        return None
+    def emit_batch(self, attempt, metadata, spark=None):
+        if metadata == 4:
+            raise RuntimeError("row 4 is gone")
+        return [{"n": metadata}] * (2 if Path(__file__).with_name("twice").exists() else 1)
+    def contains(self, metadata, what):
+        return str(metadata) == what
+
+with DAG("dag", schedule=None, max_active_runs=16):
+    with Transaction(source=Numbers(), topology="flights"):
+        @task
+        def count():
+            return []
+        state = SqlState("tx_state", table="words", keys=["key"], values={"n": Sum()})
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count(), state=state)])
+"""
+TXIDS = 5
+
+
+@pytest.fixture(scope="module")
+def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
+    (commands.dags / "the_dag.py").write_text(_DAG)
+    with ended(commands):
+        yield commands
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
+
+
+@pytest.fixture
+def root(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> str:
+    """Of a ledger of some transactions."""
+    Path(airflow.database).unlink(missing_ok=True)
+    (airflow.dags / "twice").unlink(missing_ok=True)
+    url = f"sqlite:///{airflow.database}"
+    state = SqlState.from_url(url, table="words", keys=["key"], values={"n": Sum()}, label="tx_state")
+    pipeline = Pipeline(store, zookeeper_root, [state])
+    for number in range(TXIDS):
+        pipeline.run(f"run {number + 1}")
+    return zookeeper_root
+
+
+def findings(airflow: Commands, root: str, *arguments: str) -> list[str]:
+    """What `verify` finds; it ends with 1 if that is something."""
+    code, output, _ = airflow._answer(("tx", "verify", "flights", *arguments), root)
+    *found, summary = [line for line in output.splitlines() if not line.startswith("note: ")]
+    assert code == (1 if found else None), (code, output)
+    assert summary.startswith("Topology flights: ")
+    return found
+
+
+def execute(airflow: Commands, statement: str) -> None:
+    with closing(sqlite3.connect(airflow.database)) as connection, connection:
+        assert connection.execute(statement).rowcount == 1
+
+
+def test_what_nobody_has_touched_is_as_its_receipts_say(airflow: Commands, root: str) -> None:
+    told = airflow.run("tx", "verify", "flights", root=root)
+    assert told == (
+        "Topology flights: transactions 1 to 5 are as their receipts say; nobody can vouch for what is before.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "finding"),
+    [
+        ("UPDATE airflow_tx_receipts SET attempt = 2 WHERE txid = 3", "transaction 3: its receipt in state"),
+        (
+            "UPDATE airflow_tx_receipts SET receipt = replace(receipt, '\"keys\":1', '\"keys\":2') WHERE txid = 3",
+            "transaction 3: its receipt in state",
+        ),
+        ("DELETE FROM airflow_tx_receipts WHERE txid = 1", "transaction 1: its receipt in state tx_state.words is"),
+        ("UPDATE airflow_tx_fence SET epoch = 9", "state tx_state.words: its fence says epoch 9"),
+        ("UPDATE airflow_tx_fence SET txid = 4", "state tx_state.words: its fence says transaction 4"),
+        ("DELETE FROM airflow_tx_fence", "state tx_state.words: it has no fence"),
+    ],
+)
+def test_what_was_changed_in_the_database_is_found(airflow: Commands, root: str, statement: str, finding: str) -> None:
+    execute(airflow, statement)
+    (found,) = findings(airflow, root)
+    assert found.startswith(finding)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "finding"),
+    [
+        ("history/3", {"rows": 2}, "transaction 3: the ledger says rows 2, its receipt 1"),
+        ("coordinator/meta/5", {"position": 4}, "ledger: it goes on at 4, and transaction 5 ended at 5"),
+        ("topology", {"receipt": "0"}, "ledger: the last receipt is that of transaction 5"),
+    ],
+)
+def test_what_was_changed_in_zookeeper_is_found(
+    airflow: Commands, store: ZooKeeperStore, root: str, path: str, change: dict[str, Any], finding: str
+) -> None:
+    node = store.get(f"{root}/flights/{path}")
+    assert node is not None
+    store.multi([], [Put(f"{root}/flights/{path}", json.dumps({**json.loads(node.data), **change}).encode())])
+    (found,) = findings(airflow, root)
+    assert found.startswith(finding)
+
+
+def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
+    assert findings(airflow, root, "--recount", "3") == []
+    told = airflow.run("tx", "verify", "flights", "--recount", "3", root=root)
+    assert "note: transaction 4: it could not be recounted: row 4 is gone" in told.splitlines()
+    (airflow.dags / "twice").touch()
+    found = [f"transaction {txid}: the source has 2 rows of it now, and 1 were counted" for txid in (3, 5)]
+    assert findings(airflow, root, "--recount", "3") == found
+    earlier = [found[0].replace(" 3:", f" {txid}:") for txid in (2, 3)]
+    assert findings(airflow, root, "--recount", "3", "--to", "4") == earlier
+
+
+def test_what_a_transaction_counted_is_found(airflow: Commands, root: str) -> None:
+    (found,) = airflow.json("tx", "find", "flights", "3", root=root)
+    assert (found["txid"], found["run_id"], found["written"]) == ("3", "run 3", "tx_state.words: 1 keys")
+    told = airflow.run("tx", "find", "flights", "9", root=root, fails=True)
+    assert told == "No final transaction of flights has '9'; receipts go back to transaction 1."
+
+
+def test_receipts_come_whole_as_json(airflow: Commands, root: str) -> None:
+    found = airflow.json("tx", "receipts", "flights", "--from", "2", "--to", "3", root=root)
+    read = [Receipt.from_json(each) for each in found]
+    assert [(each.txid, each.hash) for each in read] == [(each["txid"], each["hash"]) for each in found]
+    assert read[1].previous == read[0].hash

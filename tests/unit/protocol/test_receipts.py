@@ -1,0 +1,446 @@
+"""Receipts, their chain, and what `verify` finds when one stored thing is another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_tx.protocol.api import Create, Delete, Put
+from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
+from airflow_tx.protocol.receipt import (
+    METADATA_KEPT,
+    Receipt,
+    RowTally,
+    Written,
+    as_kept,
+    digest_of,
+    hash_of,
+    is_shortened,
+    tasks_of,
+)
+from airflow_tx.protocol.records import Ack, Counter, History, Metadata, RepairRecord, decode, encode
+from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.state import Sum
+from airflow_tx.state.api import StoredReceipt
+from airflow_tx.state.memory import MemoryState
+from airflow_tx.store.memory import MemoryStore
+from tests.integration.pipeline import Pipeline
+
+ROWS = st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "n": st.integers(0, 3)}), max_size=6)
+
+
+# --- a receipt ---------------------------------------------------------------------------------------------------
+
+
+def digest(rows: list[dict[str, Any]]) -> str:
+    tally = RowTally(rows)
+    return tally.written(len(list(tally))).digest
+
+
+@given(ROWS, st.randoms())
+def test_the_order_of_rows_and_of_their_columns_is_nothing(rows: list[dict[str, Any]], random: Any) -> None:
+    others = [dict(reversed(row.items())) for row in rows]
+    random.shuffle(others)
+    assert digest(others) == digest(rows)
+
+
+@given(ROWS.filter(bool))
+def test_a_row_that_comes_twice_is_another_digest(rows: list[dict[str, Any]]) -> None:
+    assert len({digest(rows), digest([*rows, rows[0]]), digest([*rows, rows[0], rows[0]])}) == 3
+
+
+@given(ROWS, ROWS)
+def test_parts_add_up_to_the_whole(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
+    parts = Written(len(one), digest(one)) + Written(len(two), digest(two))
+    assert parts == Written(len(one) + len(two), digest([*one, *two]))
+
+
+def test_rows_that_are_read_again_are_counted_once() -> None:
+    tally = RowTally([{"n": 1}, {"n": 2}])
+    assert (list(tally), list(tally)) == ([{"n": 1}, {"n": 2}],) * 2
+    assert tally.written(2).digest == digest([{"n": 2}, {"n": 1}])
+
+
+def receipt(**changes: Any) -> Receipt:
+    own: dict[str, Any] = {"metadata": [0, 5], "before": 0, "after": 5, "previous": ""}
+    token = ("flights", "life", 1, 1, 2, 3, "nonce", "birth")
+    return Receipt(*token, "COMMITTED", "key", "run", "2026-01-01T00:00:00+00:00", **{**own, **changes})
+
+
+def changed(value: Any, **changes: Any) -> Any:
+    return replace(value, **changes)
+
+
+def test_a_receipt_is_read_back_and_its_hash_depends_on_every_field() -> None:
+    made = receipt(rows=5, tasks={"p": {"rows": 5}}, lost=["row 7"], replays=[{"attempt": 1, "why": "ü"}])
+    again = Receipt.from_json(json.loads(json.dumps(made.to_json())))
+    assert (again.text, again.hash, hash_of(made.text)) == (made.text, made.hash, made.hash)
+    assert again.differences(made) == []
+    others = [changed(made, **{name: "another one"}) for name in vars(made)]
+    assert len({made.hash, *(each.hash for each in others)}) == len(vars(made)) + 1
+    assert [each.differences(made) for each in others] == [[name] for name in vars(made)]
+
+
+def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
+    long = list(range(METADATA_KEPT))
+    kept = as_kept(long, METADATA_KEPT)
+    assert is_shortened(kept)
+    assert len(json.dumps(kept)) < 100
+    assert digest_of(kept) == digest_of(long) != digest_of(long[1:])
+    assert as_kept([1, 2], METADATA_KEPT) == [1, 2]
+
+
+def test_a_task_is_summed_up_over_its_instances() -> None:
+    def ack(rows: int | None, *outputs: dict[str, Any]) -> Ack:
+        return Ack("try", "op", done=True, rows=rows, outputs=list(outputs))
+
+    acks = {
+        ("count", 0): ack(5, {"name": "counts", "rows": 2}),
+        ("count", 1): ack(7, {"name": "counts", "rows": 3}),
+        ("plain", -1): ack(None, {"name": "return_value", "digest": "d"}),
+    }
+    assert tasks_of(acks) == {
+        "count": {"instances": 2, "rows": 12, "outputs": {"counts": 5}},
+        "plain": {"instances": 1, "rows": None, "outputs": {"return_value": None}},
+    }
+
+
+# --- a ledger and its states -------------------------------------------------------------------------------------
+
+
+class Books:
+    """A ledger of some transactions and two states, and what `verify` says of them."""
+
+    def __init__(self, history: int = 1000) -> None:
+        self.store = MemoryStore()
+        self.states = [MemoryState(f"s{number}", values={"n": Sum()}) for number in range(2)]
+        self.pipeline = Pipeline(self.store, "/tx", self.states, history=history)
+        self.store.ensure("/tx")
+        self.ran = 0
+
+    def run(self, times: int = 1) -> Books:
+        for _ in range(times):
+            self.ran += 1
+            self.pipeline.run(f"run {self.ran}")
+        return self
+
+    def skip(self) -> None:
+        self.ran += 1
+        self.pipeline.skip(self.pipeline.begin(f"run {self.ran}").attempt.txid)
+
+    def verify(self, **wanted: int) -> Verified:
+        states = [StateEvidence(each.name, each.fence(), each.receipts()) for each in self.states]
+        return verified(ledger_evidence(self.store, self.pipeline.paths), states, **wanted)
+
+    def change(self, path: str, change: Callable[[dict[str, Any]], Any]) -> None:
+        """Change one record behind everybody's back."""
+        node = self.store.get(path)
+        assert node is not None
+        value = json.loads(node.data)
+        change(value)
+        self.store.multi([], [Put(path, json.dumps(value).encode())])
+
+    def history(self, txid: int) -> str:
+        return self.pipeline.paths.history(txid)
+
+    def receipt(self, txid: int) -> Receipt:
+        node = self.store.get(self.history(txid))
+        assert node is not None
+        return Receipt.from_json(decode(History, "", node.data).receipt)
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books().run(5)
+
+
+def test_an_untouched_ledger_has_no_finding(books: Books) -> None:
+    assert books.verify() == Verified(1, 5, (), ())
+
+
+def test_each_receipt_names_the_one_before_it_and_what_each_state_was_given(books: Books) -> None:
+    found = [books.receipt(txid) for txid in range(1, 6)]
+    assert [each.previous for each in found] == ["", *(each.hash for each in found[:-1])]
+    assert [(each.before, each.after) for each in found] == [(None, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert found[2].written == dict.fromkeys(("s0", "s1"), Written(1, digest([{"key": "total", "n": 3}])).to_json())
+    assert books.pipeline.ledger.topology().receipt == found[-1].hash
+
+
+def test_a_replay_is_named_with_its_reason(books: Books) -> None:
+    pipeline = books.pipeline
+    begun = pipeline.begin("again")
+    grant = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(grant, 6)  # and it dies before its mark
+    begun = pipeline.begin("again")
+    grant = pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.write(grant, 6)
+    pipeline.mark(grant)
+    found = books.receipt(6)
+    assert (found.attempt, [(each["attempt"], each["why"]) for each in found.replays]) == (
+        2,
+        [(1, "its run was cleared")],
+    )
+    assert [[each.txid for each in state.receipts()] for state in books.states] == [[1, 2, 3, 4, 5, 6]] * 2
+    assert books.verify().findings == ()
+
+
+def test_a_skip_is_part_of_the_chain_and_told(books: Books) -> None:
+    books.skip()
+    books.run(2)
+    assert (books.receipt(6).outcome, books.receipt(6).skip) == ("SKIPPED", books.receipt(6).skip)
+    found = books.verify()
+    assert found.findings == ()
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("transaction 6: skipped: why (ada, ")
+
+
+def test_a_receipt_that_the_ledger_has_forgotten_is_put_together_from_the_states() -> None:
+    books = Books(history=3).run(8)
+    assert books.verify() == Verified(1, 8, (), ())
+    books.states[0].database.receipts.pop(2)
+    found = books.verify()
+    assert (found.first, found.findings) == (4, ())
+    assert found.notes == ("transaction 3: not all of its receipt is left, so nobody can compare it",)
+
+
+def test_a_range_is_compared_alone(books: Books) -> None:
+    books.change(books.history(2), lambda value: value.update(rows=7))
+    books.change(books.history(5), lambda value: value.update(run_id="another"))
+    assert len(books.verify().findings) == 2
+    assert [each[:14] for each in books.verify(last=4).findings] == ["transaction 2:"]
+
+
+def test_transactions_of_an_older_release_are_named_and_no_finding(books: Books) -> None:
+    for txid in (1, 2):
+        books.change(books.history(txid), lambda value: value.pop("receipt"))
+    for state in books.states:
+        del state.database.receipts[:2]
+    rest = [replace(books.receipt(txid)) for txid in (3, 4, 5)]
+    previous = ""
+    for each in rest:  # as if receipts had begun with transaction 3
+        made = replace(each, previous=previous)
+        previous = made.hash
+        books.change(books.history(each.txid), updates(receipt=made.to_json()))
+        for state in books.states:
+            own = replace(made, written={state.name: made.written[state.name]})
+            state.database.keep(own)
+    books.change(books.pipeline.paths.record, lambda value: value.update(receipt=previous))
+    found = books.verify()
+    assert (found.first, found.findings) == (3, ())
+
+
+# --- what is changed is found -------------------------------------------------------------------------------------
+
+
+def updates(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    """Other fields of a record."""
+    return lambda value: value.update(changes)
+
+
+def forged(books: Books, txid: int, **changes: Any) -> Callable[[dict[str, Any]], Any]:
+    """A receipt with a hash that fits."""
+    made = replace(books.receipt(txid), **changes)
+    return lambda value: value.update(receipt=made.to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rows", 2), ("run_id", "x"), ("attempts", 2), ("birth", "x"), ("outcome", "SKIPPED"), ("txid", 4)],
+)
+def test_a_number_in_the_history_is_found(books: Books, name: str, value: Any) -> None:
+    books.change(books.history(3), lambda record: record.update({name: value}))
+    (finding,) = books.verify().findings
+    assert finding.startswith("transaction 3: the ledger says ")
+
+
+@pytest.mark.parametrize("name", [name for name in vars(receipt()) if name != "format"])
+def test_a_field_of_a_receipt_is_found(books: Books, name: str) -> None:
+    books.change(books.history(3), lambda value: value["receipt"].update({name: {"s0": {"keys": 9}}}))
+    assert any("its receipt was changed" in each for each in books.verify().findings)
+
+
+@pytest.mark.parametrize("name", ["rows", "granted", "tasks", "after", "before", "metadata", "written", "code"])
+@pytest.mark.parametrize("txid", [1, 3, 5])
+def test_a_forged_receipt_is_found_though_its_own_hash_fits(books: Books, txid: int, name: str) -> None:
+    books.change(books.history(txid), forged(books, txid, **{name: {"s0": {"keys": 9}, "s1": {}}}))
+    assert books.verify().findings
+
+
+def test_a_chain_that_is_forged_to_its_end_is_found_by_the_states(books: Books) -> None:
+    previous = books.receipt(2).hash
+    for txid in (3, 4, 5):
+        made = replace(books.receipt(txid), rows=2 if txid == 3 else 1, previous=previous)
+        previous = made.hash
+        books.change(books.history(txid), updates(receipt=made.to_json(), rows=made.rows))
+    books.change(books.pipeline.paths.record, lambda value: value.update(receipt=previous))
+    assert [each for each in books.verify().findings if "differ in rows" in each]
+
+
+@pytest.mark.parametrize("txid", [2, 5])
+def test_a_record_that_is_deleted_is_found(books: Books, txid: int) -> None:
+    books.store.multi([], [Delete(books.history(txid))])
+    assert f"transaction {txid}: it is final, and its record in the history is missing" in books.verify().findings
+
+
+def test_a_receipt_that_is_taken_out_of_the_history_is_found(books: Books) -> None:
+    books.change(books.history(3), lambda value: value.update(receipt=None))
+    assert [each for each in books.verify().findings if each.startswith("transaction 4: it follows receipt")]
+
+
+def test_another_last_receipt_in_the_topology_record_is_found(books: Books) -> None:
+    books.change(books.pipeline.paths.record, lambda value: value.update(receipt="0" * 64))
+    (finding,) = books.verify().findings
+    assert finding.startswith("ledger: the last receipt is that of transaction 5")
+
+
+def test_another_last_transaction_of_a_state_in_the_topology_record_is_found(books: Books) -> None:
+    books.change(books.pipeline.paths.record, lambda value: value["states"].update(s0=4))
+    assert "state s0: the ledger says that transaction 4 was its last one, the receipts 5" in books.verify().findings
+
+
+@pytest.mark.parametrize("turn", [5, 7])
+def test_another_turn_is_found(books: Books, turn: int) -> None:
+    paths = books.pipeline.paths
+    if turn == 7:
+        books.store.multi([], [Put(paths.allocated, encode(Counter(6)))])
+        books.store.multi([], [Create(paths.meta(6), encode(Metadata(1, 6, 6)))])
+    else:
+        books.store.multi([], [Create(paths.meta(4), encode(Metadata(1, 4, 4)))])
+    books.change(paths.current, lambda value: value.update(txid=turn))
+    assert books.verify().findings
+
+
+def test_another_position_is_found(books: Books) -> None:
+    books.change(books.pipeline.paths.meta(5), lambda value: value.update(position=4))
+    assert books.verify().findings == ("ledger: it goes on at 4, and transaction 5 ended at 5",)
+
+
+@pytest.mark.parametrize("name", ["generation", "txid", "attempt", "epoch", "nonce", "birth"])
+def test_another_token_in_a_fence_is_found(books: Books, name: str) -> None:
+    database = books.states[1].database
+    assert database.fence is not None
+    value = "another" if name in ("nonce", "birth") else 4 if name == "txid" else 9
+    database.fence = replace(database.fence, token=changed(database.fence.token, **{name: value}))
+    (finding,) = books.verify().findings
+    assert finding.startswith("state s1: its fence says ")
+
+
+@pytest.mark.parametrize("change", [{"applied": False}, {"incarnation": "another"}, {"batch": '{"rows":1}'}])
+def test_another_fence_is_found(books: Books, change: dict[str, Any]) -> None:
+    database = books.states[1].database
+    assert database.fence is not None
+    database.fence = replace(database.fence, **change)
+    assert all(each.startswith("state s1: its fence") for each in books.verify().findings)
+    assert books.verify().findings
+
+
+def test_a_fence_that_is_gone_is_found(books: Books) -> None:
+    books.states[0].database.fence = None
+    assert books.verify().findings == ("state s0: it has no fence, and transaction 5 was committed to it",)
+
+
+@pytest.mark.parametrize("txid", [1, 3, 5])
+def test_a_receipt_that_is_gone_from_a_state_is_found(books: Books, txid: int) -> None:
+    database = books.states[0].database
+    database.receipts = [each for each in database.receipts if each.txid != txid]
+    assert books.verify().findings == (f"transaction {txid}: its receipt in state s0 is missing",)
+
+
+@pytest.mark.parametrize(
+    "change", [{"txid": 2}, {"attempt": 7}, {"hash": "0" * 64}, {"text": "{}"}, {"text": "nothing"}]
+)
+def test_a_receipt_that_was_changed_in_a_state_is_found(books: Books, change: dict[str, Any]) -> None:
+    database = books.states[0].database
+    database.receipts[2] = replace(database.receipts[2], **change)
+    assert books.verify().findings
+
+
+def test_a_forged_receipt_in_a_state_is_found(books: Books) -> None:
+    database = books.states[0].database
+    own = Receipt.from_json(json.loads(database.receipts[2].text))
+    database.receipts[2] = StoredReceipt.of(replace(own, written={"s0": {"keys": 9, "digest": "0" * 16}}))
+    assert books.verify().findings == (
+        "transaction 3: its receipt in state s0 and that of the ledger differ in written",
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_whatever_stored_leaf_of_a_receipt_is_another_one_it_is_found(data: Any) -> None:
+    books = Books().run(3)
+    txid = data.draw(st.integers(1, 3))
+    leaves = list(_leaves(books.receipt(txid).to_json()))
+    path = data.draw(st.sampled_from(leaves))
+
+    def change(value: dict[str, Any]) -> None:
+        inside: Any = value["receipt"]
+        for step in path[:-1]:
+            inside = inside[step]
+        inside[path[-1]] = "another one" if inside[path[-1]] != "another one" else 0
+
+    books.change(books.history(txid), change)
+    assert books.verify().findings, path
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _leaves(item, (*path, name))
+    else:
+        yield path
+
+
+# --- positions ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1), min_size=2, max_size=6), st.data()
+)
+def test_positions_by_partition_meet_unless_one_is_moved(taken: list[dict[str, int]], data: Any) -> None:
+    store, state = MemoryStore(), MemoryState("s", values={"n": Sum()})
+    pipeline = Pipeline(store, "/tx", [state])
+    store.ensure("/tx")
+    for number in range(len(taken)):
+        pipeline.run(f"run {number}")
+    evidence = ledger_evidence(store, pipeline.paths)
+    histories, position, previous = {}, dict[str, int](), ""
+    for txid, part in enumerate(taken, 1):
+        after = {**position, **{name: position.get(name, 0) + count for name, count in part.items()}}
+        own = Receipt.from_json(evidence.histories[txid].receipt)
+        made = replace(own, before=position or None, after=after, previous=previous, written={})
+        histories[txid] = replace(evidence.histories[txid], receipt=made.to_json())
+        position, previous = after, made.hash
+    topology = replace(evidence.topology, partitioned=True, receipt=previous, states={})
+    evidence = replace(evidence, histories=histories, position=position, topology=topology)
+    assert verified(evidence, []).findings == ()
+    txid = data.draw(st.integers(1, len(taken)))
+    name = data.draw(st.sampled_from(sorted(taken[txid - 1])))
+    moved = Receipt.from_json(histories[txid].receipt)
+    moved = replace(moved, after={**moved.after, name: moved.after[name] + 1})
+    histories[txid] = replace(histories[txid], receipt=moved.to_json())
+    assert any(f"partition {name}: " in each for each in verified(evidence, []).findings)
+
+
+def test_repairs_are_named_and_a_rebuilt_ledger_begins_a_chain(books: Books) -> None:
+    evidence = ledger_evidence(books.store, books.pipeline.paths)
+    histories = dict(evidence.histories)
+    previous = ""
+    for txid in (4, 5):
+        own = Receipt.from_json(histories[txid].receipt)
+        made = replace(own, generation=2, previous=previous)
+        previous = made.hash
+        histories[txid] = replace(histories[txid], receipt=made.to_json())
+    repair = RepairRecord(1, "ledger-lost", "ada", "then", "restored", "transaction 4 is next", 2, "op")
+    topology = replace(evidence.topology, generation=2, receipt=previous, states={})
+    rebuilt = replace(evidence, histories=histories, topology=topology, repairs=[repair])
+    found = verified(rebuilt, [])
+    assert (found.first, found.findings) == (4, ())
+    assert found.notes == ("transaction 4: before it, ledger-lost: transaction 4 is next (ada: restored)",)
+    assert verified(replace(rebuilt, repairs=[]), []).findings
