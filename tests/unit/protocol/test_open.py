@@ -1,0 +1,59 @@
+"""What the ledger of a topology takes over of its DAG, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import SourceKindChanged, SourceShapeChanged, TopologyClaimed
+from tests.model.driver import Run, Topology
+
+
+def opened(topology: Topology, **fields: Any) -> Any:
+    topology.ledger().open(replace(topology.request, **fields))
+    return topology.topology
+
+
+def test_what_the_dag_says_is_taken_over(topology: Topology) -> None:
+    before = opened(topology)
+    after = opened(topology, max_pending=2, source_kind="transactional", partitioned=True)
+    assert after == replace(before, op=after.op, max_pending=2, source_kind="transactional", partitioned=True)
+    made = opened(topology, partitioned=True)
+    assert (made.source_kind, made.max_pending, made.partitioned) == ("opaque", 8, True)
+
+
+def test_a_begin_that_allocates_just_now_is_refused_by_another_kind_of_source(topology: Topology) -> None:
+    opened(topology)
+    before = topology.store().get(topology.paths.allocated)
+    opened(topology, max_pending=2)
+    assert topology.store().get(topology.paths.allocated) == before
+    opened(topology, source_kind="transactional")
+    after = topology.store().get(topology.paths.allocated)
+    assert (after.data, after.version) == (before.data, before.version + 1)
+
+
+def test_the_name_of_another_dag_is_refused(topology: Topology) -> None:
+    opened(topology)
+    with pytest.raises(TopologyClaimed, match="another"):
+        opened(topology, dag_id="another")
+
+
+def test_while_transactions_are_open_the_kind_stays(topology: Topology) -> None:
+    for number in (1, 2):
+        Run(topology, f"r{number}").begin(1)
+    with pytest.raises(SourceKindChanged, match="transactional"):
+        opened(topology, source_kind="transactional")
+    for number in (1, 2):
+        topology.skip(number)
+    assert opened(topology, source_kind="transactional").source_kind == "transactional"
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_once_there_was_a_transaction_the_shape_stays(topology: Topology, partitioned: bool) -> None:
+    topology.request = replace(topology.request, partitioned=partitioned)
+    Run(topology, "r1").begin({"A": 1} if partitioned else 1)
+    topology.skip(1)
+    with pytest.raises(SourceShapeChanged, match="no partitions|partitions"):
+        opened(topology, partitioned=not partitioned)

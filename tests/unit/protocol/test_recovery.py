@@ -1,0 +1,112 @@
+"""Automatic replays: noted once, counted, and stopped; the mark of one that is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol import recovery
+from airflow_tx.protocol.answers import Blocked, Done, ReplayNoted
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.records import encode
+from tests.model.driver import Run, Topology
+
+
+@pytest.fixture
+def opened(topology: Topology) -> Topology:
+    """Transactions 1 and 2 are open."""
+    for run_id in ("r1", "r2"):
+        Run(topology, run_id).begin(1)
+    return topology
+
+
+def blocked(topology: Topology, txid: int, attempt: int = 1) -> dict[str, Any] | None:
+    """Let an attempt be replayed once too often; gives the mark that is there afterwards."""
+    answer = topology.note_replay(txid, attempt, limit=0)
+    assert answer == Blocked(txid, "its run failed")
+    return topology.topology.blocked
+
+
+def mark(topology: Topology, **fields: Any) -> None:
+    topology.store().multi([], [Put(topology.paths.record, encode(replace(topology.topology, blocked=fields)))])
+
+
+def unblocked(topology: Topology) -> dict[str, Any] | None:
+    assert topology.ledger().run(recovery.unblock) == Done()
+    return topology.topology.blocked
+
+
+def test_the_mark_says_which_attempt_is_replayed_no_more_since_when_and_why(opened: Topology) -> None:
+    found = blocked(opened, 1)
+    when = "2013-01-01T00:00:00.000+00:00"
+    assert found == {"txid": 1, "attempt": 1, "reason": "its run failed", "when": when}
+
+
+def test_the_mark_of_the_same_attempt_stays_as_it_is(opened: Topology) -> None:
+    first = blocked(opened, 1)
+    opened.clock.advance(60)
+    assert blocked(opened, 1) == first
+
+
+def test_the_mark_of_another_attempt_is_replaced(opened: Topology) -> None:
+    mark(opened, txid=1, attempt=7)
+    found = blocked(opened, 1)
+    assert found is not None
+    assert (found["txid"], found["attempt"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("there", "expected"), [(1, 1), (3, 2)], ids=["an earlier one", "a later one"])
+def test_of_two_transactions_the_earlier_one_is_marked(opened: Topology, there: int, expected: int) -> None:
+    mark(opened, txid=there, attempt=1)
+    found = blocked(opened, 2)
+    assert found is not None
+    assert found["txid"] == expected
+
+
+def test_a_mark_stays_until_a_person_has_seen_to_it(opened: Topology) -> None:
+    before = blocked(opened, 1)
+    assert unblocked(opened) == before
+    Run(opened, "r1").begin(1)
+    assert unblocked(opened) is None
+    assert unblocked(opened) is None
+
+
+def test_a_mark_goes_when_a_person_wants_it_skipped(opened: Topology) -> None:
+    blocked(opened, 1)
+    opened.note_skip(1)
+    assert unblocked(opened) is None
+
+
+def test_a_mark_of_a_transaction_that_is_final_goes(opened: Topology) -> None:
+    mark(opened, txid=7, attempt=1)
+    assert unblocked(opened) is None
+
+
+def test_a_replay_is_noted_by_the_first_that_finds_it(opened: Topology) -> None:
+    assert opened.note_replay(1, 1) == ReplayNoted(True, 1)
+    assert opened.note_replay(1, 1) == ReplayNoted(False, 1)
+    assert opened.note_replay(2, 1, counts=False) == ReplayNoted(True, 0)
+
+
+def test_replays_are_counted_from_attempt_to_attempt_up_to_the_limit(opened: Topology) -> None:
+    for attempt in (1, 2):
+        assert opened.note_replay(1, attempt, limit=2) == ReplayNoted(True, attempt)
+        Run(opened, "r1").begin(1)
+    assert opened.note_replay(1, 3, limit=2) == Blocked(1, "its run failed")
+
+
+def test_a_replay_by_a_person_begins_the_count_again(opened: Topology) -> None:
+    opened.note_replay(1, 1)
+    for _ in range(2):
+        Run(opened, "r1").begin(1)
+    assert opened.note_replay(1, 3) == ReplayNoted(True, 1)
+
+
+def test_a_note_that_led_to_nothing_is_made_again_and_counts(opened: Topology) -> None:
+    opened.note_replay(1, 1)
+    before = opened.clock.advance(60)
+    assert opened.note_replay(1, 1, overdue=before) == ReplayNoted(False, 1)
+    later = opened.clock.advance(60)
+    assert opened.note_replay(1, 1, overdue=later) == ReplayNoted(True, 2)
