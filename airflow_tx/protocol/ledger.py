@@ -99,7 +99,7 @@ class Ledger:
                 # The multi that follows the answer checks what led to the question.
                 self._known = read.seen
                 return decided.result
-            elif synced and not read.guessed and self._confirmed(read):
+            elif synced and self._confirmed(read):  # nothing is known since then: all of it was read
                 if isinstance(decided, Decision):
                     return self._swept(decided.result)
                 raise decided

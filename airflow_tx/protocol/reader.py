@@ -46,7 +46,6 @@ class Reader:
         self.hasty = hasty
         self._versions: dict[str, int | None] = {}
         self.seen = KnownRecords()
-        self.guessed = False
 
     def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
         """Read the record at `path`, or None, and require that it stays so.
@@ -99,9 +98,7 @@ class Reader:
 
     def names(self, path: str) -> tuple[str, ...]:
         """Read the names below `path`, and require that its own version stays (who changes a name touches it)."""
-        children = self._known.children.get(path)
-        self.guessed |= children is not None
-        children = children or self._store.children(path)
+        children = self._known.children.get(path) or self._store.children(path)
         if children is None:
             raise UnreadableRecord(path=path, reason="it is missing")
         self.seen.children[path] = children
@@ -126,11 +123,7 @@ class Reader:
         return tuple(found)
 
     def _node(self, path: str) -> Node | None:
-        if path in self._known.nodes:
-            self.guessed = True
-            node = self._known.nodes[path]
-        else:
-            node = self._store.get(path)
+        node = self._known.nodes[path] if path in self._known.nodes else self._store.get(path)
         self.seen.nodes[path] = node
         return node
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from airflow_tx.errors import RenameRefused, RepairRefused, StateError, TxError
 from airflow_tx.protocol import garbage, rebuild
-from airflow_tx.protocol.answers import Repaired
+from airflow_tx.protocol.answers import Done, Repaired
 from airflow_tx.protocol.api import Put, Store, Write
 from airflow_tx.protocol.begin import TopologyRequest, missing_folders
 from airflow_tx.protocol.ledger import Ledger
@@ -93,12 +93,12 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
 # --- --reset -----------------------------------------------------------------------------------------------------
 
 
-def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
+def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Close the topology until `reset` is done; every step that tries to use it names the command."""
-    summary = f"{_RESETTING}airflow tx repair {paths.topology} --reset"
-    mark = dumps({"format": summary, "op": stamp.op}).encode()
+    command = f"airflow tx repair {paths.topology} --reset"
+    mark = dumps({"format": _RESETTING + command, "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
-    return Decision(Repaired(0, 0, summary), writes, paths.record)
+    return Decision(Done(), writes, paths.record)
 
 
 def is_being_reset(data: bytes) -> bool:

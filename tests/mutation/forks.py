@@ -103,7 +103,7 @@ class Forks:
         for number in (0, 1, 2):
             os.dup2(nothing, number)
         expected = sum(self._selection.seconds[number] for number in chosen) + self._exploring
-        seconds = int(10 + 3 * expected)
+        seconds = int(5 + 2 * expected)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         try:
             if not mutant.apply(self._functions[str(self._root / mutant.path)]):

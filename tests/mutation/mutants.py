@@ -22,7 +22,7 @@ _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-# What is said, and to whom, is no rule of the protocol.
+# What is said, and to whom, and the lines where a test kills, are no rules of the protocol.
 _SAID = ("log", "_log", "logger", "warnings", "TYPE_CHECKING")
 
 
@@ -150,7 +150,7 @@ def _is_said(node: ast.AST) -> bool:
     called = node.value.func if isinstance(node.value, ast.Call) else None
     owner = called.value if isinstance(called, ast.Attribute) else None
     name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-    return name in _SAID
+    return name in _SAID or getattr(called, "id", "") == "failpoint"
 
 
 Change = Callable[[Any], ast.AST | None]

@@ -211,6 +211,16 @@ def test_what_is_created_changed_and_deleted_is_remembered_as_it_is(store: Calls
         assert len([call for call in store.calls if call[0] == "multi"]) == 1
 
 
+def test_what_was_missing_is_not_remembered(store: Calls, ledger: Ledger) -> None:
+    def binds(read: Reader, stamp: Stamp, paths: Paths) -> Decision[bool]:
+        bound = read.find(Binding, paths.run("r1")) is not None
+        return Decision(bound, raised(read, stamp, paths).writes, paths.record)
+
+    assert ledger.run(binds) is False
+    store.multi([], [Create(PATHS.run("r1"), encode(Binding(1)))])
+    assert ledger.run(binds) is True
+
+
 def test_a_step_that_is_refused_again_and_again_gives_up(store: Calls, ledger: Ledger) -> None:
     passes = list[int]()
 
@@ -291,6 +301,14 @@ def test_positions_are_read_as_everybody_has_written_them(store: Calls, ledger: 
     assert ledger.deciding_from() == []
     assert store.calls[0] == ("sync",)
     assert ("get", PATHS.current) in store.calls
+
+
+def test_where_there_is_no_ledger_there_is_nothing_to_read_and_nothing_to_remove(topology: Topology) -> None:
+    ledger = topology.ledger()
+    ledger.sweep()
+    assert (ledger.position(), ledger.pace(), ledger.status(1)) == (None, [], None)
+    with pytest.raises(UnreadableRecord, match=topology.paths.record):
+        ledger.deciding_from()
 
 
 def test_a_position_that_the_turn_has_moved_on_from_is_read_again(topology: Topology) -> None:

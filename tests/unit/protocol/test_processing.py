@@ -18,9 +18,10 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Done, Processed
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.records import Ack, Phase, decode
+from airflow_tx.protocol.records import Ack, Phase, decode, encode
 from tests.model.driver import Run, Topology
 
 NAMED = TaskTry("p", -1, "t1")
@@ -150,6 +151,14 @@ def test_an_ack_holds_what_the_task_consumed_and_gave_and_a_new_start_empties_it
     assert (found.task_try, found.done, found.rows, found.outputs) == ("t1", False, None, [])
 
 
+def test_the_first_start_of_a_task_does_not_look_for_an_entry(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, asked = run.topology.store(), list[str]()
+    get = store.get
+    monkeypatch.setattr(store, "get", lambda path: (asked.append(path), get(path))[1])
+    start(run, NAMED)
+    assert f"{folder(run)}/{ack_name('p', -1)}" not in asked
+
+
 def test_a_start_makes_a_complete_batch_incomplete(run: Run) -> None:
     run.process({})
     processed(run)
@@ -253,6 +262,13 @@ def test_one_that_airflow_does_not_expect_need_not_ack_though_begin_named_it(run
     assert processed(run, expected=()).acks == {}
 
 
+def test_of_tasks_that_ack_by_their_instances_none_is_expected_by_its_own_name(run: Run) -> None:
+    record = run.topology.record(1)
+    assert record is not None
+    assert processing.must_ack(record, [("m", 4)]) == {("m", 4), ("p", -1)}
+    assert processing.must_ack(record, [("p", 0)], mapped=["p"]) == {("p", 0)}
+
+
 def test_rows_of_another_digest_are_not_complete(run: Run) -> None:
     run.process({})
     with pytest.raises(RowsChanged):
@@ -263,6 +279,15 @@ def test_a_failed_batch_is_not_complete_and_says_why(run: Run) -> None:
     start(run, NAMED)
     fail(run, NAMED, "of memory")
     with pytest.raises(FailedTransaction, match="of memory"):
+        processed(run)
+
+
+def test_a_batch_in_which_other_messages_were_acked_than_were_emitted_is_not_complete(run: Run) -> None:
+    start(run, NAMED)
+    ack(run, NAMED)
+    damaged = encode(replace(entry(run, NAMED), acked="1"))
+    run.topology.store().multi([], [Put(f"{folder(run)}/{ack_name('p', -1)}", damaged)])
+    with pytest.raises(IncompleteBatch, match="unknown tasks"):
         processed(run)
 
 

@@ -62,21 +62,12 @@ def test_what_must_be_there_and_is_not_is_named(store: MemoryStore, read: str) -
         reader.names("/a/y") if read == "names" else getattr(reader, read)(Counter, "/a/y")
 
 
-def test_what_is_known_is_not_read_again_and_is_only_a_guess(store: MemoryStore) -> None:
+def test_what_is_known_is_not_read_again_and_is_required_as_it_is_known(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(encode(Counter(7)), 5)}, {"/a": Children(("old",), 4)})
     reader = Reader(store, known)
-    assert (reader.peek(Counter, "/a/x"), reader.guessed) == (Counter(7), True)
-    reader = Reader(store, known)
-    assert (reader.names("/a"), reader.guessed) == (("old",), True)
-    reader = Reader(store, known)
-    reader.find(Counter, "/a/x")
-    reader.names("/a")
+    assert (reader.find(Counter, "/a/x"), reader.names("/a")) == (Counter(7), ("old",))
     assert set(reader.requirements(NONE)) == {Unchanged("/a/x", 5), Unchanged("/a", 4)}
     assert reader.covered(Counter, "/a/x") == Counter(2)
-    fresh = Reader(store)
-    fresh.peek(Counter, "/a/x")
-    fresh.names("/a")
-    assert fresh.guessed is False
 
 
 def test_all_that_was_read_can_be_kept(store: MemoryStore) -> None:
@@ -94,7 +85,6 @@ def test_a_hasty_pass_assumes_what_is_most_likely(store: MemoryStore, hasty: boo
     reader = Reader(store, hasty=hasty)
     assert (reader.find(Counter, "/a/x", new=True) is None) is hasty
     assert reader.exists("/a/y", old=True) is hasty
-    assert reader.guessed is hasty
     if hasty:
         assert reader.requirements(NONE) == (Unchanged("/a/y", ANY_VERSION),)
 
@@ -103,7 +93,6 @@ def test_without_a_reason_a_hasty_pass_assumes_nothing(store: MemoryStore) -> No
     reader = Reader(store, hasty=True)
     assert reader.find(Counter, "/a/x") == Counter(2)
     assert reader.exists("/a/y") is False
-    assert reader.guessed is False
 
 
 def test_what_is_known_goes_before_what_is_likely(store: MemoryStore) -> None:

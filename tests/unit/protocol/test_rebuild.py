@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RepairRefused, UnreadableRecord
-from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -55,7 +55,7 @@ def fence(batch: str) -> Any:
 
 
 def test_a_fence_says_what_its_transaction_was() -> None:
-    batch = {"rows": 1, "position": 2, "prev": None, "key": "r1"}
+    batch: dict[str, Any] = {"rows": 1, "position": 2, "prev": None}
     found = HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)))
     assert found == HeldState("s", False, True, "L", Token(1, 7, 1, 1, "n"), True, batch)
     assert found.batch == batch
@@ -239,6 +239,12 @@ def test_a_run_that_began_after_all_that_the_states_know_begins_anew(behind: Top
     assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, None, None]
 
 
+@pytest.mark.parametrize("granted", [LATE, "2013-01-01T00:00:00.000+00:00"])
+def test_one_that_began_before_was_committed_in_the_time_that_is_lost(behind: Topology, granted: str) -> None:
+    rebuilt(behind, of(behind, plan(held("s", 2, granted=granted))))
+    assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, 2, None]
+
+
 def test_so_does_none_if_nobody_knows_when_it_was_granted_or_it_is_the_very_one(behind: Topology) -> None:
     rebuilt(behind, of(behind, plan(held("s", 2))))
     assert bound(behind, "r2") == 2
@@ -279,16 +285,22 @@ def test_the_generation_outranks_that_of_the_states_and_that_of_the_ledger(behin
 
 
 def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
-    record = replace(behind.topology, states={"u": 1}, births={"u": "x"})
+    record = replace(
+        behind.topology, states={"u": 1}, births={"u": "x"}, yields=3, blocked={"txid": 2}, bid={"txid": 3}
+    )
     behind.store().multi([], [Put(behind.paths.record, encode(record))])
     rebuilt(behind, of(behind, plan(held("s", 2))))
-    assert (behind.topology.states, behind.topology.births) == ({"u": 1, "s": 2}, {"u": "x", "s": "b"})
+    after = behind.topology
+    assert (after.states, after.births, after.yields) == ({"u": 1, "s": 2}, {"u": "x", "s": "b"}, 3)
+    assert (after.blocked, after.bid) == (None, None)
 
 
 def test_a_ledger_that_is_further_than_its_states_is_not_lost(behind: Topology) -> None:
-    with pytest.raises(RepairRefused, match=r"the ledger is at transaction 2, and the states say that 1 is next"):
+    with pytest.raises(RepairRefused, match=r"transaction 2, and the states say that 1 is next \(its states\)"):
         rebuilt(behind, of(behind, plan(held("s", 1, applied=False))))
-    assert rebuilt(behind, of(behind, plan(held("s", 1)))).current == 2
+    Run(behind, "r2").whole(1)
+    with pytest.raises(RepairRefused, match=r"transaction 3, and the states say that 2 is next \(s\)"):
+        rebuilt(behind, of(behind, plan(held("s", 1))))
 
 
 def test_a_ledger_that_was_made_after_the_loss_is_replaced_unless_it_has_committed(topology: Topology) -> None:
@@ -317,9 +329,44 @@ def test_a_ledger_of_another_life_with_results_of_its_own_stays(topology: Topolo
 def test_the_history_of_a_ledger_of_another_life_goes(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     old = History(5, 1, "r5", Outcome.COMMITTED, "", None, None, "", None, "", "")
-    topology.store().multi([], [Create(topology.paths.history(5), encode(old))])
+    paths = topology.paths
+    topology.store().multi([], [Create(paths.history(txid), encode(replace(old, txid=txid))) for txid in (1, 5)])
     rebuilt(topology, plan(held("s", 7)))
     assert topology.store().children(topology.paths.histories).names == ()
+
+
+def test_the_generation_of_a_ledger_of_another_life_counts_for_nothing(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    record = replace(topology.topology, generation=7)
+    topology.store().multi([], [Put(topology.paths.record, encode(record))])
+    assert rebuilt(topology, plan(held("s", 7))).generation == 2
+
+
+def test_before_the_first_transaction_no_state_has_anything(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    record = replace(topology.topology, states={"u": 1})
+    topology.store().multi([], [Put(topology.paths.record, encode(record))])
+    rebuilt(topology, of(topology, plan(held("s", 1, applied=False))))
+    assert topology.topology.states == {}
+
+
+def test_after_the_first_one_those_that_are_known_have(topology: Topology) -> None:
+    rebuilt(topology, plan(held("s", 1)))
+    assert topology.topology.states == {"s": 1}
+
+
+def test_a_run_whose_binding_is_gone_already_stops_nothing(behind: Topology) -> None:
+    behind.store().multi([], [Delete(behind.paths.run("r3"))])
+    assert rebuilt(behind, of(behind, plan(held("s", 2)))).current == 3
+
+
+def test_a_skip_that_the_ledger_knows_is_kept_as_it_is(topology: Topology) -> None:
+    Run(topology, "r1").begin(2)
+    topology.skip(1)
+    before = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))
+    skip = {"who": "bob", "when": EARLY, "why": "broken"}
+    rebuilt(topology, of(topology, plan(held("s", 1, key="r1", run_id="r1", skip=skip))))
+    assert Reader(topology.store()).peek(Skipped, topology.paths.skipped(1)) == before
 
 
 def test_what_an_older_release_kept_by_partition_goes(behind: Topology) -> None:

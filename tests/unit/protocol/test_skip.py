@@ -140,7 +140,8 @@ def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(top
     grant = token(topology)
     after = record(topology)
     assert (after.phase, after.granted) == (Phase.COMMITTING, False)
-    assert (after.nonce, after.epoch) == (grant.nonce, before.epoch + 1)
+    assert after.nonce == grant.nonce == after.op
+    assert after.epoch == grant.epoch == before.epoch + 1
     assert token(topology).epoch == before.epoch + 2
     with pytest.raises(Outranked):
         topology.ledger().run(skip.commit_skip, grant, states=())

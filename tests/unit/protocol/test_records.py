@@ -1,0 +1,109 @@
+"""How records are written, how they are called, and what is random in them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.answers import Begun, NeedBatch, NeedRows
+from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
+from airflow_tx.protocol.batch import Batch
+from airflow_tx.protocol.paths import Paths, ack_element, ack_name, decode_name, encode_name
+from airflow_tx.protocol.records import Counter, History, Phase, TransactionRecord, decode, digest, dumps, encode
+
+
+def test_equal_values_give_equal_text_and_digest() -> None:
+    assert dumps({"b": [1, {"d": 1, "c": 2}], "a": None}) == '{"a":null,"b":[1,{"c":2,"d":1}]}'
+    assert digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1})
+    assert digest(None) == hashlib.sha256(b"null").hexdigest()[:32]
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    record = TransactionRecord(
+        "k", "r", "t", 1, 1, "o", Phase.COMMITTING, "b", "e", "d", {"p": "1"}, "now", "now", changed=[{"attempt": 1}]
+    )
+    assert decode(TransactionRecord, "/x", encode(record)) == record
+    assert record.to_change == {"attempt": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a record"),
+        (b"[]", "not a record"),
+        (b"7", "not a record"),
+        (b"{}", "not a record"),
+        (b'{"format":2,"txid":1}', "it has format 2, this version reads format 1"),
+        (b'{"format":1,"txid":1,"new":1}', r"its fields are not those of Counter \(txid\)"),
+    ],
+)
+def test_what_is_no_record_of_its_class_is_never_taken_for_one(data: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableRecord, match=f"/x.*{reason}"):
+        decode(Counter, "/x", data)
+    with pytest.raises(UnreadableRecord, match="History"):
+        decode(History, "/x", b'{"format":1,"outcome":"LOST"}')
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "a/b", ".", "..", "ä.%", ""])
+def test_any_name_is_one_element_of_a_path(name: str) -> None:
+    element = encode_name(name)
+    assert decode_name(element) == name
+    assert "/" not in element
+    assert element not in ("", ".", "..")
+    assert ack_element(ack_name(name, 7)) == (name, 7)
+
+
+def test_every_record_has_its_place() -> None:
+    paths = Paths("/tx/", "a/b")
+    assert paths.base == "/tx/a%2Fb"
+    assert paths.acks(7, "") == "/tx/a%2Fb/coordinator/acks/7"
+    assert paths.acks(7, "7.1-x") == "/tx/a%2Fb/coordinator/acks/7.1-x"
+    assert paths.place("A/B", 7) == "/tx/a%2Fb/source/A%2FB/7"
+    assert paths.owner("n") == "/tx/a%2Fb/coordinator/owner-n"
+    assert len({*paths.folders}) == 8
+    parents = [path.rpartition("/")[0] for path in paths.folders]
+    assert all(parent in paths.folders[:place] for place, parent in enumerate(parents) if place)
+
+
+def test_random_ids_are_as_long_as_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = SystemIds()
+    assert len(ids.nonce()) == 32
+    found = {ids.message_id() for _ in range(100)}
+    assert len(found) == 100
+    assert max(found) < 2**64
+    monkeypatch.setattr("os.urandom", lambda count: bytes(count))
+    assert ids.message_id() == 1
+    assert SystemClock().now().tzinfo is not None
+
+
+def test_a_token_and_its_grant_survive_as_json() -> None:
+    token = Token(2, 7, 3, 4, "n", "b")
+    assert Token.from_json(token.to_json()) == token
+    assert Token.from_json({"generation": 2, "txid": 7, "attempt": 3, "epoch": 4, "nonce": "n"}).birth == ""
+    grant = Grant("t", "i", token, {})
+    assert (grant.txid, grant.attempt, grant.attempt.birth) == (7, TransactionAttempt(7, 3), "b")
+
+
+def test_what_the_tasks_of_a_run_get_is_read_as_it_was_written() -> None:
+    begun = Begun(TransactionAttempt(7, 2, "b"), [0, 1], 1, "d", True)
+    read: Any = Begun.from_json(begun.to_json())
+    assert (read, read.attempt.birth, read.txid) == (begun, "b", 7)
+    older = {name: value for name, value in begun.to_json().items() if name != "birth"}
+    assert Begun.from_json(older).attempt.birth == ""
+
+
+def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> None:
+    first, second = TransactionAttempt(7, 1), TransactionAttempt(7, 2)
+    assert NeedBatch(first, 3).key == NeedBatch(second, 3).key
+    assert NeedRows(first, [0]).key == NeedRows(second, [0]).key
+    keys = {NeedBatch(first, 3).key, NeedBatch(first, 4).key, NeedRows(first, 3).key, NeedRows(first, 4).key}
+    assert len(keys) == 4
+
+
+def test_a_batch_that_nobody_counted_has_no_size() -> None:
+    assert Batch(None, None).size is None
+    assert Batch(None, None, count=0, reason="why", unit="files").size == {"files": 0, "why": "why"}
