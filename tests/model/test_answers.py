@@ -65,7 +65,7 @@ class Waiting:
         assert begun is not None
         self.store = topology.store()
         self.spec = SimpleNamespace(
-            topology="trace", dag_id="trace", paths=topology.paths, tasks=("p",), mapped=(), phase=None
+            topology="trace", dag_id="trace", paths=topology.paths, tasks=("p",), mapped=(), phase=None, ackers=None
         )
         states = {run.run_id: {"p": "success"}}
         ti = SimpleNamespace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_tx.errors import (
     OutputChanged,
     Outranked,
     SourceError,
+    StagingError,
     StaleAttempt,
     StaleBatch,
     StateMissing,
@@ -33,7 +35,7 @@ from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, Token
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.state import Count, MemoryState
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
@@ -777,3 +779,61 @@ def test_the_source_learns_that_a_task_has_failed_for_good(make: Any) -> None:
     run.begin()
     run.start().fail("task count: ValueError: no")
     assert run.begin().attempt.attempt == 3
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_an_instance_that_failed_after_its_ack_is_named_and_nothing_is_committed(
+    make: Any, state: MemoryState, index: int
+) -> None:
+    run = make("r1", mapped=() if index < 0 else ("count",))
+    run.begin()
+    run.work(index=index)
+    run.committer.states["count" if index < 0 else f"count_{index}"] = "failed"
+    with pytest.raises(IncompleteBatch, match="count" if index < 0 else r"count\[2\]"):
+        run.commit_now()
+    assert counts(state) == {}
+
+
+def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, state: MemoryState) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    slow = run.commit()
+    assert slow.complete() is Completion.READY
+    slow.prepare()
+    run.commit_now()
+    assert slow.commit() is True
+    assert run.log.lines[-1] == "Transaction 1 of numbers is already committed: nothing to do"
+    assert counts(state) == {"count": 10}
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_task_that_gives_nothing_is_believed_if_the_batch_has_no_rows(
+    make: Any, state: MemoryState, empty: bool
+) -> None:
+    run = make("r1")
+    begun = run.begin()
+    run.start().ack([])
+    run.committer.states["count"] = "success"
+    run.begun = replace(begun, metadata=None) if empty else begun
+    if empty:
+        assert run.commit_now() is None
+    else:
+        with pytest.raises(StagingError, match="the task gave nothing"):
+            run.commit_now()
+    assert counts(state) == {}
+
+
+def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: Any, store: CountingStore) -> None:
+    run = make("r1", tasks=("count", "other"), inside=("count", "other", "commit"))
+    run.begin()
+    for task, consumed in (("count", 7), ("other", 3)):
+        processing = run.start(task)
+        processing.ack(returned([], multiple=False), consumed)
+        run.committer.xcoms[task, "return_value", -1] = []
+        run.committer.states[task] = "success"
+    run.commit_now()
+    node = store.get(run.spec.paths.history(1))
+    assert node is not None
+    history = decode(History, "", node.data)
+    assert (history.rows, history.ack_val) == (7, "0" * 16)

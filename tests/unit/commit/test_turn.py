@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
-from airflow_tx.commit.turn import Earlier, Wait, WaitingLine
+from airflow_tx.commit.turn import Earlier, Wait, WaitingLine, advice, read_line
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.api import Delete
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import Run, Topology
 
 
 def line(txid: int, current: int, **ready: bool) -> WaitingLine:
@@ -34,3 +43,126 @@ def test_the_third_in_line_defers_itself_whatever_the_others_do() -> None:
 
 def test_a_transaction_that_became_final_while_the_line_was_read_stops_nobody() -> None:
     assert line(5, 3, t4=True).wait is Wait.WARM
+
+
+# --- what wakes a committer that waits elsewhere -----------------------------------------------------------------
+
+
+def test_a_committer_says_for_whom_it_waits_in_its_worker() -> None:
+    assert line(5, 4, t4=True).waited_for == [[4, "t4", "PROCESSING", True]]
+    assert line(5, 4, t4=False).waited_for == []
+    assert line(5, 5).waited_for == []
+
+
+NEAR = {"reason": "its turn is near", "current": 4}
+
+
+def test_it_is_woken_when_its_turn_is_near_but_not_again_for_the_same_transactions() -> None:
+    near = line(5, 4, t4=True)
+    assert near.wake_event(op="op", waited=[]) == NEAR
+    assert near.wake_event(op="op", waited=[[4, "t4", "PROCESSED", True]]) == NEAR
+    assert near.wake_event(op="op", waited=near.waited_for) is None
+    assert line(5, 4, t4=False).wake_event(op="op", waited=[]) is None
+    assert line(5, 5).wake_event(op="op", waited=near.waited_for) == {**NEAR, "current": 5}
+
+
+def test_it_is_woken_when_something_happens_to_its_own_transaction() -> None:
+    far = line(5, 4, t4=False)
+    assert far.wake_event(op="another", waited=[]) == {"reason": "its record changed"}
+    assert replace(far, op=None).wake_event(op="op", waited=[]) == {"reason": "its record changed"}
+
+
+def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
+    assert replace(line(5, 4, t4=False), skip=True).wake_event(op="op", waited=[]) == NEAR
+
+
+def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:
+    paths = Paths("/tx", "t")
+    watched = replace(line(5, 3, t3=True, t4=True), acks="5.1-x").watched(paths)
+    assert watched == (paths.current, paths.acks(5, "5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
+
+
+# --- the line as it is read --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topology() -> Topology:
+    """Transactions 1 to 4 have begun."""
+    store = MemoryStore()
+    made = Topology(lambda: store, "/tx", [])
+    for number in range(1, 5):
+        run(made, number)
+    return made
+
+
+def run(topology: Topology, number: int) -> Run:
+    made = Run(topology, f"r{number}")
+    made.begin(1)
+    return made
+
+
+def read(topology: Topology, txid: int, *mapped: str) -> WaitingLine:
+    return read_line(topology.store(), topology.paths, txid, mapped)
+
+
+def test_at_its_turn_nothing_else_is_read(topology: Topology) -> None:
+    assert read(topology, 1) == WaitingLine(1, 1)
+    assert read(topology, 0) == WaitingLine(0, 1)
+
+
+def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
+    own = topology.record(4)
+    assert own is not None
+    earlier = {txid: Earlier(txid, f"r{txid}", Phase.PROCESSING, False) for txid in (1, 2)}
+    assert read(topology, 4) == WaitingLine(4, 1, own.op, Phase.PROCESSING, earlier, False, own.acks)
+    assert set(read(topology, 2).earlier) == {1}
+    assert read(topology, 9).op is None
+
+
+def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topology) -> None:
+    first = run(topology, 1)
+    task = first.start()
+    assert not read(topology, 2).earlier[1].ready
+    task.ack({})
+    assert read(topology, 2).earlier[1].ready
+    first.committer().processed()
+    assert read(topology, 2).earlier[1] == Earlier(1, "r1", Phase.PROCESSED, True)
+    first.start().fail("of memory")
+    assert not read(topology, 2).earlier[1].ready
+
+
+def test_a_task_with_instances_need_not_ack_itself(topology: Topology) -> None:
+    first = run(topology, 1)
+    ledger, instance = topology.ledger(), TaskTry("p", 0, "t")
+    ledger.start(first.attempt, instance)
+    ledger.run(processing.ack, first.attempt, instance)
+    assert not read(topology, 2).earlier[1].ready
+    assert read(topology, 2, "p").earlier[1].ready
+
+
+def test_a_skip_is_due_if_it_is_that_of_the_transaction_whose_turn_it_is(topology: Topology) -> None:
+    topology.note_skip(2)
+    assert not read(topology, 3).skip
+    topology.note_skip(1)
+    assert read(topology, 3).skip
+
+
+def test_one_that_became_final_in_between_is_left_out(topology: Topology) -> None:
+    topology.store().multi([], [Delete(topology.paths.transaction(1))])
+    assert set(read(topology, 3).earlier) == {2}
+
+
+# --- what a person can do ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("running", "There is nothing to do"),
+        ("queued", "That run needs a run slot"),
+        ("failed", "To go on, clear that run, or replay it: airflow tx replay t 7; .* airflow tx skip t 7 --why TEXT"),
+        (None, "To go on, start a run with the run id r7, or replay it"),
+    ],
+)
+def test_what_a_person_can_do_about_the_one_that_is_waited_for(state: str | None, expected: str) -> None:
+    assert re.match(expected, advice("t", 7, "r7", state))
