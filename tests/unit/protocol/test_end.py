@@ -157,19 +157,14 @@ def test_a_history_that_is_gone_already_stops_nothing(topology: Topology) -> Non
 def test_an_end_does_not_look_for_the_history_that_it_removes(topology: Topology) -> None:
     """It is most likely there; before the first one there is none."""
     topology.kept = 1
-    store, asked = topology.store(), list[str]()
-    get, multi = store.get, store.multi
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "get", lambda path: (asked.append(path), get(path))[1])
-        patch.setattr(store, "multi", lambda required, writes: (asked.append("multi"), multi(required, writes))[1])
-        for number in (1, 2):
-            run = Run(topology, f"r{number}")
-            run.processed(1, {})
-            committer = run.written()
-            asked.clear()
-            committer.mark()
-            assert asked.count("multi") == 1
-            assert not set(asked) & {topology.paths.history(txid) for txid in (0, 1)}
+    for number in (1, 2):
+        run = Run(topology, f"r{number}")
+        run.processed(1, {})
+        committer, calls = run.written(), topology.store().calls
+        calls.clear()
+        committer.mark()
+        assert calls.count("multi") == 1
+        assert not set(calls) & {topology.paths.history(txid) for txid in (0, 1)}
 
 
 # --- what is too much for one multi ------------------------------------------------------------------------------

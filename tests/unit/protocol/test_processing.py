@@ -151,12 +151,9 @@ def test_an_ack_holds_what_the_task_consumed_and_gave_and_a_new_start_empties_it
     assert (found.task_try, found.done, found.rows, found.outputs) == ("t1", False, None, [])
 
 
-def test_the_first_start_of_a_task_does_not_look_for_an_entry(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, asked = run.topology.store(), list[str]()
-    get = store.get
-    monkeypatch.setattr(store, "get", lambda path: (asked.append(path), get(path))[1])
+def test_the_first_start_of_a_task_does_not_look_for_an_entry(run: Run) -> None:
     start(run, NAMED)
-    assert f"{folder(run)}/{ack_name('p', -1)}" not in asked
+    assert f"{folder(run)}/{ack_name('p', -1)}" not in run.topology.store().calls
 
 
 def test_a_start_makes_a_complete_batch_incomplete(run: Run) -> None:
