@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -43,6 +44,8 @@ class Forks:
         self._selection, self._root, self._jobs, self._limit = selection, root, jobs, limit
         self._functions = _functions(selection.files)
         self._pools: list[Any] = [each for each in gc.get_objects() if type(each) is ThreadPoolExecutor]
+        wrappers: list[Any] = [each for each in gc.get_objects() if type(each) is _lru_cache_wrapper]
+        self._caches = [each for each in wrappers if each.__wrapped__.__code__.co_filename in selection.files]
         began = time.process_time()
         explore(LAST)
         self._exploring = time.process_time() - began
@@ -99,6 +102,8 @@ class Forks:
         for pool in self._pools:  # a fork takes no thread along
             pool._threads.clear()
             pool._idle_semaphore = threading.Semaphore(0)
+        for cache in self._caches:  # of what the function has answered unchanged
+            cache.cache_clear()
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
