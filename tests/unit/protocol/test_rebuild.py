@@ -17,6 +17,8 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
 from airflow_tx.protocol.records import Binding, History, Metadata, Outcome, Skipped, encode
 from airflow_tx.protocol.step import Audit
+from airflow_tx.state.api import Fence
+from airflow_tx.state.fence import applied
 from tests.model.driver import Run, Topology
 
 PATHS = Paths("/tx", "trace")
@@ -62,6 +64,11 @@ def test_a_fence_says_what_its_transaction_was() -> None:
     assert (
         HeldState.of("s", undoable=False, fence=fence(json.dumps(batch)), holds=lambda txid: txid != 7).holds is False
     )
+
+
+def test_a_fence_notes_that_all_updates_are_in() -> None:
+    stored = Fence("L", Token(1, 7, 1, 1, "n"))
+    assert (stored.applied, applied(stored)) == (False, replace(stored, applied=True))
 
 
 @pytest.mark.parametrize("batch", ["", "null", "[]", "{}", '{"rows": 1, "position": 2}'])
