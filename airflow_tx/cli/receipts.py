@@ -69,7 +69,7 @@ def find(args: Namespace) -> None:
     found, unknown = list[render.TableRow](), list[int]()
     kept = evidence.receipts(None, None)
     for receipt in kept.values():
-        contains = None if is_shortened(receipt.metadata) else evidence.source.contains(receipt.metadata, args.what)
+        contains = _contains(evidence.source, receipt, args.what)
         if contains:
             found.append(_line(receipt))
         elif contains is None:
@@ -81,6 +81,15 @@ def find(args: Namespace) -> None:
         since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
         raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
     render.print_rows(found, args.output)
+
+
+def _contains(source: Source, receipt: Receipt, what: str) -> bool | None:
+    if is_shortened(receipt.metadata):
+        return None
+    try:
+        return receipt.metadata is not None and source.contains(receipt.metadata, what)
+    except Exception:  # noqa: BLE001  # it may be metadata of the source that the topology had before
+        return None
 
 
 # --- what there is ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, is_number_within, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import Limit
 
@@ -83,6 +83,9 @@ class MemorySource(PartitionedTransactionalSource):
     def backlog(self, position: Json) -> int:
         positions = self.partition_positions(position)
         return sum(max(len(rows) - positions.get(name, 0), 0) for name, rows in self.rows.items())
+
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        return is_number_within(what, metadata["from"], metadata["to"])
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None

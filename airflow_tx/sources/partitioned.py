@@ -89,6 +89,17 @@ class PartitionedTransactionalSource(Source):
         """Decide the same rows of one partition, as they are now."""
         return metadata
 
+    def contains(self, metadata: Json, what: str) -> bool | None:
+        """Whether a batch has what a person looks for, in the partition that `PARTITION:WHAT` names, or in any."""
+        if not isinstance(metadata, dict):
+            return False
+        found = {self.partition_contains(name, each, what.removeprefix(f"{name}:")) for name, each in metadata.items()}
+        return True if True in found else None if None in found else False
+
+    def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
+        """Whether the batch of one partition has what a person looks for; None if it cannot tell."""
+        return None
+
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         """Word why a batch has so many rows.
 

@@ -209,6 +209,10 @@ class FolderSource(Source):
             with self._readable(attempt, path):
                 yield from read_rows(path, self.format, options, self.schema)
 
+    def contains(self, metadata: Any, what: str) -> bool | None:
+        paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
+        return any(path == what or path.endswith(f"/{what}") for path in paths)
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         found = _SPARK_CANNOT.search(str(error))
         return None if found is None else self._unreadable(attempt, found[0].rstrip("."))

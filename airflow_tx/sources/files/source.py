@@ -102,6 +102,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         return FolderSource.decide_again(self, attempt, metadata)
 
+    def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
+        return FolderSource.contains(self, metadata, what)
+
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.api import Batch, Json, is_number_within
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
@@ -52,6 +52,9 @@ class RedisListSource(RedisSource):
 
     def own_arguments(self) -> dict[str, Any]:
         return {"lists": list(self.lists)}
+
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
 
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return ListedMessages(database, key)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.api import Batch, Json, is_number_within
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
@@ -61,6 +61,9 @@ class RedisNumberedSource(RedisSource):
     def own_arguments(self) -> dict[str, Any]:
         found: dict[str, Any] = {} if self.prefix == ("",) else {"prefix": list(self.prefix)}
         return {**found, "move_cursor": True} if self.move_cursor else found
+
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
 
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return NumberedMessages(database, key, self.move_cursor)

@@ -64,6 +64,12 @@ class RedisStreamSource(RedisSource):
     def own_arguments(self) -> dict[str, Any]:
         return {"streams": list(self.streams)}
 
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        try:
+            return order(metadata["after"] or "0-0") < order(what) <= order(metadata["to"])
+        except ValueError:
+            return False
+
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return StreamMessages(database, key)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import OtherSource
@@ -48,6 +48,17 @@ class DataIntervalSource(ReaderSource):
         rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
         after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
         return Batch(metadata=rows, position={"intervals": after})
+
+    def contains(self, metadata: Any, what: str) -> bool:
+        start, end = _moment(metadata["from"]), _moment(metadata["to"])
+        try:
+            moment = _moment(what)
+        except ValueError:
+            return False
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        if len(what) > len("2013-05-04"):
+            return start <= moment < end
+        return start < moment + timedelta(days=1) and moment < end
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))

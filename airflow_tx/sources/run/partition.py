@@ -45,6 +45,10 @@ class RunPartitionSource(ReaderSource):
         after: Json = {"count": len(taken) + 1, "partitions": pack({*taken, key})}
         return Batch(metadata={"partition": partition}, position=after)
 
+    def contains(self, metadata: Any, what: str) -> bool:
+        partition = str(metadata["partition"])
+        return partition == what or partition.startswith(f"{what}T")  # a date may be named without its time
+
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
         return self.read(spark, partition=metadata["partition"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -130,6 +130,21 @@ class Rows:
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+    def contains(self, what: str) -> bool | None:
+        """Ask whether an id, or a time, is between the keys; of a text only the database knows the order."""
+        low, high = None if self.after is None else self.after[0], self.ends[-1][0]
+        if isinstance(high, str | bytes):
+            return True if what == high else None
+        try:
+            key: Any = type(high).fromisoformat(what) if isinstance(high, date) else type(high)(what)
+            if isinstance(high, datetime) and high.tzinfo and not key.tzinfo:
+                key = key.replace(tzinfo=timezone.utc)
+            # Rows of one key and several further columns may be in two batches.
+            above = low is None or (low <= key if len(self.ends[-1]) > 1 else low < key)
+            return bool(above and key <= high)
+        except (ValueError, ArithmeticError, TypeError):
+            return False
 
     @property
     def whole(self) -> KeyRange:

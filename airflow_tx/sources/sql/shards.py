@@ -76,6 +76,9 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         return self.shard_of(partition).again(metadata)
 
+    def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
+        return self.has_key(metadata, what)
+
     def backlog(self, position: Json) -> int:
         positions, rows = self.partition_positions(position), 0
         for partition in self.partitions():

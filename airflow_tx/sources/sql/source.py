@@ -90,6 +90,12 @@ class SqlRows(Source):
 
         return Shard(conn_id, table, self.spec, TableErrors(repr(self), conn_id, partition), what=type(self).__name__)
 
+    def has_key(self, metadata: Json, what: str) -> bool | None:
+        """Whether an id or a time is within the rows of one table; None if only the database can tell."""
+        from airflow_tx.sources.sql.positions import Rows
+
+        return Rows.from_json(metadata, len(self.spec.order_by)).contains(what)
+
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
         """Read exactly the rows that were decided; those of SQLite come through this process, not by Spark."""
         from airflow_tx.sources.sql.jdbc import SUPPORTED, JdbcRows
@@ -152,6 +158,9 @@ class SqlSource(SqlRows, TransactionalSource):
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         return self._shard().again(metadata)
+
+    def contains(self, metadata: Json, what: str) -> bool | None:
+        return self.has_key(metadata, what)
 
     def backlog(self, position: Json) -> int:
         return self._shard().backlog(position)
