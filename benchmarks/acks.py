@@ -29,11 +29,11 @@ AT_ONCE = 1000
 SPLIT = TaskTry("split", -1, "t")
 
 
-def work(ackers: str, messages: int, own: Any, further: Any, ready: Any) -> None:
-    """Make messages of the first that comes, for the worker after this one; ack those of the worker before it."""
+def work(ackers: str, messages: int, first: Any, own: Any, further: Any, ready: Any) -> None:
+    """Make messages of the first, for the worker after this one; ack those of the worker before it."""
     with Collector(ackers) as collector:
         ready.wait()
-        with collector.process(own.get()) as branch:
+        with collector.process(first.get()) as branch:
             for start in range(0, messages, AT_ONCE):
                 further.put("\n".join([branch.emit() for _ in range(min(AT_ONCE, messages - start))]))
                 _ack(collector, own.get())
@@ -59,12 +59,13 @@ def rates(url: str, messages: int, ackers: int) -> str:
     store = open_ackers(url)
     origin, roots = opened(store, ackers)
     context = multiprocessing.get_context("spawn")
-    queues = [context.Queue() for _ in range(WORKERS)]
+    queues, firsts = ([context.Queue() for _ in range(WORKERS)] for _ in range(2))
     ready = context.Barrier(WORKERS + 1)
     workers: list[SpawnProcess] = []
     for number, own in enumerate(queues):
         further = queues[(number + 1) % WORKERS]
-        workers.append(context.Process(target=work, args=(url, messages // WORKERS, own, further, ready)))
+        arguments = (url, messages // WORKERS, firsts[number], own, further, ready)
+        workers.append(context.Process(target=work, args=arguments))
         workers[-1].start()
     collector = Collector(store)
     if ackers == 1:
@@ -75,8 +76,8 @@ def rates(url: str, messages: int, ackers: int) -> str:
     collector.flush()
     ready.wait()
     start = time.perf_counter()
-    for own, branch in zip(queues, branches, strict=True):
-        own.put(branch)
+    for first, branch in zip(firsts, branches, strict=True):
+        first.put(branch)
     eventually(lambda: store.report(origin).open == {}, 600, "every tree is complete", interval=0.02)
     seconds = time.perf_counter() - start
     for worker in workers:

@@ -23,7 +23,7 @@ from examples.word_workers import ONCE
 
 FILES = 3
 HELD = 50
-_ROOT = Path(__file__).resolve().parents[1]
+_PROGRAM = Path(__file__).with_name("word_workers.py")
 _TIMEOUT = 300
 
 
@@ -90,8 +90,8 @@ class QueuedWords(Example):
 @contextmanager
 def _worker(redis: LocalRedis, *arguments: str) -> Iterator[None]:
     """A worker process as long as the block; then it is killed."""
-    command = [sys.executable, "-m", "examples.word_workers", *arguments]
-    with subprocess.Popen(command, cwd=_ROOT, env={**os.environ, "QUEUES": redis.url()}) as process:
+    command = [sys.executable, str(_PROGRAM), *arguments]
+    with subprocess.Popen(command, env={**os.environ, "QUEUES": redis.url()}) as process:
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
 """A worker of dags/queued_words.py: a plain process that knows Redis, and nothing of Airflow.
 
-Usage: QUEUES=redis://:password@host:port/0 python -m examples.word_workers split | count [HOLD]
+Usage: QUEUES=redis://:password@host:port/0 python examples/word_workers.py split | count [HOLD]
 
 `split` makes words of sentences, `count` counts them, per attempt. With HOLD it takes so many messages, and then stands
 still without having told any acker: to be killed.
