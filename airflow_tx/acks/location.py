@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
@@ -34,6 +35,25 @@ def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerSt
         yield store
     finally:
         store.close()
+
+
+_shared: dict[tuple[int, str, str], AckerStore] = {}
+
+
+@contextmanager
+def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
+    """The same for a process that asks every second, a triggerer: the connection stays, until it fails."""
+    if conn_id is None:
+        yield ZnodeAckers(ledger, root)
+        return
+    key = (os.getpid(), conn_id, root)
+    store = _shared.get(key) or _shared.setdefault(key, open_ackers(conn_id, root=root))
+    try:
+        yield store
+    except AckersUnavailable:
+        _shared.pop(key, None)
+        store.close()
+        raise
 
 
 def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:

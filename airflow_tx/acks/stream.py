@@ -5,10 +5,14 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from itertools import islice
 
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import Portion
+
+TREES_A_PORTION = 10_000
+"""Redis takes a million arguments in one command."""
 
 
 class Stream:
@@ -70,7 +74,9 @@ class Stream:
     def _next(self) -> Portion | None:
         if self._portion is None:
             with self._lock:
-                sums, self._sums = self._sums, {}
+                sums = dict(islice(self._sums.items(), TREES_A_PORTION))
+                for root in sums:
+                    del self._sums[root]
             if sums:
                 self._portion = Portion(self._name, self._number + 1, sums, self._emitter)
         return self._portion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from airflow_tx.acks.location import ackers_of
+from airflow_tx.acks.location import shared_ackers
 from airflow_tx.acks.reference import Origin
 from airflow_tx.commit.messages import is_processing, messages_of
 from airflow_tx.protocol.api import Store
@@ -27,6 +27,10 @@ class MessagesTrigger(WaitTrigger):
     acker_store: str | None
     timeout: float
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._logged = ""
+
     def event(self, store: Store) -> Event | None:
         record = Reader(store).peek_if_any(TransactionRecord, self.paths.transaction(self.txid))
         if record is None or not is_processing(record, self.attempt):
@@ -34,6 +38,9 @@ class MessagesTrigger(WaitTrigger):
         origin = Origin(self.topology, self.txid, self.attempt)
         now = datetime.now(timezone.utc)
         found = messages_of(
-            lambda: ackers_of(self.acker_store, store, self.root), origin, record, timeout=self.timeout, now=now
+            lambda: shared_ackers(self.acker_store, store, self.root), origin, record, timeout=self.timeout, now=now
         )
+        if found.waiting not in ("", self._logged):
+            self._logged = found.waiting
+            self.log.info("Transaction %s.%s waits: %s", self.txid, self.attempt, found.waiting)
         return None if found.waiting else {"reason": found.problem or "its messages are acked"}

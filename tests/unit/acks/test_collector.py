@@ -143,6 +143,21 @@ def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
             message.emit(collector.process(message.emit_unanchored()))
 
 
+def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_tx.acks.stream.TREES_A_PORTION", 10)
+    sent: list[int] = []
+    ackers.after = lambda: sent.append(1)
+    ackers.open("words", TransactionAttempt(7, 2), 2)
+    roots = RootEmitter(ackers, "words", TransactionAttempt(7, 2), 2, TaskTry("split", -1, "t")).emit(45)
+    assert len(sent) >= 5
+    collector = Collector(ackers, interval=600)
+    for each in roots:
+        collector.process(each).ack()
+    collector.flush()
+    assert ackers.report(ORIGIN).open == {}
+    assert ackers.report(ORIGIN).emitted == {TaskTry("split", -1, "t"): 45}
+
+
 def test_a_worker_that_has_forgotten_a_lineage_goes_on(
     ackers: Ackers, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,65 @@
+"""Where ackers are: what is refused, and what a process shares."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_tx.acks.location import ackers_of, open_ackers, shared_ackers
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.errors import AckersUnavailable, ConfigError
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.testing.servers.server import free_ports
+
+ORIGIN = Origin("words", 1, 1)
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A port at which nobody listens, and the connections `away` and `other`."""
+    (port,) = free_ports(1)
+    away = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s3cret"}
+    monkeypatch.setenv("AIRFLOW_TX_CONN_away", json.dumps(away))
+    monkeypatch.setenv("AIRFLOW_TX_CONN_other", json.dumps({"conn_type": "sqlite", "host": "x"}))
+    return port
+
+
+def test_without_a_connection_they_lie_beside_the_ledger() -> None:
+    for connected in (ackers_of, shared_ackers):
+        with connected(None, MemoryStore(), "/airflow_tx") as store:
+            assert isinstance(store, ZnodeAckers)
+
+
+def test_a_connection_of_another_type_is_refused(nobody: int) -> None:
+    with pytest.raises(ConfigError, match="redis or zookeeper"):
+        open_ackers("other")
+
+
+def test_a_store_that_is_away_is_named_without_its_password(nobody: int) -> None:
+    for connected in (ackers_of, shared_ackers):
+        with pytest.raises(AckersUnavailable, match="The ackers at connection away cannot be reached") as refusal:
+            with connected("away", MemoryStore(), "/airflow_tx") as store:
+                store.check(ORIGIN)
+        assert "s3cret" not in str(refusal.value)
+    with pytest.raises(AckersUnavailable, match="redis cannot be reached"):
+        open_ackers(f"redis://:s3cret@127.0.0.1:{nobody}/0").check(ORIGIN)
+
+
+def test_a_zookeeper_needs_a_host() -> None:
+    with pytest.raises(ConfigError, match="zookeeper://host:port/root"):
+        open_ackers("zookeeper:///airflow_tx")
+
+
+def test_a_process_shares_a_connection_until_it_fails(nobody: int) -> None:
+    stores = []
+    for _ in range(2):
+        with shared_ackers("away", MemoryStore(), "/airflow_tx") as store:
+            stores.append(store)
+    with pytest.raises(AckersUnavailable), shared_ackers("away", MemoryStore(), "/airflow_tx") as store:
+        store.check(ORIGIN)
+    with shared_ackers("away", MemoryStore(), "/airflow_tx") as store:
+        stores.append(store)
+    assert stores[0] is stores[1]
+    assert stores[1] is not stores[2]

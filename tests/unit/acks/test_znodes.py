@@ -1,0 +1,48 @@
+"""Ackers in znodes: a store that is away, and one that takes no larger record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.errors import AckersRefused, AckersUnavailable, RequirementFailed, StoreUnavailable
+from airflow_tx.protocol.api import Node, Requirement, Write
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.testing.suites.acker_case import opened
+
+ORIGIN = Origin("words", 1, 1)
+
+
+class Away(MemoryStore):
+    def get(self, path: str) -> Node | None:
+        raise StoreUnavailable(hosts="zk1:2181", connection="zookeeper_default", reason="no answer")
+
+
+def test_a_ledger_that_is_away_takes_its_ackers_along() -> None:
+    with pytest.raises(AckersUnavailable, match="ledger's ZooKeeper cannot be reached: ZooKeeper zk1:2181"):
+        ZnodeAckers(Away(), "/airflow_tx").report(ORIGIN)
+
+
+def test_more_trees_than_a_znode_holds_are_refused_with_a_way_out() -> None:
+    ackers = ZnodeAckers(MemoryStore(limit=20_000), "/airflow_tx")
+    roots = opened(ackers, ORIGIN)
+    with pytest.raises(AckersRefused, match=r"takes \d+ bytes, and a znode 20000\. Give Transaction\(ackers=\.\.\.\)"):
+        roots.emit(1000)
+    assert ackers.report(ORIGIN).emitted == {}
+
+
+class Overtaken(MemoryStore):
+    """Somebody else is always faster."""
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        raise RequirementFailed(path="p", expected="version 1", found="version 2")
+
+
+def test_a_write_that_is_overtaken_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_tx.acks.znodes._PASSES", 5)
+    with pytest.raises(AckersUnavailable, match="overtaken 5 times in a row"):
+        ZnodeAckers(Overtaken(), "/airflow_tx").open("words", TransactionAttempt(1, 1), 1)
