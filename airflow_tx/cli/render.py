@@ -16,7 +16,7 @@ from airflow_tx.sources.lag import Lag, LagUnknown
 TableRow = dict[str, Any]
 
 _TOPOLOGY_COLUMNS = "dag_id source next_commit allocated open failed max_pending lag states repairs".split()
-_RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
+_RUN_COLUMNS = "txid attempt status run_id rows digest size began processing commit ended".split()
 
 
 def print_rows(rows: Sequence[TableRow], output: str) -> None:
@@ -109,6 +109,7 @@ def transaction(view: TransactionView) -> TableRow:
         "status": view.status,
         "run_id": view.run_id,
         "rows": view.rows,
+        "digest": view.digest.rpartition(":")[2] or None,
         "size": _size(view),
         "began": view.began or None,
         "processing": _seconds(view.began, view.processed),
@@ -181,6 +182,7 @@ def details(found: TransactionDetails) -> TableRow:
         "granted": view.granted,
         "ended": view.ended,
         "rows": view.rows,
+        "digest": view.digest or None,
         "size": _size(view),
         "lost": "; ".join(view.lost) or None,
         "changed_rows": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.changed) or None,

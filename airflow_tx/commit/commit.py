@@ -13,7 +13,7 @@ from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, write_at_once, write_update
+from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, whole, write_at_once, write_update
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
@@ -40,6 +40,7 @@ from airflow_tx.protocol.answers import (
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.receipt import Written, tasks_of
 from airflow_tx.protocol.records import dumps
+from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import Grant, StateKind
 
@@ -106,7 +107,7 @@ class Commit:
         :raises StateError, StagingError: it cannot be committed.
         """
         if self._rows is None:
-            self._rows = [self._read(update) for update in self.updates]
+            self._rows = [whole(update, self._read(update)) for update in self.updates]
 
     def commit(self) -> bool:
         """Take the turn, write and mark; False if the turn is not to be had now.
@@ -152,7 +153,8 @@ class Commit:
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
             rows, emitted = self.begun.rows_digest, self.messages.emitted
-            answer = self.ledger.run(processing.processed, own, rows_digest=rows, expected=wanted, emitted=emitted)
+            same, step = self.spec.source.kind is SourceKind.TRANSACTIONAL, processing.processed
+            answer = self.ledger.run(step, own, rows_digest=rows, expected=wanted, emitted=emitted, same_rows=same)
         except IncompleteBatch:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise

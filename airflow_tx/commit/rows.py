@@ -86,6 +86,7 @@ class StagedRows:
         from airflow_tx.staging.manifest import open_output
 
         self._area, self._ref, self._attempt = area, ref, attempt
+        self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
         self.columns = wanted_columns(state, self.output.columns)
         # Once more, for the columns: the error names those that are missing.

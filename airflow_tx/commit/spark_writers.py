@@ -15,6 +15,7 @@ from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import StateError, TxError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Written
+from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.reducers import has_reducers
 
@@ -48,7 +49,8 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, digest_of_chunks, seal, staged_parts, total
+    from airflow_tx.spark.writers import WriteJob, digest_of_chunks, read_by, seal, staged_parts, total
+    from airflow_tx.staging.manifest import check_emitted
 
     copied = state.for_executors()
     assert copied is not None
@@ -58,6 +60,9 @@ def write_by_spark(
     url = _connect_url(spark)
     answers = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
     keys, taken = total(answers)
+    read = read_by(answers)
+    if read is not None and rows.output.reliable:
+        check_emitted(rows.where, rows.name, read, RowsDigest.of(len(rows), rows.output.row_digest))
     if taken != len(rows):
         problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")

@@ -71,6 +71,17 @@ def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
     return not _in_portions(update, rows) and spark_of(update, rows) is None
 
 
+def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
+    """Read rows once to their end, if they are written in more than one store transaction, and return them.
+
+    :raises RowsDiffer: they are not those that were emitted. Rows of one store transaction say so within it.
+    """
+    if isinstance(rows, StagedRows) and _in_portions(update, rows) and spark_of(update, rows) is None:
+        for _ in rows.batches():
+            pass
+    return rows
+
+
 def write_at_once(update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None) -> Written:
     """Raise the fence and write, in one store transaction; what was written. Raises as `write_update`."""
     return _write_one(update.state, grant, rows, output, raising=True)

@@ -31,7 +31,7 @@ class SparkConnectBatchOperator(RetriedOperator):
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: connection of type spark_connect.
     :param application_args: as ``batch.args``.
-    :param inputs: output of other tasks, as for SparkBatchOperator.
+    :param inputs: output of other tasks, as for SparkBatchOperator; likewise `reliable`.
     """
 
     stages_output = True
@@ -45,6 +45,7 @@ class SparkConnectBatchOperator(RetriedOperator):
         conn_id: str = "spark_connect_default",
         application_args: Sequence[Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
+        reliable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -52,6 +53,7 @@ class SparkConnectBatchOperator(RetriedOperator):
         self.conn_id = conn_id
         self.application_args = application_args
         self.inputs = dict(inputs or {})
+        self.reliable = reliable
         self._session: Any = None
 
     @property
@@ -66,7 +68,7 @@ class SparkConnectBatchOperator(RetriedOperator):
             if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
                 return
-            acknowledge(context, processing, self._run(context, processing))
+            acknowledge(context, processing, self._run(context, processing), reliable=self.reliable)
 
     def on_kill(self) -> None:
         if self._session is not None:

@@ -44,6 +44,8 @@ class SparkBatchOperator(SparkSubmitOperator):
     :param application_args: further arguments, as ``batch.args``.
     :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
         of ``inputs={"counts": other.output["counts"]}``.
+    :param reliable: False: it may read some rows of its batch and inputs only, or some twice; otherwise the transaction
+        is not committed then.
     :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
     :param deploy_mode: client or cluster; None: as the connection says.
     :param retries: every line of it may be killed and run again.
@@ -61,6 +63,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         spark_binary: str | None = None,
         deploy_mode: str | None = None,
         inputs: Mapping[str, Any] | None = None,
+        reliable: bool = True,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
@@ -78,6 +81,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.spark_binary = spark_binary
         self.deploy_mode = deploy_mode
         self.inputs = dict(inputs or {})
+        self.reliable = reliable
         self._own_try = self._task_try = ""
 
     @property
@@ -95,7 +99,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             descriptor = describe_batch(processing, self.inputs)
             store = self._store(context, descriptor)
             manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing, descriptor)
-            acknowledge(context, processing, manifest)
+            acknowledge(context, processing, manifest, reliable=self.reliable)
             self._forget_driver(store)
 
     def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
@@ -199,9 +203,14 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
     )
 
 
-def acknowledge(context: Context, processing: Processing, manifest: Manifest) -> None:
-    """Push references to what an application emitted, one XCom each, and ack them."""
+def acknowledge(context: Context, processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
+    """Push references to what an application emitted, one XCom each, and ack them with what it read.
+
+    :param reliable: whether what it read has to be all of it.
+    """
     refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
     for name, ref in refs.items():
         context["ti"].xcom_push(key=name, value=ref)
+    if reliable:
+        processing.read.extend(manifest.read)
     processing.ack(list(refs.values()), manifest.consumed_rows)

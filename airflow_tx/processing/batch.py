@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import get_current_context
 
 from airflow_tx.errors import StagingError
+from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
 from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.rows_digest import COUNT
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.protocol.consumers import OutputName
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.staging import StagingArea
     from airflow_tx.staging.descriptor import Input
 
 
 class CurrentBatch:
-    """The batch of the running task's transaction, for Python code."""
+    """The batch of the running task's transaction, for Python code.
 
-    def __init__(self, processing: Processing) -> None:
+    :param reliable: whether what the task reads has to be all of it.
+    """
+
+    def __init__(self, processing: Processing, *, reliable: bool = True) -> None:
         self._processing = processing
+        self._reliable = reliable
 
     @property
     def txid(self) -> int:
@@ -44,9 +51,10 @@ class CurrentBatch:
         """
         if self.metadata is None:  # a replay that found no rows
             return iter(())
+        reading = self._reading()
         source = self._processing.source.named(self._processing.topology)
         rows = source.emit_batch(self.attempt, self.metadata)
-        return iter(cast("Iterable[Mapping[str, Any]]", rows))
+        return reading.passing(cast("Iterable[Mapping[str, Any]]", rows))
 
     def emit(self, *, tracked: bool = True) -> str:
         """Make a message for work that leaves the DAG: the transaction is not committed before it, and all that is
@@ -74,15 +82,25 @@ class CurrentBatch:
         :param ref: ``task.output["name"]``, as an argument of the task.
         :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
         """
-        return rows_of_output(self._processing.spec, ref, self.attempt)
+        rows = rows_of_output(self._processing.spec, ref, self.attempt)
+        outputs = output_names(ref)
+        return self._reading(outputs, COUNT).passing(rows) if outputs else rows
+
+    def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> RowsReading:
+        reading = RowsReading(outputs, form)
+        if self._reliable:
+            self._processing.read.append(reading)
+        return reading
 
 
-def current_batch() -> CurrentBatch:
+def current_batch(*, reliable: bool = True) -> CurrentBatch:
     """Return the batch of the task that is running.
 
+    :param reliable: False: the task may read some rows of its batch and inputs only, or some twice; otherwise the
+        transaction is not committed then.
     :raises AirflowFailException: `begin` of its run has not given it a transaction.
     """
-    return CurrentBatch(Processing.of(get_current_context()))
+    return CurrentBatch(Processing.of(get_current_context()), reliable=reliable)
 
 
 def locate_output(
@@ -139,12 +157,22 @@ def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> In
 
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files, columns = list[str](), tuple[str, ...]()
-    for ref in [value] if single else value:
+    refs = [value] if single else list(value)
+    for ref in refs:
         area, found, of = locate_output(spec, ref, attempt)
         where, output = open_output(area, found, attempt=of)
         columns = columns or output.columns
         files += [where.files.spark_uri(f"{found['path']}/{file.name}") for file in output.files]
-    return Input(tuple(files), columns)
+    return Input(tuple(files), columns, output_names(*refs))
+
+
+def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
+    """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
+    from airflow_tx.spark.new_values import are_new_values
+
+    if any(are_new_values(ref) for ref in refs):
+        return ()
+    return tuple((ref["task_id"], ref["map_index"], ref["name"]) for ref in refs)
 
 
 def _refused(attempt: TransactionAttempt, output: str, task: str, problem: str, remedy: str) -> StagingError:

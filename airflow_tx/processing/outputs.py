@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from airflow_tx.compat import canonical
@@ -12,6 +12,7 @@ from airflow_tx.staging.output import OutputRef
 
 RETURN_KEY = "return_value"
 _REF = frozenset(field.name for field in fields(OutputRef))
+_NEEDED = frozenset(field.name for field in fields(OutputRef) if field.default is MISSING)
 
 Acks = Mapping[tuple[str, int], Ack]
 
@@ -37,7 +38,7 @@ def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
 
 def is_ref(value: Any) -> bool:
     """Whether a value is a reference to staged output."""
-    return isinstance(value, Mapping) and value.keys() == _REF
+    return isinstance(value, Mapping) and value.keys() >= _NEEDED and value.keys() <= _REF
 
 
 def acked(acks: Acks, task: str, name: str) -> dict[int, str]:

@@ -24,6 +24,7 @@ from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, s
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_tx.processing.consumed_rows import AnyReading
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.protocol.ledger import Ledger
@@ -47,6 +48,7 @@ class Processing:
         self.task = task
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
+        self.read: list[AnyReading] = []  # by its application, and by itself
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
@@ -122,20 +124,23 @@ class Processing:
         failpoint("process.after_start", task=self.task.task_id, **self._where)
 
     def ack(self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None) -> None:
-        """Tell the ledger that this try is done and what its output is; a second call does nothing.
+        """Tell the ledger that this try is done, its output and what it read; a second call does nothing.
 
-        :param outputs: references to staged output, or what `acked.returned` makes of a return value.
-        :param consumed_rows: rows of the batch that were read, if counted.
+        :param outputs: references to staged output, or what `returned` makes of a return value.
+        :param consumed_rows: rows of the batch, where that is known better than by what was read.
         :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced it.
         """
         if not self.anchored or self.acked:
             return
+        from airflow_tx.processing.consumed_rows import consumed, fullest
         from airflow_tx.protocol import processing
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
+        read = fullest(self.read)
+        rows = consumed(read) if consumed_rows is None else consumed_rows
         with self._final_refusals(), self._connected() as ledger:
-            trees = self.messages.trees
-            ledger.run(processing.ack, self.attempt, self.task, rows=consumed_rows, outputs=outputs, trees=trees)
+            trees, step = self.messages.trees, processing.ack
+            ledger.run(step, self.attempt, self.task, rows=rows, outputs=outputs, trees=trees, rows_read=read)
         self.messages.close()
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
@@ -180,8 +185,7 @@ class Processing:
         from airflow_tx.protocol.answers import Begun
 
         value = compat.pull(self._ti, self.spec.begin)
-        same = isinstance(value, dict) and Begun.from_json(value) == self.begun
-        return not same or is_beginning(self._ti, self.spec)
+        return not isinstance(value, dict) or Begun.from_json(value) != self.begun or is_beginning(self._ti, self.spec)
 
 
 # --- around a task of any operator ------------------------------------------------------------------------------
@@ -288,11 +292,8 @@ def _check_upstream(context: Context, processing: Processing) -> None:
 
 
 def _batches(value: Any) -> Iterator[TransactionAttempt]:
-    if isinstance(value, dict):
-        if {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
-            yield TransactionAttempt(value["txid"], value["attempt"])
-            return
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
+    if isinstance(value, dict) and {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
+        yield TransactionAttempt(value["txid"], value["attempt"])
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _batches(item)

@@ -43,6 +43,8 @@ class Batch:
     :param unit: what was counted, if it is not rows.
     :param start: of a partition that had no position: the one where it begins. A replay of an opaque source begins
         there, too, whatever was added or removed meanwhile. Of all partitions together: by partition.
+    :param at_most: whether there may be fewer rows than `count`, as of offsets that hold none; otherwise a task that
+        reads another number of rows is refused.
     """
 
     metadata: Json
@@ -51,11 +53,14 @@ class Batch:
     reason: str = ""
     unit: str = "rows"
     start: Json = None
+    at_most: bool = False
 
     @property
     def size(self) -> dict[str, Any] | None:
         """As the ledger keeps it; None if nobody counted."""
-        return None if self.count is None else {self.unit: self.count, "why": self.reason}
+        if self.count is None:
+            return None
+        return {self.unit: self.count, "why": self.reason, **({"at_most": True} if self.at_most else {})}
 
 
 Batches: TypeAlias = Mapping[str, Batch | None]

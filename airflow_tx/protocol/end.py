@@ -185,6 +185,7 @@ def ended(
         changed=record.changed,
         birth=record.birth,
         receipt=None if receipt is None else receipt.to_json(),
+        digest=" ".join(sorted((record.counted or {}).get("digests", {}).values())),
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}

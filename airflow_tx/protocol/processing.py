@@ -19,6 +19,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.consumers import RowsRead, check_rows
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
@@ -91,8 +92,9 @@ def ack(
     rows: int | None = None,
     outputs: Collection[Any] = (),
     trees: int = 0,
+    rows_read: Collection[RowsRead] = (),
 ) -> Decision[Done]:
-    """Note that a processing task is done, and its output.
+    """Note that a processing task is done, its output, and what it read.
 
     :param rows: rows it consumed, if counted.
     :param outputs: plain-JSON references to what it wrote.
@@ -108,7 +110,10 @@ def ack(
     if record.phase is not Phase.PROCESSING and not found.done:
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value)
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
-    entry = replace(found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs), trees=trees)
+    noted = [each.to_json() for each in rows_read]
+    entry = replace(
+        found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs), trees=trees, read=noted
+    )
     return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 
 
@@ -158,13 +163,15 @@ def processed(
     rows_digest: str,
     expected: Collection[Instance] | None = None,
     emitted: Mapping[TaskTry, int] | None = None,
+    same_rows: bool = False,
 ) -> Decision[Processed | AlreadyCommitted]:
-    """Note that everything that must ack has acked: the batch is complete.
+    """Note that everything that must ack has acked: the batch is complete, and what was read of it is all of it.
 
     :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
         whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all that started.
     :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
-    :raises IncompleteBatch, MessagesLost, RowsChanged, FailedTransaction, StaleAttempt: it is not.
+    :param same_rows: whether every attempt has to read the same rows, as of a transactional source.
+    :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: it is not.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -181,12 +188,16 @@ def processed(
     if missing or value:
         tasks = ", ".join(missing) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
+    first = record.counted if same_rows else None
+    # Rows that were decided again were not counted again.
+    batch = check_rows(attempt, acks, None if record.changed else record.size, first)
     result = Processed(record.epoch, acks, value)
     if record.phase is not Phase.PROCESSING:
         return Decision(result)
     _check_trees(attempt, found, emitted or {})
     path = paths.transaction(attempt.txid)
-    done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, op=stamp.op)
+    counted = first or (None if batch is None else batch.to_json())
+    done = replace(record, phase=Phase.PROCESSED, processed=stamp.now, counted=counted, op=stamp.op)
     return put(path, done, result)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.records import Ack, digest, dumps
+from airflow_tx.protocol.rows_digest import RowsDigest
 
 RECEIPT_FORMAT = 1
 METADATA_KEPT = 16_384
@@ -199,9 +200,11 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, Any]:
     """Sum up what each task read and emitted, all its instances together.
 
     :param acks: by task id and map index.
-    :return: per task `instances`, `rows` that it read (None: not counted) and, per output, how many `rows` it emitted.
+    :return: per task `instances`, `rows` that it read (None: not counted), per output how many `rows` it emitted, and
+        `digests` of these by output, "" for the batch, where all were hashed in one form.
     """
     found: dict[str, Any] = {}
+    sums: dict[tuple[str, str], RowsDigest] = {}
     for (task, _), ack in sorted(acks.items()):
         entry = found.setdefault(task, {"instances": 0, "rows": None, "outputs": {}})
         entry["instances"] += 1
@@ -209,7 +212,18 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, Any]:
         for output in ack.outputs:
             name = output["name"]
             entry["outputs"][name] = _added(entry["outputs"].get(name), output.get("rows"))
+        for name, rows in _row_digests(ack):
+            sums[task, name] = sums[task, name] + rows if (task, name) in sums else rows
+    for (task, name), rows in sums.items():
+        if rows.text:
+            found[task].setdefault("digests", {})[name] = rows.text
     return found
+
+
+def _row_digests(ack: Ack) -> Iterator[tuple[str, RowsDigest]]:
+    yield from (("", RowsDigest.from_json(read)) for read in ack.read if not read["outputs"])
+    for output in ack.outputs:
+        yield output["name"], RowsDigest.of(output.get("rows") or 0, output.get("row_digest", ""))
 
 
 def _added(one: int | None, other: int | None) -> int | None:

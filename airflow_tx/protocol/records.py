@@ -123,8 +123,7 @@ class TransactionRecord:
     :param base: digest of the position after txid − 1 that the batch was computed from.
     :param ended: digest of the position after this transaction.
     :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
-    :param skip: who wants it skipped at its turn, when and why.
-    :param yielded: the txid whose run it gave up its run slot for.
+    :param skip: who wants it skipped at its turn, when and why; `yielded`: the txid whose run it gave up its slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
@@ -134,10 +133,9 @@ class TransactionRecord:
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
-    :param birth: random, made when the txid is allocated and kept by every attempt; "" from an older release. A ledger
-        that went back gives txids again, and never a birth.
+    :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
-    :param replays: of the last earlier attempts, when and why each was replayed.
+    :param replays: of earlier attempts, when and why each was replayed; `counted`: rows of the first complete one.
     """
 
     key: str
@@ -173,6 +171,7 @@ class TransactionRecord:
     acks: str = ""
     replays: list[dict[str, Any]] = field(default_factory=list)
     claim: dict[str, Any] | None = None
+    counted: dict[str, Any] | None = None
 
     @property
     def to_change(self) -> dict[str, Any] | None:
@@ -187,7 +186,7 @@ class Ack:
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
     :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
     :param rows: rows consumed, if the task counted them; `trees`: of messages, whose roots this try has emitted.
-    :param outputs: references to its output, of exactly this try.
+    :param outputs: references to its output, of exactly this try; `read`: what it read, as `RowsRead` gives it.
     """
 
     task_try: str
@@ -198,11 +197,12 @@ class Ack:
     rows: int | None = None
     outputs: list[Any] = field(default_factory=list)
     trees: int = 0
+    read: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class History:
-    """What became of a final transaction; one that an older release granted has no receipt."""
+    """What became of a final transaction; `digest`: of its rows. An older release gave no receipt."""
 
     txid: int
     attempts: int
@@ -223,6 +223,7 @@ class History:
     changed: list[dict[str, Any]] = field(default_factory=list)
     birth: str = ""
     receipt: dict[str, Any] | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -249,8 +250,7 @@ class RepairRecord:
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
     :param told: what was found and what was made of it; `generation`: of the ledger after it.
-    :param losses: of `accept-loss`: each with its partition ("" for a source without), its position (`place`), where
-        the source goes on (`goes_on`), and what is lost.
+    :param losses: of `accept-loss`: partition ("" if none), position (`place`), where the source `goes_on`, what is lost.
     """
 
     number: int

@@ -193,6 +193,7 @@ def note_changed(
         phase=Phase.FAILED,
         epoch=record.epoch + 1,
         changed=[*record.changed, noted],
+        counted=None,
         error=f"its rows are to be decided anew ({audit.who}: {audit.why})",
         op=stamp.op,
     )

@@ -19,7 +19,7 @@ class TransactionView:
     :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
     :param began: when the newest attempt began; "" if that is forgotten.
     :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
-    :param rows: rows of the batch, if counted.
+    :param rows: rows of the batch, if counted; `digest`: of these, per form.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
     :param waiting_for: what has to happen next, in words; None: nothing.
     :param pinned: it stands for a batch that was skipped: its rows stay, unless a person lets them be decided again.
@@ -60,6 +60,7 @@ class TransactionView:
     size: Mapping[str, Any] | None = None
     lost: tuple[str, ...] = ()
     changed: tuple[Mapping[str, Any], ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         size=record.size,
         lost=tuple(record.lost),
         changed=tuple(record.changed),
+        digest=" ".join(sorted((record.counted or {}).get("digests", {}).values())),
     )
 
 
@@ -144,6 +146,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         size=history.size,
         lost=tuple(history.lost),
         changed=tuple(history.changed),
+        digest=history.digest,
     )
 
 
@@ -213,5 +216,6 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
     :param size: as a record keeps it: how many rows, or files, and why so many.
     """
-    counted = ", ".join(f"{count} {unit}" for unit, count in size.items() if unit != "why")
+    counted = ", ".join(f"{count} {unit}" for unit, count in size.items() if unit not in ("why", "at_most"))
+    counted = f"at most {counted}" if size.get("at_most") else counted
     return f"{counted} ({size['why']})" if size.get("why") else counted

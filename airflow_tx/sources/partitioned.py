@@ -79,7 +79,9 @@ class PartitionedTransactionalSource(Source):
         after = {partition: batch.position for partition, batch in taken.items()}
         starts = {name: batch.start for name, batch in taken.items() if batch.start is not None}
         start: Json = {name: each for name, each in starts.items() if name not in positions}
-        return Batch(rows, after, count, "" if count is None else self.limit_reason(count, positions), self.unit, start)
+        reason = "" if count is None else self.limit_reason(count, positions)
+        at_most = any(batch.at_most for batch in taken.values())
+        return Batch(rows, after, count, reason, self.unit, start, at_most)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         assert isinstance(metadata, dict)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.consumers import RowsRead
+from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.spark.observed import RowsObserver
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
@@ -28,12 +32,13 @@ class Batch:
     def __init__(self, descriptor: Descriptor, spark: SparkSession, args: Sequence[str] = ()) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
-        # How many rows of the batch were read, for whoever can tell; it goes into the manifest.
+        # How many rows of the batch were read, where the application knows better than its Spark jobs.
         self.consumed_rows: int | None = None
         self._spark = spark
         self._where = dir_of(StagingArea(descriptor.root), descriptor)
         self._outputs: dict[str, Output] = {}
         self._source: Source | None = None
+        self._observer = RowsObserver()
 
     def __str__(self) -> str:
         return str(self.descriptor)
@@ -53,7 +58,7 @@ class Batch:
         return self.descriptor.metadata
 
     def read(self) -> DataFrame:
-        """Exactly this transaction's rows.
+        """Exactly this transaction's rows; counted and digested where they flow into what is emitted.
 
         :raises SourceError: if the source cannot give exactly these.
         """
@@ -61,10 +66,12 @@ class Batch:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
         rows = self._source.emit_batch(self.attempt, self.metadata, self._spark)
         if hasattr(rows, "write"):
-            return cast("DataFrame", rows)
-        # A source that knows nothing of Spark gives Python rows.
-        plain: list[Any] = [dict(row) for row in rows]
-        return self._spark.createDataFrame(plain)
+            frame = cast("DataFrame", rows)
+        else:
+            # A source that knows nothing of Spark gives Python rows.
+            plain: list[Any] = [dict(row) for row in rows]
+            frame = self._spark.createDataFrame(plain)
+        return self._observer.reading(frame)
 
     def read_input(self, name: str) -> DataFrame:
         """What a task before this one has emitted, or the new values that a committer has left.
@@ -80,35 +87,32 @@ class Batch:
             raise ConfigError(option="batch.read_input(name)", value=name, remedy=remedy)
         found = self.descriptor.inputs[name]
         if found.files:
-            return self._spark.read.parquet(*(literal(file) for file in found.files))
+            frame = self._spark.read.parquet(*(literal(file) for file in found.files))
+            return self._observer.reading(frame, found.outputs) if found.outputs else frame
         # Nobody wrote a row, so there are no types either.
         return self._spark.createDataFrame([], ", ".join(f"`{column}` string" for column in found.columns))
 
-    def emit(self, name: str, df: DataFrame) -> None:
+    def emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
 
         :param name: the name a committer reads it by: ``task.output[name]``.
+        :param reliable: False: who reads it may read some of its rows, or some twice.
         :raises StagingError: if the name cannot be used, or was used before; or the rows do not lie where this process
             looks for them.
         """
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
         folder = check_name(self._where, name)
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
         # The folder is this try's own; what is there is of a driver that a cluster started again.
-        written = Observation()
-        observed = df.observe(written, F.count(F.lit(1)).alias("rows"))
-        observed.write.mode("overwrite").parquet(self._where.files.spark_uri(folder))
+        written = self._observer.write(df, self._where.files.spark_uri(folder))
         output = scan_output(self._where, name)
-        if output.rows != (rows := written.get["rows"]):
+        if output.rows != written.rows:
             # Executors that write to disks of their own leave an empty folder here, and Spark calls that a success.
-            problem = f"Spark wrote {rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
+            problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
             remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
             raise refuse(self._where, name, problem, remedy)
-        self._outputs[name] = output
+        self._outputs[name] = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
 
     def finish(self, app: str) -> dict[str, OutputRef]:
         """Make everything emitted visible; the last thing an application does.
@@ -119,7 +123,11 @@ class Batch:
         if not self._outputs and not self.descriptor.inputs:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
-        return write_manifest(self._where, self._outputs, consumed_rows=self.consumed_rows)
+        read = self._observer.read()
+        if self.consumed_rows is not None:
+            read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
+        consumed = max((each.found.rows for each in read if not each.outputs), default=None)
+        return write_manifest(self._where, self._outputs, consumed_rows=consumed, read=read)
 
     def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""
@@ -127,5 +135,6 @@ class Batch:
 
     def close(self) -> None:
         """Give back what the source holds."""
+        self._observer.close()
         if self._source is not None:
             self._source.close()

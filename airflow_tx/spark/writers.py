@@ -27,7 +27,9 @@ from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Written
+from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.spark.chunks import KEY, veiled
+from airflow_tx.spark.observed import observed_once
 from airflow_tx.staging.output import Output, StagedFile
 from airflow_tx.state.api import FencedState
 
@@ -125,12 +127,20 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
-    rows = spark.read.parquet(*job.files).select(*columns.values(), *(place if job.ordered else ()))
+    scanned = spark.read.parquet(*job.files).select(*columns.values(), *(place if job.ordered else ()))
+    rows, read = observed_once(scanned, job.columns)
     parts = rows.repartition(job.partitions, *[columns[name] for name in job.keys])
     if job.ordered:
         sorted_ = parts.sortWithinPartitions(*[columns[name] for name in job.keys], _FILE, _INDEX)
         parts = sorted_.select(*columns.values())
-    return [json.loads(row["told"]) for row in parts.mapInArrow(write, "told string").collect()]
+    told = [json.loads(row["told"]) for row in parts.mapInArrow(write, "told string").collect()]
+    found = read()
+    return told if found is None else [*told, {"keys": 0, "rows": 0, "read": found.to_json()}]
+
+
+def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
+    """The rows that Spark read for the chunks; None: it does not know."""
+    return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 
 def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:

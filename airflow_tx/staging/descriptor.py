@@ -9,16 +9,27 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.consumers import OutputName
 
 DESCRIPTOR_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Input:
-    """The output of another task, as an application reads it: Parquet files as Spark's readers take them."""
+    """The output of another task, as an application reads it: Parquet files as Spark's readers take them.
+
+    :param outputs: of which tasks of the transaction; none of new values.
+    """
 
     files: tuple[str, ...]
     columns: tuple[str, ...]
+    outputs: tuple[OutputName, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Input:
+        """Read what `asdict` gave, once it was JSON."""
+        outputs = tuple((task, index, name) for task, index, name in value.get("outputs", ()))
+        return cls(tuple(value["files"]), tuple(value["columns"]), outputs)
 
 
 @dataclass(frozen=True)
@@ -80,5 +91,5 @@ class Descriptor:
             metadata=value["rows"],
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
-            inputs={name: Input(**{key: tuple(of[key]) for key in of}) for name, of in value.get("inputs", {}).items()},
+            inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
         )

@@ -11,9 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.consumers import RowsRead
+from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name, identity, make_ref, refuse
+from airflow_tx.staging.row_hash import digest_of_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -65,17 +69,19 @@ def write_rows(
 
 
 def write_manifest(
-    where: TryDir, outputs: Mapping[str, Output], *, consumed_rows: int | None = None
+    where: TryDir, outputs: Mapping[str, Output], *, consumed_rows: int | None = None, read: Sequence[RowsRead] = ()
 ) -> dict[str, OutputRef]:
     """Make the try's output visible; the last thing a task writes.
 
     :param consumed_rows: how many rows of the batch the task read, if it knows.
+    :param read: what it read of the batch and of outputs, as far as it was counted.
     """
     document = {
         "format": MANIFEST_FORMAT,
         **identity(where),
         "outputs": {name: asdict(output) for name, output in outputs.items()},
         "consumed_rows": consumed_rows,
+        "read": [each.to_json() for each in read],
     }
     where.files.write(where.child(MANIFEST), json.dumps(document).encode())
     return {name: make_ref(where, name, output) for name, output in outputs.items()}
@@ -88,6 +94,7 @@ class Manifest:
     where: TryDir
     outputs: Mapping[str, Output]
     consumed_rows: int | None
+    read: tuple[RowsRead, ...] = ()
 
     def refs(self) -> dict[str, OutputRef]:
         return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
@@ -115,11 +122,14 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
     if found != identity(where):
         problem = f"its manifest is of {_name(found)}, not of {_name(identity(where))}"
         raise refuse(where, output, problem, f"Clear task {where.task}.")
-    outputs = {
-        key: Output(tuple(StagedFile(**file) for file in value["files"]), tuple(value["columns"]))
-        for key, value in document["outputs"].items()
-    }
-    return Manifest(where, outputs, document["consumed_rows"])
+    outputs = {key: _output(value) for key, value in document["outputs"].items()}
+    read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
+    return Manifest(where, outputs, document["consumed_rows"], read)
+
+
+def _output(value: Mapping[str, Any]) -> Output:
+    files, columns = tuple(StagedFile(**file) for file in value["files"]), tuple(value["columns"])
+    return Output(files, columns, value.get("row_digest", ""), value.get("reliable", True))
 
 
 def open_output(
@@ -153,9 +163,13 @@ def open_output(
 def read_batches(
     area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of an output as pyarrow record batches, once `open_output` has checked it."""
+    """Read the rows of an output as pyarrow record batches, once `open_output` has checked it.
+
+    :raises RowsDiffer: after the last one: they are not those that were emitted.
+    """
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
-    return _batches(where, ref["name"] if isinstance(ref, Mapping) else ref.name, output, columns)
+    name = ref["name"] if isinstance(ref, Mapping) else ref.name
+    return _all_of(where, name, output, _batches(where, name, output, columns))
 
 
 def read_output(
@@ -164,6 +178,30 @@ def read_output(
     """Read the rows of an output as dicts, once `open_output` has checked it."""
     batches = read_batches(area, ref, columns=columns, attempt=attempt)
     return (row for batch in batches for row in batch.to_pylist())
+
+
+def _all_of(where: TryDir, name: str, output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Let the batches pass, and compare them with what was emitted once all have passed."""
+    emitted, found = RowsDigest.of(output.rows, output.row_digest), None
+    for batch in batches:
+        same = emitted.form == form_of_columns(batch.schema.names)
+        each = digest_of_batch(batch) if same else RowsDigest(batch.num_rows)
+        found = each if found is None else found + each
+        yield batch
+    if output.reliable:
+        check_emitted(where, name, found or RowsDigest(0), emitted)
+
+
+def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDigest) -> None:
+    """Compare what was read of an output with what was emitted.
+
+    :raises RowsDiffer: it is not the same.
+    """
+    if found.agrees(emitted):
+        return
+    problem = f"of output {name!r} of task {where.task} {found} were read, and {emitted} emitted"
+    remedy = f"Clear task {where.task}: it writes its output again."
+    raise RowsDiffer(txid=where.attempt.txid, attempt=where.attempt.attempt, problem=problem, remedy=remedy)
 
 
 def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,8 @@ class OutputRef:
 
     :param path: its folder, relative to the root of the staging area.
     :param digest: of the names, sizes and row counts of its files: of one writing, not of its contents.
+    :param row_digest: of its rows, as `RowsDigest.text` gives it; "": nobody has hashed them.
+    :param reliable: whether who reads it has to read each of its rows once.
     """
 
     topology: str
@@ -31,6 +33,8 @@ class OutputRef:
     path: str
     rows: int
     digest: str
+    row_digest: str = ""
+    reliable: bool = True
 
     @property
     def task(self) -> TaskTry:
@@ -60,10 +64,12 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Output:
-    """One named output: its files and columns."""
+    """One named output: its files and columns, and what an `OutputRef` says of its rows."""
 
     files: tuple[StagedFile, ...]
     columns: tuple[str, ...]
+    row_digest: str = ""
+    reliable: bool = True
 
     @property
     def rows(self) -> int:
@@ -105,4 +111,12 @@ def identity(where: TryDir) -> dict[str, Any]:
 def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
     """Make the reference to an output of a try."""
     path = where.child(quoted(name))
-    return OutputRef(**identity(where), name=name, path=path, rows=output.rows, digest=output.digest)
+    return OutputRef(
+        **identity(where),
+        name=name,
+        path=path,
+        rows=output.rows,
+        digest=output.digest,
+        row_digest=output.row_digest,
+        reliable=output.reliable,
+    )

@@ -86,8 +86,8 @@ class KafkaSource(KafkaTopics):
             return None
         topic_id, own = snapshot.extents[partition].topic_id, taken[partition]
         rows: Json = {"topic_id": topic_id, "from": own.start, "to": own.end}
-        after = position_json(topic_id, own.end, life_of(position))
-        return Batch(rows, after, own.count, start=position_json(topic_id, own.start))
+        after, start = position_json(topic_id, own.end, life_of(position)), position_json(topic_id, own.start)
+        return Batch(rows, after, own.count, start=start, at_most=True)
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         assert self._deciding is not None

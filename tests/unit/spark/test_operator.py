@@ -65,6 +65,7 @@ class Processing:
         self.source = FileSource("/data/*.csv")
         self.topology = "flights"
         self.acked: list[Any] = []
+        self.read: list[Any] = []
 
     def ack(self, outputs: list[Any], consumed_rows: int | None) -> None:
         self.acked.append((outputs, consumed_rows))

@@ -1,0 +1,89 @@
+"""Python rows that are counted and digested as a task reads them."""
+
+from __future__ import annotations
+
+import json
+import marshal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from airflow_tx.protocol.consumers import OutputName, RowsRead
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
+
+PYTHON = "python"
+"""The form of rows that are hashed as Python has them."""
+# Without references, which depend on who else holds a value.
+_MARSHAL = 2
+_TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytes, bytearray)
+
+
+class RowsReading:
+    """One reading of a batch, or of outputs.
+
+    :param outputs: those that are read as one; none: the batch.
+    :param form: of the digest; rows of outputs are compared as Arrow batches, and only counted here.
+    """
+
+    def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
+        self.outputs = outputs
+        self.form = form
+        self.started = False
+        self._rows = self._sum = 0
+
+    def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+        """Let rows pass one by one; those that nobody takes are not counted."""
+        from xxhash import xxh3_64_intdigest
+
+        self.started = True
+        dumps: Callable[[Any, int], bytes] = marshal.dumps
+        for row in rows:
+            self._rows += 1
+            if self.form != COUNT:
+                try:
+                    self._sum += xxh3_64_intdigest(dumps(row, _MARSHAL))
+                except ValueError:
+                    self._add_as_text(row)
+            yield row
+
+    def _add_as_text(self, row: Mapping[str, Any]) -> None:
+        from xxhash import xxh3_64_intdigest
+
+        try:
+            text = json.dumps(dict(row), default=_text, sort_keys=True)
+            self._sum += xxh3_64_intdigest(text.encode(errors="surrogatepass"))
+        except (TypeError, ValueError):
+            self.form = COUNT  # a value that is not the same in every process
+
+    @property
+    def found(self) -> RowsDigest:
+        """Return what has passed so far."""
+        return RowsDigest(self._rows, self._sum % 2**64 if self.form != COUNT else 0, self.form)
+
+
+AnyReading: TypeAlias = RowsRead | RowsReading
+
+
+def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
+    """Return of each thing that was read the reading with most rows; a look at some of them before is none."""
+    found: dict[tuple[OutputName, ...], RowsRead] = {}
+    for each in readings:
+        if isinstance(each, RowsReading) and not each.started:
+            continue
+        read = each if isinstance(each, RowsRead) else RowsRead(each.found, each.outputs)
+        if read.outputs not in found or found[read.outputs].found.rows < read.found.rows:
+            found[read.outputs] = read
+    return list(found.values())
+
+
+def consumed(read: Iterable[RowsRead]) -> int | None:
+    """Return how many rows of the batch were read; None: nobody counted."""
+    return max((each.found.rows for each in read if not each.outputs), default=None)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _TEXTS):
+        return f"{type(value).__name__} {value!s}"
+    raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")

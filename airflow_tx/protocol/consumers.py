@@ -1,0 +1,168 @@
+"""Rows that were read against rows that were emitted, before the turn is granted. Source: docs/protocol.md §4.
+
+Only what was counted is compared: a task that did not count is no proof of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.errors import RowsDiffer
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import Ack
+from airflow_tx.protocol.rows_digest import RowsDigest
+
+_Acks = Mapping[tuple[str, int], Ack]
+OutputName = tuple[str, int, str]
+"""Task id, map index and name of an output."""
+
+_CONSUMER = "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """What one try has read.
+
+    :param found: the fullest of its readings.
+    :param outputs: the outputs that it read as one; none: the batch.
+    :param at_least: whether there may be more rows, which could not matter: as beside an empty side of a join.
+    """
+
+    found: RowsDigest
+    outputs: tuple[OutputName, ...] = ()
+    at_least: bool = False
+
+    def proves_against(self, whole: RowsDigest) -> bool:
+        """Ask whether it differs from what there was to read."""
+        return not self.found.agrees(whole) and not (self.at_least and self.found.rows < whole.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as an ack and a manifest keep it."""
+        outputs = [list(each) for each in self.outputs]
+        return {**self.found.to_json(), "outputs": outputs, "at_least": self.at_least}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
+        """Read what `to_json` gave."""
+        outputs = tuple((task, index, name) for task, index, name in value["outputs"])
+        return cls(RowsDigest.from_json(value), outputs, value["at_least"])
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """What all consumers of a batch agree on.
+
+    :param digests: by form: Spark and Python hash a row each in its own way.
+    """
+
+    rows: int
+    digests: Mapping[str, str] = field(hash=False, default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Write the digests as history keeps them."""
+        return " ".join(sorted(self.digests.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a record keeps it."""
+        return {"rows": self.rows, "digests": dict(self.digests)}
+
+
+def check_rows(
+    attempt: TransactionAttempt,
+    acks: _Acks,
+    size: Mapping[str, Any] | None,
+    first: Mapping[str, Any] | None,
+) -> BatchRows | None:
+    """Compare what the tasks of an attempt read with the source, with each other, and with what was emitted.
+
+    :param acks: of the instances that count.
+    :param size: how many rows the source counted, as a record keeps it.
+    :param first: what the first complete attempt read, where a replay has to read the same.
+    :return: what they read of the batch; None: nobody counted.
+    :raises RowsDiffer: they do not agree.
+    """
+    batch = _batch(attempt, acks, size)
+    if batch is not None and first is not None:
+        _check_first(attempt, batch, first)
+    for name, read in _reads(acks):
+        if read.outputs:
+            _check_outputs(attempt, acks, name, read)
+    return batch
+
+
+def _batch(attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | None) -> BatchRows | None:
+    known: dict[str, tuple[str, RowsDigest]] = {}
+    consumers = [(name, read) for name, read in _reads(acks) if not read.outputs]
+    for name, read in sorted(consumers, key=lambda consumer: consumer[1].at_least):
+        _check_size(attempt, name, read, size)
+        for other, whole in known.values():
+            if read.proves_against(whole):
+                problem = f"task {other} read {whole} of the batch, task {name} {read.found}"
+                raise _differ(attempt, problem, _CONSUMER.format(task="the one"))
+        if not read.at_least:
+            known.setdefault(read.found.form, (name, read.found))
+    found = [each for _, each in known.values()]
+    return BatchRows(found[0].rows, {each.form: each.text for each in found if each.text}) if found else None
+
+
+def _check_size(attempt: TransactionAttempt, name: str, read: RowsRead, size: Mapping[str, Any] | None) -> None:
+    count = (size or {}).get("rows")
+    if size is None or count is None:
+        return
+    at_most = size.get("at_most", False)
+    if not RowsRead(read.found, at_least=at_most or read.at_least).proves_against(RowsDigest(count)):
+        return
+    problem = f"task {name} read {read.found.rows} rows of the batch, its source counted "
+    problem += f"at most {count}" if at_most else str(count)
+    raise _differ(attempt, problem, _CONSUMER.format(task=name))
+
+
+def _check_first(attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]) -> None:
+    other = [text for form, text in batch.digests.items() if first["digests"].get(form, text) != text]
+    if batch.rows == first["rows"] and not other:
+        return
+    known = ", ".join(first["digests"].values())
+    problem = (
+        f"this attempt read {batch.rows} rows of the batch ({batch.digest}), an earlier one {first['rows']} ({known}), "
+        "and a transactional source gives the same again"
+    )
+    remedy = (
+        "Give the source its rows back and clear the run; or take the rows as they are: airflow tx replay TOPOLOGY "
+        f"{attempt.txid} --changed-rows --why TEXT."
+    )
+    raise _differ(attempt, problem, remedy)
+
+
+def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: RowsRead) -> None:
+    emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
+    known = [each for each in emitted if each is not None]
+    if len(known) < len(emitted):
+        return
+    total = sum(known, RowsDigest(0))
+    if read.proves_against(total):
+        task, _, output = read.outputs[0]
+        problem = f"task {name} read {read.found} of output {output!r} of task {task}, which emitted {total}"
+        raise _differ(attempt, problem, _CONSUMER.format(task=name))
+
+
+def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
+    """Find what a task says that it emitted; None: it does not vouch for it, or it is not staged."""
+    task, index, name = output
+    ack = acks.get((task, index))
+    for entry in ack.outputs if ack is not None else ():
+        if entry["name"] == name and "rows" in entry and entry.get("reliable", True):
+            return RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
+    return None
+
+
+def _reads(acks: _Acks) -> Iterator[tuple[str, RowsRead]]:
+    for (task, index), ack in sorted(acks.items()):
+        for entry in ack.read:
+            yield (task if index < 0 else f"{task}[{index}]"), RowsRead.from_json(entry)
+
+
+def _differ(attempt: TransactionAttempt, problem: str, remedy: str) -> RowsDiffer:
+    return RowsDiffer(txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy)

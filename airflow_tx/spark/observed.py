@@ -1,0 +1,236 @@
+"""Counts and digests rows inside the Spark jobs that read or write them anyway, by observations.
+
+An observation says what flowed through a place of a plan in one execution. What is passed on here is exact; otherwise
+nothing is. Nothing is known of rows that flowed more than once (a repeated stage, the sample before a sort), of places
+that a plan has twice, and of plans whose optimizer dropped the place. Only executions that emit count: a look at some
+rows before them reads no batch.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.protocol.consumers import OutputName, RowsRead
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, form_of_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.types import DataType
+
+Metrics = Mapping[str, Any]
+
+_ID = "airflow_tx_row_id"
+# Of a row's id that Spark gives, those that number the rows of a partition.
+_ROW_BITS = 33
+_LOW = 0xFFFFFFFF
+_HASHED = frozenset(
+    "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
+)
+# Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
+_JOINS = ("Join ", "Intersect", "Except", "exists#", " IN (list#", "join {", "_EXCEPT", "_INTERSECT", "subquery", "sql")
+# Bytes of a client's plan; one with more has rows in it, and is not searched.
+_LARGEST_PLAN = 2**20
+# Seconds until the report of an execution that has ended comes.
+_PATIENCE = 10.0
+
+
+class RowsObserver:
+    """Observes the rows that an application reads and writes."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[tuple[OutputName, ...], str]] = {}
+        self._fullest: dict[tuple[OutputName, ...], RowsRead] = {}
+        self._executions: _Executions | None = None
+
+    def reading(self, df: DataFrame, outputs: tuple[OutputName, ...] = ()) -> DataFrame:
+        """Observe rows that are read.
+
+        :param outputs: those that are read as one; none: the batch. Of several readings the fullest counts.
+        """
+        name = f"airflow_tx_read_{uuid.uuid4().hex}"
+        observed, form = _observed(df, name, df.columns)
+        self._names[name] = (outputs, form)
+        return observed
+
+    def write(self, df: DataFrame, uri: str) -> RowsDigest:
+        """Write rows as Parquet in one Spark job, and note what it read of the observed rows.
+
+        :return: the rows that Spark says it wrote.
+        """
+        from pyspark.sql import Observation
+
+        form, sums = _sums(df, df.columns)
+        written = f"airflow_tx_written_{uuid.uuid4().hex}"
+        observation = Observation(written)
+        observed = df.observe(observation, *sums)
+        plan = _plan(observed)
+        once = [name for name in self._names if plan.count(name) == 1]
+        if once and self._executions is None and not _is_connect(observed):
+            self._executions = _Executions.of(observed)
+        observed.write.mode("overwrite").parquet(uri)
+        found = observation.get
+        reports = self._reports(observed, written) if once else {}
+        for name in once:
+            self._note(name, reports.get(name, {}), at_least=_may_stop(plan))
+        return _digest(found, form)
+
+    def read(self) -> list[RowsRead]:
+        """Return what was read, without what is not known."""
+        return list(self._fullest.values())
+
+    def close(self) -> None:
+        """Stop listening to the session."""
+        if self._executions is not None:
+            self._executions.close()
+
+    def _reports(self, observed: DataFrame, written: str) -> Mapping[str, Metrics]:
+        if _is_connect(observed):
+            execution = observed.executionInfo
+            return {} if execution is None else dict(execution.flows)
+        return {} if self._executions is None else self._executions.with_metric(written)
+
+    def _note(self, name: str, metrics: Metrics, *, at_least: bool) -> None:
+        if not _is_exact(metrics):
+            return
+        outputs, form = self._names[name]
+        found, before = RowsRead(_digest(metrics, form), outputs, at_least), self._fullest.get(outputs)
+        if before is None or (before.found.rows, not before.at_least) < (found.found.rows, not at_least):
+            self._fullest[outputs] = found
+
+
+def observed_once(df: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
+    """Observe rows that one action reads.
+
+    :param columns: those that are hashed.
+    :return: what it has to read, and what tells its rows afterwards; None: they are not known.
+    """
+    from pyspark.sql import Observation
+
+    observation = Observation(f"airflow_tx_read_{uuid.uuid4().hex}")
+    observed, form = _observed(df, observation, columns)
+
+    def found() -> RowsDigest | None:
+        metrics = observation.get
+        return _digest(metrics, form) if _is_exact(metrics) else None
+
+    return observed, found
+
+
+def _observed(df: DataFrame, observation: Observation | str, columns: Sequence[str]) -> tuple[DataFrame, str]:
+    from pyspark.sql import functions as F
+
+    form, sums = _sums(df, columns)
+    # Partitions that were begun, against those there are: more, if one of them was computed again.
+    first = F.when(F.col(_ID).bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0, F.shiftrightunsigned(_ID, _ROW_BITS))
+    marked = df.withColumn(_ID, F.monotonically_increasing_id())
+    exact = (F.count(first).alias("begun"), F.size(F.collect_set(first)).alias("partitions"))
+    return marked.observe(observation, *sums, *exact).drop(_ID), form
+
+
+def _is_exact(metrics: Metrics) -> bool:
+    return "rows" in metrics and metrics["begun"] == metrics["partitions"]
+
+
+class _Executions:
+    """Hears what each execution of a classic session has observed; its observations know the first one only."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._heard: list[dict[str, Metrics]] = []
+        self._news = threading.Condition()
+
+    @classmethod
+    def of(cls, df: DataFrame) -> _Executions | None:
+        """Listen to the session of a DataFrame; None if it lets nobody."""
+        # A JVM that cannot call back only leaves rows uncounted.
+        with suppress(Exception):
+            from pyspark.java_gateway import ensure_callback_server_started
+
+            session: Any = df.sparkSession
+            start: Any = ensure_callback_server_started
+            start(session.sparkContext._gateway)
+            made = cls(session._jsparkSession.listenerManager())
+            made._manager.register(made)
+            return made
+        return None
+
+    def with_metric(self, name: str) -> Mapping[str, Metrics]:
+        """Return the metrics of the execution that has the one of this name; they come a moment after its end."""
+        with self._news:
+            self._news.wait_for(lambda: any(name in heard for heard in self._heard), _PATIENCE)
+            return next((heard for heard in self._heard if name in heard), {})
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._manager.unregister(self)
+
+    # As the JVM calls them.
+
+    def onSuccess(self, function: str, execution: Any, nanoseconds: int) -> None:
+        metrics, found = execution.observedMetrics().iterator(), {}
+        while metrics.hasNext():
+            named = metrics.next()
+            found[str(named._1())] = json.loads(named._2().json())
+        with self._news:
+            self._heard.append(found)
+            self._news.notify_all()
+
+    def onFailure(self, function: str, execution: Any, error: Any) -> None:
+        pass
+
+    class Java:
+        implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
+
+
+def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]:
+    """Make columns that count the rows of a DataFrame, and add up their hashes in halves, so that no sum overflows."""
+    from pyspark.sql import functions as F
+
+    count = F.count(F.lit(1)).alias("rows")
+    names, known = sorted(columns), [name.lower() for name in df.columns]
+    hashed_types = all(_is_hashed(field.dataType) for field in df.schema if field.name in columns)
+    if not names or len(set(known)) < len(known) or not hashed_types:
+        return COUNT, [count]
+    hashed = F.xxhash64(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
+    low, high = hashed.bitwiseAND(F.lit(_LOW)), F.shiftrightunsigned(hashed, 32)
+    return form_of_columns(names), [count, F.try_sum(low).alias("low"), F.try_sum(high).alias("high")]
+
+
+def _is_hashed(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(kind, ArrayType):
+        return _is_hashed(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_is_hashed(field.dataType) for field in kind)
+    name = kind.simpleString()
+    return name in _HASHED or name.startswith("decimal(")
+
+
+def _digest(metrics: Metrics, form: str) -> RowsDigest:
+    rows, low, high = metrics["rows"], metrics.get("low"), metrics.get("high")
+    if form == COUNT or (rows and (low is None or high is None)):
+        return RowsDigest(rows)
+    return RowsDigest(rows, ((high or 0) * 2**32 + (low or 0)) % 2**64, form)
+
+
+def _may_stop(plan: str) -> bool:
+    """Ask whether Spark may stop where further rows cannot matter; a limit, by which they would, cuts them off."""
+    return any(word in plan for word in _JOINS)
+
+
+def _plan(df: DataFrame) -> str:
+    found: Any = df
+    if _is_connect(df):
+        message = found._plan.to_proto(found.sparkSession.client)
+        return str(message) if message.ByteSize() <= _LARGEST_PLAN else ""
+    return str(found._jdf.queryExecution().analyzed().toString())
+
+
+def _is_connect(df: DataFrame) -> bool:
+    return type(df).__module__.startswith("pyspark.sql.connect.")

@@ -1,0 +1,241 @@
+"""What Spark says of the rows that it reads and writes: exact, or nothing; on a session of its own and on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
+from decimal import Context, Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_tx.protocol.consumers import RowsRead
+from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.spark.connect import session
+from airflow_tx.spark.observed import RowsObserver
+from airflow_tx.staging.row_hash import digest_of_batch
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 4000
+Emit = Callable[["DataFrame"], object]
+
+
+@pytest.fixture(params=["classic", "connect"])
+def any_spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    if request.param == "classic":
+        yield request.getfixturevalue("spark")
+        return
+    server: LocalSparkConnect = request.getfixturevalue("spark_connect")
+    with session(f"sc://127.0.0.1:{server.port}", tag="rows", server="test") as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows in four files."""
+    import pyarrow as pa
+
+    folder = tmp_path_factory.mktemp("rows")
+    for part in range(4):
+        ids = list(range(part, ROWS, 4))
+        columns = {"id": ids, "k": [number % 7 for number in ids], "s": [str(number) for number in ids]}
+        pq.write_table(pa.table(columns), folder / f"{part}.parquet")
+    return f"file://{folder}"
+
+
+def plain(df: DataFrame, emit: Emit) -> None:
+    emit(df.groupBy("k").count())
+
+
+def filtered(df: DataFrame, emit: Emit) -> None:
+    emit(df.filter("id < 10"))
+
+
+def looked_at_before(df: DataFrame, emit: Emit) -> None:
+    assert not df.isEmpty()
+    df.show(1)
+    df.take(3)
+    assert df.limit(5).count() == 5
+    emit(df.groupBy("k").count())
+
+
+def cached(df: DataFrame, emit: Emit) -> None:
+    df.cache()
+    df.show(1)
+    emit(df.groupBy("k").count())
+    emit(df.filter("id < 3"))
+    df.unpersist()
+
+
+def in_two_outputs(df: DataFrame, emit: Emit) -> None:
+    emit(df.filter("id < 10"))
+    emit(df.filter("id >= 10"))
+
+
+def deduplicated(df: DataFrame, emit: Emit) -> None:
+    emit(df.dropDuplicates(["k"]))
+
+
+def in_a_subquery(df: DataFrame, emit: Emit) -> None:
+    df.createOrReplaceTempView("rows_read")
+    emit(df.sparkSession.sql("SELECT k, (SELECT max(id) FROM rows_read) m FROM range(3) r(k)"))
+
+
+def semi_joined(df: DataFrame, emit: Emit) -> None:
+    emit(df.join(df.sparkSession.range(3).toDF("k"), "k", "left_semi"))
+
+
+def sorted_(df: DataFrame, emit: Emit) -> None:
+    emit(df.orderBy("s"))
+
+
+def ranged(df: DataFrame, emit: Emit) -> None:
+    emit(df.repartitionByRange(3, "s"))
+
+
+def united_with_itself(df: DataFrame, emit: Emit) -> None:
+    emit(df.union(df))
+
+
+def united_with_some_of_itself(df: DataFrame, emit: Emit) -> None:
+    emit(df.union(df.limit(3)))
+
+
+def joined_with_itself(df: DataFrame, emit: Emit) -> None:
+    emit(df.join(df.groupBy("k").count(), "k"))
+
+
+def joined_with_nothing(df: DataFrame, emit: Emit) -> None:
+    emit(df.join(df.sparkSession.range(0).toDF("k"), "k"))
+
+
+def of_no_row(df: DataFrame, emit: Emit) -> None:
+    emit(df.filter("1 = 0"))
+
+
+def collected(df: DataFrame, emit: Emit) -> None:
+    emit(df.sparkSession.createDataFrame([(len(df.collect()),)], "n int"))
+
+
+ALL = [plain, filtered, looked_at_before, cached, in_two_outputs, deduplicated, semi_joined]
+NOTHING_SAID = [united_with_some_of_itself, of_no_row, collected]
+NO_PROOF = [sorted_, ranged, united_with_itself, joined_with_itself, joined_with_nothing, in_a_subquery]
+
+
+def observed(spark: SparkSession, files: str, job: Callable[[DataFrame, Emit], object], out: Path) -> RowsRead | None:
+    observer = RowsObserver()
+    df = observer.reading(spark.read.parquet(files))
+    try:
+        job(df, partial(observer.write, uri=f"file://{out}"))
+        return next(iter(observer.read()), None)
+    finally:
+        observer.close()
+
+
+def written(folder: str) -> RowsDigest:
+    files = sorted(Path(folder.removeprefix("file://")).glob("*.parquet"))
+    batches = [batch for file in files for batch in pq.ParquetFile(file).iter_batches()]
+    return sum((digest_of_batch(batch) for batch in batches), RowsDigest(0))
+
+
+@pytest.mark.parametrize("job", ALL, ids=lambda job: job.__name__)
+def test_all_rows_that_flow_into_an_output_are_counted_once(
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+) -> None:
+    found = observed(any_spark, parquet, job, tmp_path / "out")
+    assert found is not None
+    assert found.found == written(parquet)
+
+
+@pytest.mark.parametrize("job", NOTHING_SAID, ids=lambda job: job.__name__)
+def test_nothing_is_said_of_rows_that_flow_in_two_places_or_nowhere(
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+) -> None:
+    assert observed(any_spark, parquet, job, tmp_path / "out") is None
+
+
+@pytest.mark.parametrize("job", NO_PROOF, ids=lambda job: job.__name__)
+def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+) -> None:
+    found = observed(any_spark, parquet, job, tmp_path / "out")
+    assert found is None or not found.proves_against(written(parquet))
+
+
+def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+    found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10).groupBy("k").count()), tmp_path / "out")
+    assert found is not None
+    assert found.found.rows < ROWS
+    assert found.proves_against(written(parquet))
+
+
+def test_rows_that_a_source_gives_twice_are_twice_as_many(
+    any_spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
+    observer, once = RowsObserver(), any_spark.read.parquet(parquet)
+    observer.write(observer.reading(once.union(once)), f"file://{tmp_path / 'out'}")
+    (found,) = observer.read()
+    observer.close()
+    assert found == RowsRead(written(parquet) + written(parquet))
+
+
+# --- the hash -----------------------------------------------------------------------------------------------------
+
+SCHEMA = (
+    "b BOOLEAN, t TINYINT, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, x BINARY, day DATE, "
+    "at TIMESTAMP, ntz TIMESTAMP_NTZ, few DECIMAL(9,2), some DECIMAL(18,3), many DECIMAL(38,6)"
+)
+
+
+WIDE = Context(prec=60)
+
+
+def integers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def decimals(digits: int, places: int) -> st.SearchStrategy[Decimal]:
+    return st.integers(-(10**digits) + 1, 10**digits - 1).map(lambda number: Decimal(number).scaleb(-places, WIDE))
+
+
+MOMENTS = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))
+VALUES = {
+    "b": st.booleans(),
+    "t": integers(8),
+    "h": integers(16),
+    "i": integers(32),
+    "l": integers(64),
+    "f": st.floats(width=32),
+    "d": st.floats(),
+    "s": st.text(st.characters(exclude_categories=["Cs"]), max_size=80),
+    "x": st.binary(max_size=80),
+    "day": st.dates(date(1700, 1, 1), date(2200, 1, 1)),
+    "at": MOMENTS.map(lambda moment: moment.replace(tzinfo=timezone.utc)),
+    "ntz": MOMENTS,
+    "few": decimals(9, 2),
+    "some": decimals(18, 3),
+    "many": decimals(38, 6),
+}
+A_ROW = st.tuples(*(st.none() | each for each in VALUES.values()))
+
+
+@settings(max_examples=15)
+@given(rows=st.lists(A_ROW, max_size=12))
+def test_rows_of_a_file_have_the_digest_that_spark_wrote_them_with(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
+) -> None:
+    folder, observer = tmp_path_factory.mktemp("rows"), RowsObserver()
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    said = observer.write(spark.createDataFrame(rows, SCHEMA).coalesce(1), f"file://{folder}/out")
+    assert said.rows == len(rows)
+    assert said.agrees(written(f"file://{folder}/out"))
+    if rows:
+        assert said.form == written(f"file://{folder}/out").form

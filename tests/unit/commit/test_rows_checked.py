@@ -1,0 +1,176 @@
+"""Rows that a task read in part, or that a source does not give as before: refused, and nothing is written."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import RowsDiffer
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.processing.begin import ask
+from airflow_tx.processing.outputs import returned
+from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.records import History, TransactionRecord, decode
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.state import MemoryState, Sum
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+from tests.unit.commit.test_commit import update
+
+TASKS = ("count", "audit")
+
+
+class Counted(Numbers):
+    """Says how many rows it has."""
+
+    def initialize_transaction(self, txid: int, position: Json) -> Batch:
+        batch = super().initialize_transaction(txid, position)
+        return Batch(batch.metadata, batch.position, 10)
+
+
+class Run:
+    """A run of the tasks `count` and `audit`, both of which read the batch, and its committer."""
+
+    def __init__(self, store: CountingStore, source: Any, run_id: str = "r1") -> None:
+        self.spec = MemorySpec("numbers", "numbers", source, max_pending=4, memory=store, tasks=TASKS, inside=TASKS)
+        self.state = MemoryState("totals", keys=["word"], values={"count": Sum()})
+        self.run_id = run_id
+        self.begin()
+
+    def begin(self) -> None:
+        answer = ask(self.spec, FakeTi("begin", self.run_id), run_of(self.run_id), retry=False)
+        assert isinstance(answer, Begun)
+        self.begun, self.committer = answer, FakeTi("commit", self.run_id)
+
+    def work(self, task: str = "count", *, rows: int | None = None, peek: bool = False, reliable: bool = True) -> None:
+        """Read so many rows of the batch, and return their number."""
+        ti = FakeTi(task, self.run_id)
+        processing = Processing(self.spec, self.begun, TaskTry(task, -1, str(ti.id)), anchored=True)
+        processing.start()
+        batch = CurrentBatch(processing, reliable=reliable)
+        if peek:
+            next(batch.read())
+        value = [{"word": "all", "count": len(list(islice(batch.read(), rows)))}]
+        processing.ack(returned(value, multiple=False))
+        self.committer.xcoms[task, "return_value", -1] = value
+        self.committer.states[task] = "success"
+
+    def commit(self) -> Any:
+        updates: list[Update] = [update(self.state)]
+        ledger = self.spec.ledger(self.spec.memory)
+        commit = Commit(self.spec, self.begun, updates, ledger, self.committer, logging.getLogger("task"))
+        return commit_in_turn(commit, self.spec.memory, patience=0)
+
+    def record(self) -> TransactionRecord:
+        path = self.spec.paths.transaction(1)
+        return decode(TransactionRecord, path, self.spec.memory.get(path).data)
+
+    def refused(self, match: str) -> None:
+        with pytest.raises(RowsDiffer, match=match):
+            self.commit()
+        assert not self.state.database.rows
+        assert self.state.fence() is None
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+
+def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store: CountingStore) -> None:
+    run = Run(store, Counted())
+    run.work()
+    run.work("audit", peek=True)
+    assert run.commit() is None
+    node = store.get(run.spec.paths.history(1))
+    assert node is not None
+    history = decode(History, "", node.data)
+    assert history.rows == 10
+    assert history.digest.startswith("python:")
+
+
+def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(store: CountingStore) -> None:
+    run = Run(store, Numbers())
+    run.work(rows=5)
+    run.work("audit")
+    run.refused("task audit read 10 rows.* of the batch, task count 5 rows")
+    run.work()
+    assert run.commit() is None
+
+
+def test_all_tasks_that_read_less_than_the_source_counted_are_refused(store: CountingStore) -> None:
+    run = Run(store, Counted())
+    run.work(rows=5)
+    run.work("audit", rows=5)
+    run.refused("task audit read 5 rows of the batch, its source counted 10")
+
+
+def test_a_task_may_say_that_it_reads_a_part(store: CountingStore) -> None:
+    run = Run(store, Counted())
+    run.work()
+    run.work("audit", rows=2, reliable=False)
+    assert run.commit() is None
+
+
+def test_a_source_that_gives_rows_twice_is_refused(store: CountingStore) -> None:
+    class Twice(Counted):
+        def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+            return [*super().emit_batch(attempt, metadata), *super().emit_batch(attempt, metadata)]
+
+    run = Run(store, Twice())
+    run.work()
+    run.work("audit")
+    run.refused("read 20 rows of the batch, its source counted 10")
+
+
+class Changing(Numbers):
+    """Gives other rows of the same number to every attempt."""
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        return ({"number": number + attempt.attempt} for number in range(*metadata))
+
+
+def complete_and_begin_again(run: Run) -> None:
+    """A first attempt that is complete when it is cleared."""
+    run.work()
+    run.work("audit")
+    run.state.raise_and_write = _away  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        run.commit()
+    del run.state.raise_and_write
+    assert run.record().counted is not None
+    run.begin()
+    run.work()
+    run.work("audit")
+
+
+def _away(*arguments: Any, **named: Any) -> Any:
+    raise ConnectionError("gone")
+
+
+def test_a_transactional_source_that_gives_a_replay_other_rows_is_refused(store: CountingStore) -> None:
+    run = Run(store, Changing())
+    complete_and_begin_again(run)
+    run.refused("this attempt read 10 rows .*, an earlier one 10 .* --changed-rows")
+
+
+def test_an_opaque_source_may_give_a_replay_other_rows(store: CountingStore) -> None:
+    class Opaque(Changing, OpaqueNumbers):
+        pass
+
+    run = Run(store, Opaque())
+    complete_and_begin_again(run)
+    assert run.commit() is None
+
+
+def test_a_replay_with_the_same_rows_is_committed(store: CountingStore) -> None:
+    run = Run(store, Counted())
+    complete_and_begin_again(run)
+    assert run.commit() is None

@@ -1,0 +1,77 @@
+"""Python rows are counted and digested as they pass: the same rows give the same digest in every process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.processing.consumed_rows import PYTHON, RowsReading, fullest
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
+
+A_VALUE = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.datetimes()
+A_ROW = st.dictionaries(st.text(max_size=3), A_VALUE | st.lists(A_VALUE, max_size=2), max_size=3)
+CODE = """
+from airflow_tx.processing.consumed_rows import RowsReading
+reading = RowsReading()
+list(reading.passing([{"word": "cat" + "s", "n": number, "x": 0.1} for number in range(3)]))
+print(reading.found.text)
+"""
+
+
+def read(rows: Any) -> RowsDigest:
+    reading = RowsReading()
+    assert list(reading.passing(rows)) == list(rows)
+    return reading.found
+
+
+@given(rows=st.lists(A_ROW, max_size=8))
+def test_equal_rows_in_any_order_have_one_digest(rows: list[dict[str, Any]]) -> None:
+    again = [{str(key): value for key, value in row.items()} for row in reversed(rows)]
+    assert read(rows) == read(again)
+    assert read(rows).form == PYTHON
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    here = read([{"word": "cats", "n": number, "x": 0.1} for number in range(3)])
+    there = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout.strip()
+    assert here.text == there
+
+
+def test_another_value_is_another_digest() -> None:
+    rows: list[dict[str, Any]] = [{"at": datetime(2020, 1, 1, tzinfo=timezone.utc), "n": Decimal("1.5")}]
+    for key, value in (("at", datetime(2020, 1, 2, tzinfo=timezone.utc)), ("n", Decimal("1.6")), ("n", "1.5")):
+        assert not read(rows).agrees(read([{**rows[0], key: value}]))
+
+
+def test_rows_whose_values_are_other_in_each_process_are_counted_only() -> None:
+    assert read([{"n": 1}, {"n": object()}]) == RowsDigest(2, 0, COUNT)
+
+
+def test_a_reading_that_stops_has_read_what_it_took() -> None:
+    reading = RowsReading()
+    next(reading.passing([{"n": 1}, {"n": 2}]))
+    assert reading.found.rows == 1
+
+
+def test_the_fullest_reading_counts_and_one_that_never_began_does_not() -> None:
+    readings = [RowsReading(), RowsReading(), RowsReading(), RowsReading((("a", -1, "x"),), COUNT)]
+    rows = [{"n": 1}, {"n": 2}]
+    next(readings[0].passing(rows))
+    list(readings[1].passing(rows))
+    readings[2].passing(rows)
+    list(readings[3].passing(rows))
+    batch, output = fullest(readings)
+    assert (batch.found, batch.outputs) == (read(rows), ())
+    assert (output.found, output.outputs) == (RowsDigest(2), (("a", -1, "x"),))
+
+
+def test_an_empty_batch_was_read_when_its_end_was_found() -> None:
+    reading = RowsReading()
+    assert list(reading.passing([])) == []
+    assert fullest([reading])[0].found.rows == 0

@@ -1,0 +1,126 @@
+"""What tasks read is compared with the source, with each other, with what was emitted, and with the first attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import RowsDiffer
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows
+from airflow_tx.protocol.records import Ack
+from airflow_tx.protocol.rows_digest import RowsDigest
+
+ATTEMPT = TransactionAttempt(7, 2)
+ALL = RowsDigest(10, 5, "xxh64-1")
+OF_A: OutputName = ("a", -1, "counts")
+
+
+def ack(*read: RowsRead, **outputs: RowsDigest) -> Ack:
+    refs = [{"name": name, "rows": each.rows, "row_digest": each.text} for name, each in outputs.items()]
+    return Ack("try", "op", done=True, outputs=refs, read=[each.to_json() for each in read])
+
+
+def check(acks: dict[Any, Ack], size: Any = None, first: BatchRows | None = None) -> BatchRows | None:
+    found = {key if isinstance(key, tuple) else (key, -1): each for key, each in acks.items()}
+    return check_rows(ATTEMPT, found, size, None if first is None else first.to_json())
+
+
+def test_consumers_that_agree_say_what_the_batch_has() -> None:
+    python = RowsDigest(10, 9, "python")
+    batch = check({"a": ack(RowsRead(ALL)), "b": ack(RowsRead(python)), "c": ack()}, {"rows": 10, "why": ""})
+    assert batch == BatchRows(10, {"xxh64-1": ALL.text, "python": python.text})
+    assert batch.digest == f"{python.text} {ALL.text}"
+
+
+def test_what_nobody_counted_is_not_compared() -> None:
+    assert check({"a": ack(), "b": Ack("try", "op", done=True, outputs=[{"name": "x", "digest": "y"}])}) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (RowsDigest(5, 5, "xxh64-1"), "task a read 10 rows, digest 0000000000000005 of the batch, task b 5 rows"),
+        (RowsDigest(20, 10, "xxh64-1"), "task b 20 rows"),
+        (RowsDigest(10, 6, "xxh64-1"), "task b 10 rows, digest 0000000000000006"),
+        (RowsDigest(9, 1, "python"), "task b 9 rows"),
+    ],
+)
+def test_consumers_that_disagree_are_named(other: RowsDigest, named: str) -> None:
+    with pytest.raises(RowsDiffer, match=r"Nothing was written.*reliable=False") as refused:
+        check({"a": ack(RowsRead(ALL)), "b": ack(RowsRead(other))})
+    assert named in str(refused.value)
+    assert str(refused.value).startswith("Rows of transaction 7.2 differ:")
+
+
+@pytest.mark.parametrize("rows", [0, 5, 20])
+def test_a_consumer_of_another_number_of_rows_than_its_source_counted_is_named(rows: int) -> None:
+    with pytest.raises(RowsDiffer, match=f"task a\\[3\\] read {rows} rows of the batch, its source counted 10"):
+        check({("a", 3): ack(RowsRead(RowsDigest(rows)))}, {"rows": 10, "why": ""})
+
+
+def test_of_offsets_there_may_be_fewer_rows_and_never_more() -> None:
+    offsets = {"rows": 10, "why": "", "at_most": True}
+    assert check({"a": ack(RowsRead(RowsDigest(8)))}, offsets) == BatchRows(8)
+    with pytest.raises(RowsDiffer, match="its source counted at most 10"):
+        check({"a": ack(RowsRead(RowsDigest(11)))}, offsets)
+
+
+def test_what_a_source_counts_besides_rows_is_not_compared() -> None:
+    assert check({"a": ack(RowsRead(RowsDigest(8)))}, {"files": 1, "why": ""}) == BatchRows(8)
+
+
+@pytest.mark.parametrize("other", [RowsDigest(10, 6, "xxh64-1"), RowsDigest(11, 5, "xxh64-1")])
+def test_a_replay_with_other_rows_is_refused(other: RowsDigest) -> None:
+    first = BatchRows(10, {"xxh64-1": ALL.text})
+    assert check({"a": ack(RowsRead(ALL))}, first=first) == first
+    assert check({"a": ack(RowsRead(RowsDigest(10, 1, "python")))}, first=first) is not None
+    with pytest.raises(RowsDiffer, match=r"an earlier one 10 .* --changed-rows"):
+        check({"a": ack(RowsRead(other))}, first=first)
+
+
+@pytest.mark.parametrize(
+    "read", [RowsDigest(5, 2, "xxh64-1"), RowsDigest(20, 10, "xxh64-1"), RowsDigest(10, 6, "xxh64-1")]
+)
+def test_an_output_that_was_not_read_as_it_was_emitted_is_named(read: RowsDigest) -> None:
+    assert check({"a": ack(counts=ALL), "b": ack(RowsRead(ALL, (OF_A,)))}) is None
+    with pytest.raises(RowsDiffer, match=r"task b read .* of output 'counts' of task a, which emitted 10 rows"):
+        check({"a": ack(counts=ALL), "b": ack(RowsRead(read, (OF_A,)))})
+
+
+def test_the_outputs_of_all_instances_are_read_as_one() -> None:
+    parts = {("a", index): ack(counts=RowsDigest(2, index, "xxh64-1")) for index in range(3)}
+    outputs = tuple(("a", index, "counts") for index in range(3))
+    check({**parts, "b": ack(RowsRead(RowsDigest(6, 3, "xxh64-1"), outputs))})
+    with pytest.raises(RowsDiffer, match="which emitted 6 rows"):
+        check({**parts, "b": ack(RowsRead(RowsDigest(4, 3, "xxh64-1"), outputs))})
+
+
+def test_an_output_given_twice_is_read_twice() -> None:
+    twice = RowsRead(ALL + ALL, (OF_A, OF_A))
+    with pytest.raises(RowsDiffer, match="task b read 20 rows"):
+        check({"a": ack(counts=ALL), "b": ack(twice)})
+
+
+def test_an_unreliable_output_may_be_read_in_part() -> None:
+    loose = Ack("try", "op", done=True, outputs=[{"name": "counts", "rows": 10, "row_digest": "", "reliable": False}])
+    assert check({"a": loose, "b": ack(RowsRead(RowsDigest(1), (OF_A,)))}) is None
+
+
+def test_an_output_of_an_older_release_is_compared_by_its_rows() -> None:
+    old = Ack("try", "op", done=True, outputs=[{"name": "counts", "rows": 10}])
+    assert check({"a": old, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
+    with pytest.raises(RowsDiffer, match="emitted 10 rows"):
+        check({"a": old, "b": ack(RowsRead(RowsDigest(3), (OF_A,)))})
+
+
+def test_rows_that_need_not_be_read_are_no_error_and_too_many_are() -> None:
+    few, many = (RowsRead(RowsDigest(rows), at_least=True) for rows in (0, 11))
+    assert check({"a": ack(few), "b": ack(RowsRead(ALL))}, {"rows": 10, "why": ""}) == BatchRows(
+        10, {ALL.form: ALL.text}
+    )
+    assert check({"a": ack(few)}, {"rows": 10, "why": ""}) is None
+    for acks in ({"a": ack(many)}, {"a": ack(many), "b": ack(RowsRead(ALL))}):
+        with pytest.raises(RowsDiffer):
+            check(acks, {"rows": 10, "why": ""})

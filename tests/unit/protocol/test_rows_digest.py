@@ -1,0 +1,49 @@
+"""Digests of rows add up, whatever their order; no two equal rows cancel out."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, form_of_columns
+
+HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=20)
+
+
+def total(hashes: list[int], form: str = "f") -> RowsDigest:
+    return sum((RowsDigest(1, each, form) for each in hashes), RowsDigest(0))
+
+
+@given(hashes=HASHES, seed=st.integers(0, 100), cut=st.integers(0, 20))
+def test_parts_in_any_order_add_up_to_the_whole(hashes: list[int], seed: int, cut: int) -> None:
+    shuffled = Random(seed).sample(hashes, len(hashes))
+    assert total(shuffled[:cut]) + total(shuffled[cut:]) == total(hashes)
+
+
+@given(hashes=HASHES.filter(bool), extra=st.integers(1, 2**64 - 1))
+def test_rows_that_come_twice_or_in_place_of_others_show(hashes: list[int], extra: int) -> None:
+    assert not total([*hashes, hashes[0], hashes[0]]).agrees(total(hashes))
+    assert not total([(hashes[0] + extra) % 2**64, *hashes[1:]]).agrees(total(hashes))
+
+
+@given(hashes=HASHES)
+def test_a_digest_survives_its_text(hashes: list[int]) -> None:
+    found = total(hashes)
+    assert RowsDigest.of(found.rows, found.text) == found
+    assert RowsDigest.from_json(found.to_json()) == found
+
+
+def test_only_digests_of_one_form_are_compared_and_numbers_always() -> None:
+    spark, python = RowsDigest(3, 7, "xxh64-1"), RowsDigest(3, 9, "python")
+    assert spark.agrees(python)
+    assert not spark.agrees(RowsDigest(2, 7, "python"))
+    assert RowsDigest(3).agrees(spark)
+    assert spark + python == RowsDigest(6, 0, COUNT)
+    assert RowsDigest.of(4, "") == RowsDigest(4)
+
+
+def test_the_form_is_that_of_the_columns_in_any_order() -> None:
+    assert form_of_columns(["b", "a"]) == form_of_columns(["a", "b"])
+    assert form_of_columns(["a"]) != form_of_columns(["a", "b"])
