@@ -8,7 +8,7 @@ from airflow_tx.spark import Batch, batch_app
 
 @batch_app
 def main(spark: SparkSession, batch: Batch) -> None:
-    flights = batch.read()
+    flights = batch.read("carrier", "origin", "dep_delay")
     # A cancelled flight has NA for its delay, and a group may have no other.
     delay = F.coalesce(F.sum(F.expr("try_cast(dep_delay AS BIGINT)")), F.lit(0))
     batch.emit(

@@ -250,7 +250,7 @@ class RepairRecord:
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
     :param told: what was found and what was made of it; `generation`: of the ledger after it.
-    :param losses: of `accept-loss`: partition ("" if none), position (`place`), where the source `goes_on`, what is lost.
+    :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 
     number: int

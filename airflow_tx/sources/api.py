@@ -51,6 +51,8 @@ class Source(ABC):
     partitioned: ClassVar[bool] = False
     per_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
+    columns_cost: ClassVar[bool] = False
+    """Whether Spark reads fewer columns in less time, so that none is read for a digest of rows alone."""
     unit: ClassVar[str] = "rows"
     """What `backlog` counts; a source of files cannot know of rows, and counts files."""
     rows_can_change: ClassVar[bool] = True

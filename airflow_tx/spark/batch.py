@@ -57,9 +57,11 @@ class Batch:
         """Plain JSON that says exactly which rows the batch has."""
         return self.descriptor.metadata
 
-    def read(self) -> DataFrame:
+    def read(self, *columns: str) -> DataFrame:
         """Exactly this transaction's rows; counted and digested where they flow into what is emitted.
 
+        :param columns: those that are needed, and hashed; by default all of them, but of files, where Spark would read
+            columns for the digest alone, the rows are only counted then.
         :raises SourceError: if the source cannot give exactly these.
         """
         if self._source is None:
@@ -71,7 +73,9 @@ class Batch:
             # A source that knows nothing of Spark gives Python rows.
             plain: list[Any] = [dict(row) for row in rows]
             frame = self._spark.createDataFrame(plain)
-        return self._observer.reading(frame)
+        if columns:
+            return self._observer.reading(frame.select(*columns))
+        return self._observer.reading(frame, columns=() if self._source.columns_cost else None)
 
     def read_input(self, name: str) -> DataFrame:
         """What a task before this one has emitted, or the new values that a committer has left.

@@ -27,6 +27,8 @@ Metrics = Mapping[str, Any]
 _ID = "airflow_tx_row_id"
 # Of a row's id that Spark gives, those that number the rows of a partition.
 _ROW_BITS = 33
+# Rows of more partitions are not known.
+_PARTITIONS = 128
 _LOW = 0xFFFFFFFF
 _HASHED = frozenset(
     "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
@@ -47,13 +49,16 @@ class RowsObserver:
         self._fullest: dict[tuple[OutputName, ...], RowsRead] = {}
         self._executions: _Executions | None = None
 
-    def reading(self, df: DataFrame, outputs: tuple[OutputName, ...] = ()) -> DataFrame:
+    def reading(
+        self, df: DataFrame, outputs: tuple[OutputName, ...] = (), *, columns: Sequence[str] | None = None
+    ) -> DataFrame:
         """Observe rows that are read.
 
         :param outputs: those that are read as one; none: the batch. Of several readings the fullest counts.
+        :param columns: those that are hashed, and so read even where nobody else needs them; None: all.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
-        observed, form = _observed(df, name, df.columns)
+        observed, form = _observed(df, name, df.columns if columns is None else columns)
         self._names[name] = (outputs, form)
         return observed
 
@@ -125,11 +130,16 @@ def _observed(df: DataFrame, observation: Observation | str, columns: Sequence[s
     from pyspark.sql import functions as F
 
     form, sums = _sums(df, columns)
-    # Partitions that were begun, against those there are: more, if one of them was computed again.
-    first = F.when(F.col(_ID).bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0, F.shiftrightunsigned(_ID, _ROW_BITS))
-    marked = df.withColumn(_ID, F.monotonically_increasing_id())
-    exact = (F.count(first).alias("begun"), F.size(F.collect_set(first)).alias("partitions"))
-    return marked.observe(observation, *sums, *exact).drop(_ID), form
+    # Partitions that were begun, against those there are: more, if one of them was computed again. A set of their
+    # numbers would cost more than all the rest.
+    first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
+    bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
+    words = (
+        f"bit_count(coalesce(bit_or(IF({first} AND shiftright({_ID}, {_ROW_BITS + 6}) = {word}, {bit}, NULL)), 0L))"
+        for word in range(_PARTITIONS // 64)
+    )
+    exact = F.expr(f"count_if({first})").alias("begun"), F.expr(" + ".join(words)).alias("partitions")
+    return df.withColumn(_ID, F.monotonically_increasing_id()).observe(observation, *sums, *exact).drop(_ID), form
 
 
 def _is_exact(metrics: Metrics) -> bool:

@@ -42,6 +42,7 @@ _SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)
 class FolderSource(Source):
     """The base of `FileSource` and `PartitionedFileSource`."""
 
+    columns_cost: ClassVar[bool] = True
     unit: ClassVar[str] = "files"
 
     def __init__(
