@@ -159,7 +159,10 @@ class _Chosen(_Typed):
 
 
 class Min(_Chosen):
-    """The smallest value, of any column type but json. Texts are compared character by character, as Python does."""
+    """The smallest value, of any column type but json. Texts are compared character by character, as Python does.
+
+    :param type: any column type but json.
+    """
 
     name: ClassVar[str] = "min"
     allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
@@ -169,7 +172,10 @@ class Min(_Chosen):
 
 
 class Max(_Chosen):
-    """The largest value, of any column type but json; compared as for `Min`."""
+    """The largest value, of any column type but json; compared as for `Min`.
+
+    :param type: any column type but json.
+    """
 
     name: ClassVar[str] = "max"
     allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
@@ -179,7 +185,10 @@ class Max(_Chosen):
 
 
 class First(_Chosen):
-    """The first value that is not NULL, in the order of the transactions; of any column type."""
+    """The first value that is not NULL, in the order of the transactions; of any column type.
+
+    :param type: any column type.
+    """
 
     name: ClassVar[str] = "first"
 
@@ -188,7 +197,10 @@ class First(_Chosen):
 
 
 class Last(_Chosen):
-    """The last value that is not NULL, in the order of the transactions; of any column type."""
+    """The last value that is not NULL, in the order of the transactions; of any column type.
+
+    :param type: any column type.
+    """
 
     name: ClassVar[str] = "last"
 

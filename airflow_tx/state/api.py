@@ -48,6 +48,7 @@ class Fence:
     :param batch: rows and position of its transaction, as JSON: a lost ledger is rebuilt from it.
     :param state: name of the state that raised it; "" if the store does not know.
     :param wrote: whether something was written to a place beside the fence, such as a table, which can be lost alone.
+    :param token: of the grant.
     """
 
     incarnation: str

@@ -30,7 +30,10 @@ _LOCK = threading.RLock()
 
 
 class MemoryMap(Generic[_V]):
-    """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState. Two over one dict share it."""
+    """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState. Two over one dict share it.
+
+    :param values: what it holds; two maps over one dict are two writers of one store.
+    """
 
     def __init__(self, values: dict[Cells, _V] | None = None) -> None:
         self.values = values if values is not None else {}
@@ -51,8 +54,12 @@ class MemoryMap(Generic[_V]):
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state: its fence, once there was a grant, by key the values with their writer, and the
-    receipts, one a transaction."""
+    """What a store holds of one state: its fence, once there was a grant, and by key the values with their writer.
+
+    :param fence: the fence row; None: nobody has written yet.
+    :param rows: per key the tuple of its values, with their writer.
+    :param receipts: one a transaction.
+    """
 
     fence: Fence | None = None
     rows: dict[Cells, _Stored] = field(default_factory=dict)
@@ -79,6 +86,9 @@ class MemoryState(QueryableState):
     :param name: what the topology record knows the state by.
     :param max_value_bytes: a longer value is refused; None: any length.
     :param database: two states over one database are two writers of one store; None makes a new one.
+    :param values: aggregator per value column: any.
+    :param kind: "opaque" or "transactional".
+    :param types: key column -> type; a column without one gets the type of the first row that arrives.
     """
 
     can_clear = True

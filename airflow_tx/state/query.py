@@ -109,6 +109,7 @@ def new_values_stream(
 
     :param rows: those of the committer, with the key columns.
     :param batch_size: how many keys are looked up at once.
+    :param state: that it was committed to.
     """
     names = state.columns.keys
     seen = set[Key]()

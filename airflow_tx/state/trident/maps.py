@@ -174,7 +174,11 @@ class _Map(Generic[_V, _T]):
 
 
 class NonTransactionalMap(_Map[_T, _T]):
-    """Keeps the value only: a replay counts twice."""
+    """Keeps the value only: a replay counts twice.
+
+    :param backing: where the values are, such as a `MemoryMap`.
+    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    """
 
     kind = StateKind.NON_TRANSACTIONAL
 
@@ -189,6 +193,9 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     """Keeps the last txid with the value: exactly once if a replay brings the same updates in the same order.
 
     A removed key leaves a value of None, so that a replay knows of it.
+
+    :param backing: where the values are, such as a `MemoryMap`.
+    :param name: for messages, and for the ledger; None: that of the store, or of its class.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -222,6 +229,9 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     """Keeps the last txid and the value before it, too: exactly once even if a replay brings other values.
 
     A removed key leaves a value of None, so that a replay can bring it back.
+
+    :param backing: where the values are, such as a `MemoryMap`.
+    :param name: for messages, and for the ledger; None: that of the store, or of its class.
     """
 
     kind = StateKind.OPAQUE

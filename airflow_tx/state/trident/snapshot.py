@@ -27,7 +27,11 @@ class Snapshottable(State, Protocol[_T]):
 
 
 class SnapshottableMap(Generic[_T]):
-    """One value of a map, under a fixed key, as a state of its own, which is a map, too."""
+    """One value of a map, under a fixed key, as a state of its own, which is a map, too.
+
+    :param map_state: the map.
+    :param key: the fixed key under which the value is kept.
+    """
 
     def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
         self.name = store_name(map_state)

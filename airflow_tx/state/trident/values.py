@@ -63,6 +63,9 @@ class OpaqueValue(Generic[_T]):
     Exact even when a replay has other rows. The fields are those of TransactionalValue, and:
 
     :param prev: the value before `txid`; None: there was none.
+    :param value: with it; None: the key was removed.
+    :param token: the grant that wrote it; a value outside a fenced state has none.
+    :param chunk: the writer within that grant.
     """
 
     txid: int
@@ -104,7 +107,11 @@ class ValueUpdater(Protocol[_T]):
 
 
 class CombinerValueUpdater(Generic[_T]):
-    """Combines the stored value with what an aggregator, such as `Sum()`, made of the batch; NULL changes nothing."""
+    """Combines the stored value with what an aggregator, such as `Sum()`, made of the batch; NULL changes nothing.
+
+    :param aggregator: such as `Sum()`.
+    :param delta: what it made of the batch; NULL changes nothing.
+    """
 
     def __init__(self, aggregator: CombinerAggregator, delta: _T | None) -> None:
         self._aggregator = aggregator
@@ -118,7 +125,11 @@ class CombinerValueUpdater(Generic[_T]):
 
 
 class ReducerValueUpdater(Generic[_T]):
-    """Takes the rows of a key into its value, one after another, by a ReducerAggregator."""
+    """Takes the rows of a key into its value, one after another, by a ReducerAggregator.
+
+    :param aggregator: with `init()` and `reduce(current, row)`.
+    :param rows: in the order in which they came.
+    """
 
     def __init__(self, aggregator: ReducerAggregator[_T], rows: Iterable[Any]) -> None:
         self._aggregator = aggregator
@@ -132,7 +143,10 @@ class ReducerValueUpdater(Generic[_T]):
 
 
 class Replace(Generic[_T]):
-    """Sets a value, whatever was stored; None removes the key."""
+    """Sets a value, whatever was stored; None removes the key.
+
+    :param value: None removes the key.
+    """
 
     def __init__(self, value: _T | None) -> None:
         self._value = value
