@@ -31,7 +31,8 @@ class SparkConnectBatchOperator(RetriedOperator):
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: connection of type spark_connect.
     :param application_args: as ``batch.args``.
-    :param inputs: output of other tasks, as for SparkBatchOperator; likewise `reliable`.
+    :param inputs: output of other tasks, as for SparkBatchOperator.
+    :param reliable: whether the rows that it reads are checked at the commit, as for SparkBatchOperator.
     """
 
     stages_output = True
