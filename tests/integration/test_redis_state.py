@@ -136,7 +136,7 @@ def test_a_writer_that_is_paused_between_two_portions_is_refused_the_rest(
 def _everything(server: LocalRedis, prefix: str) -> dict[bytes, Any]:
     client = server.client()
     return {
-        name: client.get(name) if client.type(name) == b"string" else client.hgetall(name)
+        name: {b"string": client.get, b"stream": client.xrange}.get(client.type(name), client.hgetall)(name)
         for name in client.scan_iter(f"{{{prefix}}}:*")
     }
 
