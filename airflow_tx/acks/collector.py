@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from airflow_tx.acks.location import open_ackers
 from airflow_tx.acks.message import Anchors, Message
 from airflow_tx.acks.reference import Lineage, Origin, split
 from airflow_tx.acks.stream import Stream
-from airflow_tx.errors import AckersUnavailable, ForeignMessage, MessageError, UnknownMessage
+from airflow_tx.errors import AckersBehind, AckersUnavailable, ForeignMessage, MessageError, UnknownMessage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -145,7 +146,14 @@ class Collector:
                 except MessageError as error:
                     self._refuse(stream.origin, error)
                     errors.append(error)
+                    if isinstance(error, AckersBehind):
+                        self._fail(stream.origin, error)
         return errors
+
+    def _fail(self, origin: Origin, error: AckersBehind) -> None:
+        """Fail an attempt that never becomes complete: nobody need wait until its time is up."""
+        with suppress(MessageError):
+            self._store.fail(origin, str(error))
 
     def _refuse(self, origin: Origin, error: MessageError) -> None:
         """Take no more messages of an attempt, nor what is made of those in work."""

@@ -183,7 +183,9 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
         return f"a replay: airflow tx replay {topology} {txid}, or clear its failed task"
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
-        return f"an ack of {', '.join(tasks)}" if tasks else "its committer"
+        trees = sum(entry.trees for entry in acks.values())
+        messages = f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
+        return f"an ack of {', '.join(tasks)}" if tasks else messages
     if record.error is not None:
         return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
     return line.first if txid > line.current and line.first else "its committer"

@@ -12,7 +12,14 @@ from airflow_tx.acks.reference import Lineage, Origin, Reference, new_id
 from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.acks.tree import Portion
 from airflow_tx.acks.znodes import ZnodeAckers
-from airflow_tx.errors import AckersUnavailable, ForeignMessage, NotAReference, OutcomeUnknown, StaleMessage
+from airflow_tx.errors import (
+    AckersBehind,
+    AckersUnavailable,
+    ForeignMessage,
+    NotAReference,
+    OutcomeUnknown,
+    StaleMessage,
+)
 from airflow_tx.protocol.api import Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.store.memory import MemoryStore
@@ -141,6 +148,21 @@ def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
         assert (message.topology, message.txid, message.attempt) == ORIGIN
         with collector.process(further) as message:
             message.emit(collector.process(message.emit_unanchored()))
+
+
+def test_ackers_that_have_lost_what_a_worker_sent_fail_the_attempt_at_once(ackers: Ackers, root: str) -> None:
+    before = ackers._store.snapshot()  # type: ignore[attr-defined]
+    collector = Collector(ackers, interval=600)
+    message = collector.process(root)
+    word = message.emit()
+    collector.flush()
+    ackers._store.restore(before)  # type: ignore[attr-defined]
+    message.ack()
+    with pytest.raises(AckersBehind, match="hold part 0 of what a worker sent .* and part 1 was taken"):
+        collector.flush()
+    assert "their store went back, or was emptied" in (ackers.report(ORIGIN).failed or "")
+    with pytest.raises(AckersBehind):
+        collector.process(word)
 
 
 def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:

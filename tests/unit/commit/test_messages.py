@@ -24,6 +24,7 @@ from airflow_tx.errors import (
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.protocol import processing as steps
 from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.view import topology_view
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.triggers.messages import MessagesTrigger
@@ -79,6 +80,13 @@ def test_a_transaction_is_committed_when_every_message_of_it_is_acked(run: Messa
     run.ack(second)
     assert run.commit_now() is None
     assert run.count == 10
+
+
+def test_the_status_of_a_transaction_names_the_messages_that_it_waits_for(run: MessageRun) -> None:
+    run.begin()
+    run.work(3)
+    (view,) = topology_view(run.spec.memory, run.spec.paths).transactions
+    assert view.waiting_for == "acks of its messages (3 trees), and its committer"
 
 
 def test_what_the_ackers_keep_goes_with_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
