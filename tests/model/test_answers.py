@@ -16,6 +16,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, encode
 from airflow_tx.protocol.step import Decision, Stamp
+from airflow_tx.sources.memory import MemorySource
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
@@ -65,7 +66,14 @@ class Waiting:
         assert begun is not None
         self.store = topology.store()
         self.spec = SimpleNamespace(
-            topology="trace", dag_id="trace", paths=topology.paths, tasks=("p",), mapped=(), phase=None, ackers=None
+            topology="trace",
+            dag_id="trace",
+            source=MemorySource({}),
+            paths=topology.paths,
+            tasks=("p",),
+            mapped=(),
+            phase=None,
+            ackers=None,
         )
         states = {run.run_id: {"p": "success"}}
         ti = SimpleNamespace(
