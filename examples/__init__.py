@@ -12,6 +12,7 @@ from examples.orders import Orders
 from examples.queued_words import QueuedWords
 from examples.sql_orders import SqlOrders
 from examples.trident_words import TridentWords
+from examples.tweeted_urls import TweetedUrls
 from examples.twitter import Twitter
 from examples.words import Words
 
@@ -27,6 +28,7 @@ EXAMPLES: dict[str, type[Example]] = {
         QueuedWords,
         SqlOrders,
         TridentWords,
+        TweetedUrls,
         Twitter,
         Words,
     )

@@ -146,9 +146,12 @@ def _with_columns(state: Any, keys: Sequence[str] | None, values: Mapping[str, A
                 remedy = f"{type(state).__name__} has its own: leave {option} out here."
                 raise ConfigError(option=f"persistent_aggregate({option}=)", value=value, remedy=remedy)
         return state
-    if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
-        return state
     name = type(state).__name__
+    if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
+        if has_methods(state, "multi_get", "multi_put"):
+            remedy = f"It keeps values, and no txids: state=OpaqueMap({name}(...))."
+            raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
+        return state
     if not (is_factory(state) or is_map(state) or is_snapshottable(state)):
         remedy = "It has no multi_get, multi_update and multi_put: use partition_persist(..., updater=...)."
         raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_tx.errors import StagingError
+from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.spark.submit import (
     AttemptStore,
     KeyValues,
@@ -46,6 +46,8 @@ class SparkBatchOperator(SparkSubmitOperator):
         of ``inputs={"counts": other.output["counts"]}``.
     :param reliable: False: it may read some rows of its batch and inputs only, or some twice; otherwise the transaction
         is not committed then.
+    :param connections: ids of connections that the application itself uses, such as that of a state in `batch.look_up`;
+        a driver on this machine finds them as this task does.
     :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
     :param deploy_mode: client or cluster; None: as the connection says.
     :param retries: every line of it may be killed and run again.
@@ -64,6 +66,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         deploy_mode: str | None = None,
         inputs: Mapping[str, Any] | None = None,
         reliable: bool = True,
+        connections: Sequence[str] = (),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
@@ -82,6 +85,10 @@ class SparkBatchOperator(SparkSubmitOperator):
         self.deploy_mode = deploy_mode
         self.inputs = dict(inputs or {})
         self.reliable = reliable
+        if isinstance(connections, str):
+            remedy = f"Give a list: connections=[{connections!r}]."
+            raise ConfigError(option="SparkBatchOperator(connections=)", value=connections, remedy=remedy)
+        self.connections = tuple(connections)
         self._own_try = self._task_try = ""
 
     @property
@@ -148,6 +155,9 @@ class SparkBatchOperator(SparkSubmitOperator):
             )
             for conn_id, kind in source.connections().items():
                 added |= handed_over(airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind))
+            for conn_id in self.connections:
+                option = "SparkBatchOperator(connections=)"
+                added |= handed_over(airflow_connection(conn_id, option=option, conn_type="generic"))
             # This process belongs to the one task; spark-submit inherits from it.
             os.environ.update(added)
 

@@ -20,6 +20,8 @@ from airflow_tx.staging.output import Output, check_name, refuse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_tx.state.query import QueryFunction
+
 
 class Batch:
     """One transaction's rows, as the function under `batch_app` sees them.
@@ -95,6 +97,32 @@ class Batch:
             return self._observer.reading(frame, found.outputs) if found.outputs else frame
         # Nobody wrote a row, so there are no types either.
         return self._spark.createDataFrame([], ", ".join(f"`{column}` string" for column in found.columns))
+
+    def look_up(
+        self,
+        state: Any,
+        frame: DataFrame,
+        *,
+        query: QueryFunction[Any, Any] | None = None,
+        fields: str | None = None,
+    ) -> DataFrame:
+        """Add to rows what a state says about them (Trident's stateQuery); executors ask, a batch of Arrow at a time.
+
+            named = batch.look_up(carriers, flights)              # adds the value columns
+            located = batch.look_up(StaticState(LocationDBFactory()), rows, query=QueryLocation(), fields="at string")
+
+        It sees what is there when Spark gets to a row: others commit meanwhile.
+
+        :param state: with columns, a map, a StateFactory, a StaticState, or one of your own. Its connection is looked
+            up here; executors get the address, with the password, in a way that shows in no plan and no log.
+        :param query: None: `MapGet()`; one of your own gets all columns of the rows.
+        :param fields: the columns that are added, as in DDL; a state with columns knows them. Its numeric and json
+            columns are texts.
+        :raises ConfigError: executors cannot read the state; or columns are missing, or there already.
+        """
+        from airflow_tx.spark.lookup import look_up
+
+        return look_up(self._spark, state, frame, query, fields)
 
     def emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import sys
@@ -15,14 +14,12 @@ from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.spark.new_values import stage_keys
+from airflow_tx.spark.secrets import KEY, veiled
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.reducers import combined_runs, has_reducers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-
-# The property of the session that holds the key of what executors are told; Spark redacts it by its name.
-KEY = "spark.airflow_tx.secret"
 
 
 def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
@@ -54,12 +51,6 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
         told.update(error=type(error).__name__, fields=error.fields)
     text = json.dumps({**told, "rows": rows.count}, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
-
-
-def veiled(data: bytes, key: bytes) -> bytes:
-    """The data under a key that is used once; twice is once again the data."""
-    stream = hashlib.shake_256(key).digest(len(data))
-    return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
 
 class _Taken:

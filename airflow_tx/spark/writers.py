@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ from airflow_tx.errors import FenceOutranked, StateError, TxError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.rows_digest import RowsDigest
-from airflow_tx.spark.chunks import KEY, veiled
 from airflow_tx.spark.observed import observed_once
+from airflow_tx.spark.secrets import KEY, pickled, veiled
 from airflow_tx.staging.output import Output, StagedFile
 from airflow_tx.state.api import FencedState
 
@@ -90,22 +90,10 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolde
     :param schema: of the rows as pyarrow reads them.
     :param place: where it stages the new values of its keys.
     """
-    from pyspark import cloudpickle as pyspark_cloudpickle
-
-    # It has no types of its own.
-    cloudpickle: Any = pyspark_cloudpickle
-    columns = state.columns
-    parts = [state, *(columns.aggregators.values() if columns else ())]
-    modules = {type(part).__module__ for part in parts}
-    with ExitStack() as stack:
-        for name in modules:
-            if not name.startswith("airflow_tx.") and name != "__main__":
-                cloudpickle.register_pickle_by_value(sys.modules[name])
-                stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
-        # A write compares the token; what the batch was is known to the fence already.
-        told = (state, replace(grant, last_txids={}, batch="null", claim=""), schema.serialize().to_pybytes(), place)
-        sealed: bytes = cloudpickle.dumps(told)
-        return sealed
+    # A write compares the token; what the batch was is known to the fence already.
+    return pickled(
+        (state, replace(grant, last_txids={}, batch="null", claim=""), schema.serialize().to_pybytes(), place)
+    )
 
 
 # --- in the driver, or the client ---------------------------------------------------------------------------------

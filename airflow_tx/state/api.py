@@ -192,6 +192,14 @@ class FencedState(ABC):
         """
         return None
 
+    def for_readers(self, *, local: bool) -> FencedState | None:
+        """A copy that executors of Spark can ask for values, as `for_executors`.
+
+        :param local: whether they are on this machine.
+        :return: None: they cannot.
+        """
+        return self.for_executors()
+
 
 class QueryableState(FencedState):
     """A fenced state with key and value columns that can be asked for many keys at once."""

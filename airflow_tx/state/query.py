@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import QueryableState, State
 from airflow_tx.state.keys import Key, as_key
+from airflow_tx.state.trident.portable import portable
 from airflow_tx.state.trident.state import is_factory, made_by
 
 StateRow: TypeAlias = Mapping[str, Any]
@@ -46,14 +47,23 @@ class StateUpdater(Protocol[S_contra]):
 def query(state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
     """Add to the rows what the state says about them; a StateError if the function does not give one result a row."""
     batch = list(rows)
-    results = function.batch_retrieve(state, batch) if batch else []
-    if len(results) != len(batch):
-        problem = f"{type(function).__name__}.batch_retrieve gave {len(results)} results for {len(batch)} rows"
+    for number, fields in results_of(state, batch, function):
+        yield {**batch[number], **fields}
+
+
+def results_of(state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]) -> Iterator[tuple[int, StateRow]]:
+    """Ask a function about rows: fields to add, each with the number of its row.
+
+    :raises StateError: the function does not give one result a row.
+    """
+    results = function.batch_retrieve(state, rows) if rows else []
+    if len(results) != len(rows):
+        problem = f"{type(function).__name__}.batch_retrieve gave {len(results)} results for {len(rows)} rows"
         remedy = "Return one result a row, in the order of the rows."
         raise StateError(state=type(state).__name__, problem=problem, remedy=remedy)
-    for row, result in zip(batch, results, strict=True):
+    for number, (row, result) in enumerate(zip(rows, results, strict=True)):
         for fields in function.execute(row, result):
-            yield {**row, **fields}
+            yield number, fields
 
 
 def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> list[dict[str, Any]]:
@@ -149,7 +159,7 @@ class MapGet:
 
         :raises StateError: a row lacks a field of the key, or the state refuses a key.
         """
-        names, fields = self._names(state)
+        names, fields = self.names(state)
         keys = [self._key(state, names, row) for row in rows]
         distinct = list(dict.fromkeys(keys))
         found = dict(zip(distinct, state.multi_get(distinct), strict=True))
@@ -160,8 +170,8 @@ class MapGet:
     def execute(self, row: StateRow, result: Mapping[str, Any]) -> Iterable[StateRow]:
         return (result,)
 
-    def _names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Name the fields of the key and those of the values."""
+    def names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Name the fields of the key and those of the values; a ConfigError if the state has no such names."""
         if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
                 remedy = f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location'])."
@@ -210,6 +220,10 @@ class StaticState:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
+
+    def for_executors(self) -> StaticState:
+        """The same for a process without Airflow."""
+        return self if isinstance(self._values, Mapping) else StaticState(portable(self._values))
 
     @property
     def state(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -93,6 +94,10 @@ class MemcachedMap:
             remedy = "Let one writer at a time update the state, and replay the batch."
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
+    def for_executors(self) -> MemcachedMap:
+        """The same for a process without Airflow: with its servers."""
+        return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
+
     def _key(self, key: Key) -> str:
         text = self._texts.key(key)
         name = self.prefix + quote(text, safe="[]{},:\"'/!$&()*+;=?@<>|\\^`~")
@@ -173,6 +178,12 @@ class MemcachedState:
         if self.cache is not None:
             backing = CachedMap(backing, self.cache)
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
+
+    def for_executors(self) -> MemcachedState:
+        """The same for a process without Airflow: with its servers."""
+        copied = copy.copy(self)
+        copied.servers = self._backing().for_executors().servers
+        return copied
 
     def _backing(self) -> MemcachedMap:
         return MemcachedMap(self.servers, prefix=self.prefix, timeout=self.timeout)

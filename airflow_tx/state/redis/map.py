@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from airflow_tx.connections.redis import redis_url
 from airflow_tx.state.api import Addressed
 from airflow_tx.state.keys import Key
 from airflow_tx.state.redis.connection import RedisServer, checked_prefix, server_of
@@ -31,6 +32,10 @@ class RedisMap(Addressed[RedisServer]):
 
     def __repr__(self) -> str:
         return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
+
+    def for_executors(self) -> RedisMap:
+        """The same for a process without Airflow: with its password."""
+        return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read the value of each key; None: there is none.

@@ -127,11 +127,16 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
             self._store.release(connection)
 
     def for_executors(self) -> SqlState | None:
+        return self.for_readers(local=False)
+
+    def for_readers(self, *, local: bool) -> SqlState | None:
         from airflow_tx.connections.sql import parsed_url, url_of_connection
 
         url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
-        # SQLite has one writer.
-        return None if url.get_backend_name() == "sqlite" else self._copy_at(url.render_as_string(hide_password=False))
+        # SQLite has one writer, and on another machine its file would be another one.
+        if url.get_backend_name() == "sqlite" and not local:
+            return None
+        return self._copy_at(url.render_as_string(hide_password=False))
 
     def _open(self) -> SqlStore:
         from airflow_tx.connections.sql import located

@@ -10,6 +10,7 @@ from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.keys import Key
 from airflow_tx.state.trident.maps import BackingMap, store_name
+from airflow_tx.state.trident.portable import portable
 
 _V = TypeVar("_V")
 
@@ -53,6 +54,11 @@ class CachedMap(Generic[_V]):
 
     def commit(self, txid: int | None) -> None:
         self._open, self._ended = False, self._token
+
+    def for_executors(self) -> CachedMap[_V]:
+        """The same for a process without Airflow."""
+        copied: CachedMap[_V] = portable(self, "_backing")
+        return copied
 
     def multi_get(self, keys: Sequence[Key]) -> list[_V | None]:
         if not self._open:

@@ -19,8 +19,8 @@ from airflow_tx.state.trident.values import ValueUpdater
 
 _T = TypeVar("_T")
 NOTE = "$KEYS$"
-# Memcached takes values of 1 MiB; a key may have 1 KiB in a state with columns.
-_KEYS_A_NOTE = 500
+# Memcached takes values of 1 MiB; a key has up to 1 KiB, and a note stands beside the one before it.
+_KEYS_A_NOTE = 200
 _NOTES_AT_ONCE = 10
 
 

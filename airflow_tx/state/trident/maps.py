@@ -21,6 +21,7 @@ from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.keys import Key, as_key
+from airflow_tx.state.trident.portable import portable
 from airflow_tx.state.trident.values import OpaqueValue, Replace, TransactionalValue, ValueUpdater
 
 _T = TypeVar("_T")
@@ -139,6 +140,10 @@ class _Map(Generic[_V, _T]):
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         self.multi_update(keys, [Replace(value) for value in values])
+
+    def for_executors(self) -> Any:
+        """The same for a process without Airflow."""
+        return portable(self, "_backing")
 
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
         raise NotImplementedError

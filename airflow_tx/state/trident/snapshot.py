@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.trident.maps import MapState, store_name
+from airflow_tx.state.trident.portable import portable
 from airflow_tx.state.trident.values import ValueUpdater
 
 _T = TypeVar("_T")
@@ -48,6 +49,10 @@ class SnapshottableMap(Generic[_T]):
 
     def commit(self, txid: int | None) -> None:
         self._map.commit(txid)
+
+    def for_executors(self) -> Any:
+        """The same for a process without Airflow."""
+        return portable(self, "_map")
 
     def get(self) -> _T | None:
         return self.multi_get([self._key])[0]

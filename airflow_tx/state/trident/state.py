@@ -6,6 +6,7 @@ that was thought dead and writes late is not refused, and a store that lost its 
 
 from __future__ import annotations
 
+import copy
 import logging
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
 from airflow_tx.state.trident.journal import JournaledMap
+from airflow_tx.state.trident.portable import portable
 
 _log = logging.getLogger(__name__)
 _KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
@@ -99,6 +101,12 @@ class TridentState(FencedState):
         if is_factory(self.given):
             kept.pop("state", None)
         return kept
+
+    def for_readers(self, *, local: bool) -> TridentState:
+        copied = copy.copy(self)
+        copied.__dict__.pop("state", None)
+        copied.given = portable(self.given)
+        return copied
 
     def raise_fence(self, grant: Grant) -> None:
         """Say, once in the life of the state, that there is no fence."""

@@ -11,7 +11,7 @@ import pytest
 from airflow_tx.commit import write as writing
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.update import Update, partition_persist, persistent_aggregate
-from airflow_tx.errors import ConfigError, OutputChanged, SkipRefused, StateError, StateUnavailable
+from airflow_tx.errors import ConfigError, OutputChanged, SkipRefused, StateError, StateUnavailable, TxidBehind
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Committed
 from airflow_tx.state import (
@@ -35,6 +35,7 @@ from airflow_tx.state import (
 )
 from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.state.trident.journal import NOTE
+from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.bench import OpaqueNumbers
 from tests.unit.commit.test_commit import Run, make, state
 from tests.unit.commit.test_handoff import WHY, killed_before_the_mark
@@ -217,6 +218,23 @@ def test_the_missing_fence_is_told_once_in_the_life_of_a_state(
     assert len(told) == 1
     assert "State words has no fence" in told[0]
     assert "a committer thought dead that writes late is not refused" in told[0]
+
+
+def test_a_committer_thought_dead_is_not_refused_until_a_later_transaction_has_written() -> None:
+    """What a state without a fence does not promise, exactly as docs/state.md says."""
+    backing, grants = MemoryMap[Any](), Grants()
+    dead, alive = (counting(OpaqueMap(backing)).state for _ in range(2))
+    alive.write(grants(1), counted(a=1, b=1))
+    old, new = grants(2, 1), grants(2, 2)
+    alive.write(new, counted(a=10, b=10))
+    dead.write(old, counted(a=5))
+    assert held(backing) == {"a": 6, "b": 1}  # exact would be 11 and 11
+    dead.write(old, counted(a=10, b=10))  # the same rows again
+    assert held(backing) == {"a": 11, "b": 11}
+    alive.write(grants(3), counted(c=1))
+    with pytest.raises(TxidBehind):
+        dead.write(old, counted(a=5))
+    assert held(backing) == {"a": 11, "b": 11, "c": 1}
 
 
 # --- columns and aggregators -------------------------------------------------------------------------------------
@@ -445,16 +463,16 @@ def test_partition_persist_takes_a_map_and_a_factory(make: Callable[..., Run], m
         ({"keys": "word"}, r"persistent_aggregate\(keys=\) = 'word'.*Give a list: keys=\['word'\]"),
         ({"values": {"n": Count}}, r"persistent_aggregate\(values=\).*Column 'n' has a class"),
         ({"kind": "transactional"}, r"\(kind=\) = 'transactional'.*OpaqueMap is opaque: leave kind out"),
-        ({"kind": "exact", "state": Words()}, None),
+        (
+            {"state": Words()},
+            r"\(state=\) = 'Words'.*It keeps values, and no txids: state=OpaqueMap\(Words\(\.\.\.\)\)",
+        ),
         ({"kind": "exact", "state": SimpleNamespace(make_state=len)}, r"\(kind=\) = 'exact'.*Use one of .non-tra"),
         ({"state": SimpleNamespace(begin_commit=len, commit=len)}, r"\(state=\).*use partition_persist\(\.\.\., upd"),
         ({"writers": "all"}, r"\(writers=\) = 'all'"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line_when_the_dag_is_parsed(options: Any, told: str | None) -> None:
-    if told is None:  # no state at all: the block refuses it
-        assert isinstance(counting(OpaqueMap(MemoryMap()), **options).state, Words)
-        return
+def test_what_cannot_be_is_one_clear_line_when_the_dag_is_parsed(options: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         counting(OpaqueMap(MemoryMap()), **options)
 

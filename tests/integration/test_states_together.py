@@ -1,0 +1,141 @@
+"""One transaction over PostgreSQL, Memcached, Redis, a map over Redis and Delta, ended between each two of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_tx.commit.update import Update, persistent_aggregate
+from airflow_tx.failpoints import VARIABLE, FailpointError
+from airflow_tx.processing.outputs import returned
+from airflow_tx.protocol.api import Store
+from airflow_tx.state import (
+    Count,
+    DeltaState,
+    MemcachedState,
+    OpaqueMap,
+    RedisMap,
+    RedisState,
+    SqlState,
+    state_query,
+)
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.servers.memcached import LocalMemcached
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.redis import LocalRedis
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.servers import delta_jars, skip_without
+from tests.unit.bench import MemorySpec, OpaqueNumbers
+from tests.unit.commit.test_commit import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
+Rows = dict[str, int]
+WORDS = ("man", "dog", "gone", "new")
+
+
+@pytest.fixture(scope="module")
+def memcached() -> Iterator[LocalMemcached]:
+    with LocalMemcached() as server:
+        yield server
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[Store]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
+
+
+@pytest.fixture
+def updates(
+    spark: SparkSession,
+    postgres: LocalPostgres,
+    redis: LocalRedis,
+    memcached: LocalMemcached,
+    table: str,
+    tmp_path: Path,
+) -> Callable[[], list[Update]]:
+    """The updates as a process makes them that knows of no other one."""
+    skip_without(delta_jars)
+    columns: Any = {"keys": ["word"], "values": {"count": Count()}}
+
+    def make() -> list[Update]:
+        states = [
+            SqlState.from_url(postgres.url(), table=table, **columns),
+            RedisState.from_url(redis.url(), prefix=table, **columns),
+            DeltaState(str(tmp_path / "delta"), spark=spark, **columns),
+        ]
+        cached = MemcachedState.opaque([memcached.address], prefix=table, cache=100)
+        mapped = OpaqueMap[Any](RedisMap.from_url(redis.url(), prefix=f"{table}map"), name="map")
+        of_fences = [persistent_aggregate(SOURCE, state=state) for state in states]
+        of_maps = [persistent_aggregate(SOURCE, state=state, **columns) for state in (cached, mapped)]
+        # None of them beside one of its own sort.
+        return [of_fences[0], of_maps[0], of_fences[1], of_maps[1], of_fences[2]]
+
+    return make
+
+
+def attempt(store: Store, root: str, run_id: str, updates: list[Update], counts: Rows) -> None:
+    """Begin, process and commit, as new processes."""
+    spec = MemorySpec(
+        "numbers",
+        "numbers",
+        memory=store,
+        root=root,
+        source=OpaqueNumbers(),
+        tasks=("count",),
+        inside=("count", "commit"),
+    )
+    run = Run(spec, run_id, updates, logging.getLogger(__name__))
+    run.begin()
+    rows = [{"word": word, "count": count} for word, count in counts.items()]
+    run.start().ack(returned(rows, multiple=False))
+    run.committer.xcoms["count", "return_value", -1] = rows
+    run.committer.states["count"] = "success"
+    assert run.commit_now() is None
+
+
+def held(updates: Sequence[Update]) -> dict[str, Rows]:
+    """What each state says of each word; what it does not know is 0."""
+    asked = [{"word": word} for word in WORDS]
+    return {
+        update.state.name: {row["word"]: row["count"] or 0 for row in state_query(asked, state=update.state)}
+        for update in updates
+    }
+
+
+@pytest.mark.parametrize("point", [*range(5), "commit.before_mark", "commit.after_mark"])
+def test_a_crash_between_any_two_states_ends_exact_in_all(
+    point: int | str,
+    store: Store,
+    updates: Callable[[], list[Update]],
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+    def run(run_id: str, counts: Rows) -> None:
+        attempt(store, f"/{table}", run_id, updates(), counts)
+
+    run("r1", {"man": 3, "dog": 4})
+    where = point if isinstance(point, str) else f"commit.before_write:state={updates()[point].state.name}"
+    monkeypatch.setenv(VARIABLE, f"{where}:raise:once={tmp_path}/hit")
+    with pytest.raises(FailpointError):
+        run("r2", {"man": 2, "gone": 7})
+    committed = point == "commit.after_mark"
+    if not committed:
+        # The source gives other rows the next time.
+        run("r2", {"man": 20, "dog": 1})
+    run("r3", {"new": 1, "gone": 1})
+    expected = {"man": 5, "dog": 4, "gone": 8, "new": 1} if committed else {"man": 23, "dog": 5, "gone": 1, "new": 1}
+    assert held(updates()) == {update.state.name: expected for update in updates()}
