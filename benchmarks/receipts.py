@@ -29,7 +29,7 @@ from benchmarks.figures import machine, quiet
 from benchmarks.topology import connected
 from tests.integration.pipeline import Pipeline
 
-COMMITS = 200
+COMMITS = 100
 KEYS = (1, 100, 1000)
 VERIFIED = 10_000
 

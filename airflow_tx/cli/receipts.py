@@ -15,6 +15,7 @@ from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_e
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Receipt, is_shortened
 from airflow_tx.protocol.records import Counter, Outcome, dumps
+from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.protocol.verification import Verified, verified
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _ranges(txids: list[int]) -> str:
 
 
 def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
-    """Read the rows of the last batches from the source again, and compare how many they are."""
+    """Read the rows of the last batches from the source again, and compare number and digest."""
     committed = [
         each
         for each in evidence.receipts(args.first, args.last).values()
@@ -165,9 +166,14 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
             notes.append(f"{where} it could not be recounted: {error}")
             continue
         if counted is None:
-            notes.append(f"{where} {rows} rows in the source now; how many they were, nobody counted")
-        elif rows != counted:
-            findings.append(f"{where} the source has {rows} rows of it now, and {counted} were counted")
+            notes.append(f"{where} {rows.rows} rows in the source now; how many they were, nobody counted")
+            continue
+        digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
+        kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))
+        if not rows.agrees(kept):
+            findings.append(f"{where} the source has {rows} now, and {kept} were counted")
+        elif kept.form != rows.form:
+            notes.append(f"{where} its rows are as many as they were; no digest of them as Python rows was kept")
     return Verified(None, 0, tuple(findings), tuple(notes))
 
 
@@ -178,11 +184,15 @@ def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
     return receipt.rows if receipt.rows is not None else size.get("rows")
 
 
-def _read_again(source: Source, receipt: Receipt) -> int:
+def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
+    from airflow_tx.processing.consumed_rows import RowsReading
     from airflow_tx.protocol.attempt import TransactionAttempt
 
     if is_shortened(receipt.metadata):
         raise ValueError("its receipt keeps the digest of its metadata alone")
     attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
     rows: Any = source.emit_batch(attempt, receipt.metadata)
-    return sum(1 for _ in rows)
+    reading = RowsReading()
+    for _ in reading.passing(rows):
+        pass
+    return reading.found

@@ -109,6 +109,7 @@ class Chain:
             "birth": (history.birth, receipt.birth),
             "outcome": ("SKIPPED" if skipped else "COMMITTED", receipt.outcome),
             "rows": (history.rows, receipt.rows),
+            "digest": (history.digest, receipt.digest),
             "lost rows": (history.lost, list(receipt.lost)),
             "changed rows": (history.changed, list(receipt.changed)),
             "skip": (history.skip, receipt.skip if skipped else None),

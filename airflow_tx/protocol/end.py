@@ -125,9 +125,14 @@ def claimed(
         lost=record.lost,
         changed=record.changed,
         skip=record.skip,
+        digest=_digest_of_rows(record),
         **counted,
     )
     return replace(record, claim=dict(vars(receipt)))
+
+
+def _digest_of_rows(record: TransactionRecord) -> str:
+    return " ".join(sorted((record.counted or {}).get("digests", {}).values()))
 
 
 def make_grant(
@@ -185,7 +190,7 @@ def ended(
         changed=record.changed,
         birth=record.birth,
         receipt=None if receipt is None else receipt.to_json(),
-        digest=" ".join(sorted((record.counted or {}).get("digests", {}).values())),
+        digest=_digest_of_rows(record),
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}

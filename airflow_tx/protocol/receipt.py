@@ -23,7 +23,7 @@ POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _MODULUS = 2**64
 _DIGEST, _LENGTH = "tx_digest", "tx_length"
-_TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous")
+_TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous", "digest")
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
 
 
@@ -87,7 +87,7 @@ class Receipt:
     :param epoch: with generation, attempt, nonce and birth the token of its last grant.
     :param granted: when that was given.
     :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
-    :param rows: how many rows of the batch its tasks read, if they counted.
+    :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
     :param tasks: per task what it read and what it emitted, see `tasks_of`.
     :param code: what processed it: the version of the DAG, and a digest of each application.
     :param replays: of each earlier attempt, when and why it was replayed; the last ones of many.
@@ -115,6 +115,7 @@ class Receipt:
     after: Any
     previous: str
     rows: int | None = None
+    digest: str = ""
     tasks: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     replays: Sequence[Mapping[str, Any]] = ()

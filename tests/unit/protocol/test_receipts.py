@@ -101,12 +101,17 @@ def test_a_task_is_summed_up_over_its_instances() -> None:
         return Ack("try", "op", done=True, rows=rows, outputs=list(outputs))
 
     acks = {
-        ("count", 0): ack(5, {"name": "counts", "rows": 2}),
-        ("count", 1): ack(7, {"name": "counts", "rows": 3}),
+        ("count", 0): ack(5, {"name": "counts", "rows": 2, "row_digest": "python:0000000000000001"}),
+        ("count", 1): ack(7, {"name": "counts", "rows": 3, "row_digest": "python:0000000000000002"}),
         ("plain", -1): ack(None, {"name": "return_value", "digest": "d"}),
     }
     assert tasks_of(acks) == {
-        "count": {"instances": 2, "rows": 12, "outputs": {"counts": 5}},
+        "count": {
+            "instances": 2,
+            "rows": 12,
+            "outputs": {"counts": 5},
+            "digests": {"counts": "python:0000000000000003"},
+        },
         "plain": {"instances": 1, "rows": None, "outputs": {"return_value": None}},
     }
 
