@@ -3,7 +3,7 @@
 Usage: QUEUES=redis://:password@host:port/0 python examples/word_workers.py split | count [HOLD]
 
 `split` makes words of sentences, `count` counts them, per attempt. With HOLD it takes so many messages, and then stands
-still without having told any acker: to be killed.
+still before any acker knows: to be killed.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Message:
         """Fail its transaction at once: the attempt is not committed, and is replayed.
 
         :raises MessageDone: it is acked or failed already.
-        :raises MessageError: the ackers were not told; the transaction is replayed when its time is up.
+        :raises MessageError: the ackers do not know; the transaction is replayed when its time is up.
         """
         self._check("Fail")
         self._done = "failed"

@@ -111,16 +111,16 @@ def test_a_worker_sends_by_itself_and_goes_on_while_the_ackers_are_away(
     ackers: Ackers, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "airflow_tx.acks.collector")
-    asked: list[int] = []
+    tries: list[int] = []
 
     def away() -> None:
-        asked.append(1)
+        tries.append(1)
         _away()
 
     ackers.before = away
     with Collector(ackers, interval=0.001) as collector:
         collector.process(root).ack()
-        eventually(lambda: len(asked) > 3, 60, "it is tried again")
+        eventually(lambda: len(tries) > 3, 60, "it is tried again")
         ackers.before = lambda: None
         eventually(lambda: ackers.report(ORIGIN).open == {}, 60, "it is sent")
     assert [record.message for record in caplog.records] == [str(AckersUnavailable(where="here", reason="it is away"))]
