@@ -39,8 +39,7 @@ class RowsReading:
 
         self.started = True
         dumps: Callable[[Any, int], bytes] = marshal.dumps
-        for row in rows:
-            self._rows += 1
+        for self._rows, row in enumerate(rows, 1):
             if self.form != COUNT:
                 try:
                     self._sum += xxh3_64_intdigest(dumps(row, _MARSHAL))
