@@ -33,6 +33,8 @@ _LOW = 0xFFFFFFFF
 _HASHED = frozenset(
     "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
 )
+# Words of an executed plan: a sample of the rows is taken before they are read; what is cached may be computed again.
+_REPEATED = ("rangepartitioning", "InMemoryTableScan")
 # Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
 _JOINS = ("Join ", "Intersect", "Except", "exists#", " IN (list#", "join {", "_EXCEPT", "_INTERSECT", "subquery", "sql")
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
@@ -58,7 +60,8 @@ class RowsObserver:
         :param columns: those that are hashed, and so read even where nobody else needs them; None: all.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
-        observed, form = _observed(df, name, df.columns if columns is None else columns)
+        hashed = df.columns if columns is None else columns
+        observed, form = _observed(df, name, hashed, marked=_is_connect(df))
         self._names[name] = (outputs, form)
         return observed
 
@@ -77,9 +80,10 @@ class RowsObserver:
         once = [name for name in self._names if plan.count(name) == 1]
         if once and self._executions is None and not _is_connect(observed):
             self._executions = _Executions.of(observed)
+        before = _jobs(observed)
         observed.write.mode("overwrite").parquet(uri)
         found = observation.get
-        reports = self._reports(observed, written) if once else {}
+        reports = self._reports(observed, written) if once and _ran_once(observed, before) else {}
         for name in once:
             self._note(name, reports.get(name, {}), at_least=_may_stop(plan))
         return _digest(found, form)
@@ -117,7 +121,7 @@ def observed_once(df: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Cal
     from pyspark.sql import Observation
 
     observation = Observation(f"airflow_tx_read_{uuid.uuid4().hex}")
-    observed, form = _observed(df, observation, columns)
+    observed, form = _observed(df, observation, columns, marked=True)
 
     def found() -> RowsDigest | None:
         metrics = observation.get
@@ -126,12 +130,20 @@ def observed_once(df: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Cal
     return observed, found
 
 
-def _observed(df: DataFrame, observation: Observation | str, columns: Sequence[str]) -> tuple[DataFrame, str]:
+def _observed(
+    df: DataFrame, observation: Observation | str, columns: Sequence[str], *, marked: bool
+) -> tuple[DataFrame, str]:
+    """Observe rows.
+
+    :param marked: whether each row gets a number that shows repeated partitions: where Spark does not say of its stages
+        whether they were repeated. It costs more than all the rest.
+    """
     from pyspark.sql import functions as F
 
     form, sums = _sums(df, columns)
-    # Partitions that were begun, against those there are: more, if one of them was computed again. A set of their
-    # numbers would cost more than all the rest.
+    if not marked:
+        return df.observe(observation, *sums), form
+    # Partitions that were begun, against those there are: more, if one of them was computed again.
     first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
     bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
     words = (
@@ -143,7 +155,7 @@ def _observed(df: DataFrame, observation: Observation | str, columns: Sequence[s
 
 
 def _is_exact(metrics: Metrics) -> bool:
-    return "rows" in metrics and metrics["begun"] == metrics["partitions"]
+    return "rows" in metrics and metrics.get("begun") == metrics.get("partitions")
 
 
 class _Executions:
@@ -186,8 +198,9 @@ class _Executions:
         while metrics.hasNext():
             named = metrics.next()
             found[str(named._1())] = json.loads(named._2().json())
+        plan = execution.executedPlan().toString()
         with self._news:
-            self._heard.append(found)
+            self._heard.append({name: {} for name in found} if any(word in plan for word in _REPEATED) else found)
             self._news.notify_all()
 
     def onFailure(self, function: str, execution: Any, error: Any) -> None:
@@ -227,6 +240,24 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
     if form == COUNT or (rows and (low is None or high is None)):
         return RowsDigest(rows)
     return RowsDigest(rows, ((high or 0) * 2**32 + (low or 0)) % 2**64, form)
+
+
+def _jobs(df: DataFrame) -> set[int]:
+    """Return the jobs of this thread's group, as far as a classic session knows them."""
+    if _is_connect(df):
+        return set()
+    context = df.sparkSession.sparkContext
+    return set(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+
+
+def _ran_once(df: DataFrame, before: set[int]) -> bool:
+    """Ask whether no stage of the jobs since then, and no task of one, was run again."""
+    if _is_connect(df):
+        return True  # its rows are marked
+    tracker = df.sparkSession.sparkContext.statusTracker()
+    jobs = (tracker.getJobInfo(job) for job in _jobs(df) - before)
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return not any(stage.currentAttemptId or stage.numFailedTasks for stage in stages if stage is not None)
 
 
 def _may_stop(plan: str) -> bool:

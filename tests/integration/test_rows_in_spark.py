@@ -125,9 +125,9 @@ def collected(df: DataFrame, emit: Emit) -> None:
     emit(df.sparkSession.createDataFrame([(len(df.collect()),)], "n int"))
 
 
-ALL = [plain, filtered, looked_at_before, cached, in_two_outputs, deduplicated, semi_joined]
+ALL = [plain, filtered, looked_at_before, in_two_outputs, deduplicated, semi_joined]
 NOTHING_SAID = [united_with_some_of_itself, of_no_row, collected]
-NO_PROOF = [sorted_, ranged, united_with_itself, joined_with_itself, joined_with_nothing, in_a_subquery]
+NO_PROOF = [sorted_, ranged, cached, united_with_itself, joined_with_itself, joined_with_nothing, in_a_subquery]
 
 
 def observed(spark: SparkSession, files: str, job: Callable[[DataFrame, Emit], object], out: Path) -> RowsRead | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -15,7 +15,11 @@ from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 from airflow_tx.staging import OutputRef, StagingArea, read_output, write_manifest, write_rows
 from airflow_tx.staging.row_hash import digest_of_batch
 
-A, B, C, D = {"key": "a", "n": 1}, {"key": "b", "n": 2}, {"key": "c", "n": None}, {"key": "d", "n": 1}
+Row: TypeAlias = dict[str, Any]
+A: Row = {"key": "a", "n": 1}
+B: Row = {"key": "b", "n": 2}
+C: Row = {"key": "c", "n": None}
+D: Row = {"key": "d", "n": 1}
 ROWS = [A, A, C, B]
 
 
