@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.protocol.verification import verified
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import FencedState
@@ -65,6 +66,26 @@ def cost(make: Callable[[str], FencedState], keys: int) -> tuple[float, float]:
             seconds[name].append(time.perf_counter() - begun)
             grants[name].final(grant, state)
     return statistics.median(seconds["without"]), statistics.median(seconds["with"])
+
+
+def processor_time() -> None:
+    """Print what a receipt costs without any server."""
+    grant, rows = Grants()(1), [{"key": f"key {number}", "n": 1} for number in range(1000)]
+
+    def made() -> None:
+        receipt = grant.receipt("state", Written(1000))
+        assert receipt is not None
+        assert receipt.hash
+
+    found = []
+    for work in (made, lambda: list(RowTally(rows))):
+        seconds = []
+        for _ in range(300):
+            begun = time.process_time()
+            work()
+            seconds.append(time.process_time() - begun)
+        found.append(statistics.median(seconds) * 1000)
+    print(f"  processor time: {found[0]:.3f} ms a state, {found[1]:.3f} ms for the digest of 1,000 rows")
 
 
 def books(count: int, folder: Path) -> tuple[MemoryStore, Paths, SqlState]:
@@ -125,6 +146,7 @@ def main(count: int = VERIFIED) -> None:
     """Measure and print."""
     quiet()
     print(f"Receipts; {machine()}")
+    processor_time()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         for store, make in opened(stack, folder):
