@@ -16,7 +16,7 @@ from airflow_tx.sources.lag import Lag, LagUnknown
 TableRow = dict[str, Any]
 
 _TOPOLOGY_COLUMNS = "dag_id source next_commit allocated open failed max_pending lag states repairs".split()
-_RUN_COLUMNS = "txid attempt status run_id rows digest size began processing commit ended".split()
+_RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
 
 
 def print_rows(rows: Sequence[TableRow], output: str) -> None:
@@ -109,7 +109,6 @@ def transaction(view: TransactionView) -> TableRow:
         "status": view.status,
         "run_id": view.run_id,
         "rows": view.rows,
-        "digest": view.digest.rpartition(":")[2] or None,
         "size": _size(view),
         "began": view.began or None,
         "processing": _seconds(view.began, view.processed),
@@ -117,6 +116,8 @@ def transaction(view: TransactionView) -> TableRow:
         "ended": view.ended,
         "waiting_for": view.waiting_for,
         "note": _note(view),
+        # The last one: a narrow table leaves out what is least needed at a glance.
+        "digest": view.digest.rpartition(":")[2] or None,
     }
 
 
@@ -129,6 +130,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
             "run_id": run_id,
             "waiting_for": f"the run of transaction {entry['blocking']}; then it is started again",
             "note": f"gave up its run slot {entry['when']}",
+            "digest": None,
         }
         for run_id, entry in view.record.yielded.items()
         if entry["txid"] is None

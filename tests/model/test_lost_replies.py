@@ -178,8 +178,10 @@ def seen(topology: Topology) -> dict[str, Any]:
     for path in topology.tree():
         data = store.get(path).data
         value = json.loads(data) if data else {}
-        for name in ("op", "nonce", "request", "incarnation", "tasks", "birth", "acks"):
-            value.pop(name, None)
+        inner = value.get("receipt")
+        for record in (value, inner) if isinstance(inner, dict) else (value,):
+            for name in ("op", "nonce", "request", "incarnation", "tasks", "birth", "acks"):
+                record.pop(name, None)
         found[re.sub(r"/acks/([0-9.]+)-[0-9a-f]+", r"/acks/\1", path)] = value
     return found
 
