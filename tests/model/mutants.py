@@ -114,9 +114,10 @@ MUTANTS = (
         (
             (
                 Commit._write,
-                "for update in self.updates:\n        update.state.raise_fence(grant)",
+                "for update in self.updates:\n            update.state.raise_fence(grant)",
                 "rows = [list(found) for found in rows]\n"
-                "    for update, found in zip(self.updates, rows):\n        found and update.state.raise_fence(grant)",
+                "        for update, found in zip(self.updates, rows):\n"
+                "            found and update.state.raise_fence(grant)",
             ),
         ),
         ONE_OPAQUE,

@@ -178,8 +178,7 @@ def seen(topology: Topology) -> dict[str, Any]:
     for path in topology.tree():
         data = store.get(path).data
         value = json.loads(data) if data else {}
-        inner = value.get("receipt")
-        for record in (value, inner) if isinstance(inner, dict) else (value,):
+        for record in (value, value.get("claim") or {}):
             for name in ("op", "nonce", "request", "incarnation", "tasks", "birth", "acks"):
                 record.pop(name, None)
         found[re.sub(r"/acks/([0-9.]+)-[0-9a-f]+", r"/acks/\1", path)] = value
