@@ -23,6 +23,9 @@ def print_rows(rows: Sequence[TableRow], output: str) -> None:
     """Print rows as table, json, yaml or plain."""
     from airflow.cli.simple_table import AirflowConsole
 
+    if output == "table" and not any(row.get("digest") for row in rows):
+        # A command to copy should not be wrapped for a column in which nothing stands.
+        rows = [{name: value for name, value in row.items() if name != "digest"} for row in rows]
     AirflowConsole().print_as(data=rows, output=output)
 
 
@@ -116,7 +119,6 @@ def transaction(view: TransactionView) -> TableRow:
         "ended": view.ended,
         "waiting_for": view.waiting_for,
         "note": _note(view),
-        # The last one: a narrow table leaves out what is least needed at a glance.
         "digest": view.digest.rpartition(":")[2] or None,
     }
 
