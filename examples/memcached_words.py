@@ -13,7 +13,7 @@ from examples.example import Example, differences
 from examples.ledger import history
 from examples.sentences import counted, write_sentences
 
-FILES = 4
+FILES = 3
 
 
 class MemcachedWords(Example):
