@@ -14,8 +14,9 @@ from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.connections.redis import parameters_of_connection, parameters_of_url
 from airflow_tx.errors import AckersUnavailable, ConfigError, StoreError
 from airflow_tx.protocol.api import Store
+from airflow_tx.provider_info import OPTIONS
 
-DEFAULT_ROOT = "/airflow_tx"
+DEFAULT_ROOT: str = OPTIONS["root"]["default"]
 _OPTION = "acker_store"
 
 

@@ -77,11 +77,6 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
     return list(found.values())
 
 
-def consumed(read: Iterable[RowsRead]) -> int | None:
-    """Return how many rows of the batch were read; None: nobody counted."""
-    return max((each.found.rows for each in read if not each.outputs), default=None)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, _TEXTS):
         return f"{type(value).__name__} {value!s}"

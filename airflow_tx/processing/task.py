@@ -132,8 +132,9 @@ class Processing:
         """
         if not self.anchored or self.acked:
             return
-        from airflow_tx.processing.consumed_rows import consumed, fullest
+        from airflow_tx.processing.consumed_rows import fullest
         from airflow_tx.protocol import processing
+        from airflow_tx.protocol.consumers import consumed
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)

@@ -5,7 +5,7 @@ Only what was counted is compared: a task that did not count is no proof of anyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,21 @@ class BatchRows:
     @property
     def digest(self) -> str:
         """Write the digests as history keeps them."""
-        return " ".join(sorted(self.digests.values()))
+        return digest_text(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a record keeps it."""
         return {"rows": self.rows, "digests": dict(self.digests)}
+
+
+def digest_text(counted: Mapping[str, Any] | None) -> str:
+    """Write the digests of what a record keeps of its batch, as history keeps them; "" without any."""
+    return " ".join(sorted((counted or {}).get("digests", {}).values()))
+
+
+def consumed(read: Iterable[RowsRead]) -> int | None:
+    """Return how many rows of the batch were read; None: nobody counted."""
+    return max((each.found.rows for each in read if not each.outputs), default=None)
 
 
 def check_rows(

@@ -12,6 +12,7 @@ from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Committed
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.consumers import digest_text
 from airflow_tx.protocol.loss import without_passed
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -125,14 +126,10 @@ def claimed(
         lost=record.lost,
         changed=record.changed,
         skip=record.skip,
-        digest=_digest_of_rows(record),
+        digest=digest_text(record.counted),
         **counted,
     )
     return replace(record, claim=dict(vars(receipt)))
-
-
-def _digest_of_rows(record: TransactionRecord) -> str:
-    return " ".join(sorted((record.counted or {}).get("digests", {}).values()))
 
 
 def make_grant(
@@ -190,7 +187,7 @@ def ended(
         changed=record.changed,
         birth=record.birth,
         receipt=None if receipt is None else receipt.to_json(),
-        digest=_digest_of_rows(record),
+        digest=digest_text(record.counted),
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}

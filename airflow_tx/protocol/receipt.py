@@ -89,7 +89,7 @@ class Receipt:
     :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
     :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
     :param tasks: per task what it read and what it emitted, see `tasks_of`.
-    :param code: what processed it: the version of the DAG, and a digest of each application.
+    :param code: what processed it: the version of the DAG.
     :param replays: of each earlier attempt, when and why it was replayed; the last ones of many.
     :param lost: rows before it that were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why.

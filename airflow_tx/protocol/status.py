@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.consumers import digest_text
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 
@@ -116,7 +117,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         size=record.size,
         lost=tuple(record.lost),
         changed=tuple(record.changed),
-        digest=" ".join(sorted((record.counted or {}).get("digests", {}).values())),
+        digest=digest_text(record.counted),
     )
 
 

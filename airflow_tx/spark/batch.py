@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.consumers import RowsRead
+from airflow_tx.protocol.consumers import RowsRead, consumed
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.spark.observed import RowsObserver
@@ -158,8 +158,7 @@ class Batch:
         read = self._observer.read()
         if self.consumed_rows is not None:
             read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
-        consumed = max((each.found.rows for each in read if not each.outputs), default=None)
-        return write_manifest(self._where, self._outputs, consumed_rows=consumed, read=read)
+        return write_manifest(self._where, self._outputs, consumed_rows=consumed(read), read=read)
 
     def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""

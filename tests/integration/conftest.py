@@ -1,4 +1,4 @@
-"""Where a state under test lives: a place that no other test uses."""
+"""Where a state or ledger under test lives: a place that no other test uses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
 
 
@@ -21,6 +24,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'state.db'}"
     server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
     return server.url()
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    """A connection of its own to the ZooKeeper of the run."""
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    disconnect(client)
 
 
 @pytest.fixture

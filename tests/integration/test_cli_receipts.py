@@ -14,7 +14,6 @@ import pytest
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands, ended
@@ -56,13 +55,6 @@ def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
     (commands.dags / "the_dag.py").write_text(_DAG)
     with ended(commands):
         yield commands
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
 
 
 @pytest.fixture

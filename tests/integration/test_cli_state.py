@@ -54,13 +54,6 @@ def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
-
-
-@pytest.fixture
 def root(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[str]:
     """Of a ledger that knows the topology; `words`, `days` and `total` hold transaction 7."""
     client = connect(ClientConfig(zookeeper.hosts))

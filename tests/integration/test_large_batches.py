@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,7 @@ from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 
 TASKS, INSTANCES = 6, 1024
@@ -40,13 +38,6 @@ class Logger:
 
     def info(self, *_: object) -> None:
         """Forget it."""
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
 
 
 class Finished(Pipeline):

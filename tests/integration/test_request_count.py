@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
-from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 
 MOST = 20
@@ -41,13 +39,6 @@ class Counted(Pipeline):
 
     def _sent(self) -> int:
         return self._store.requests
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
 
 
 def stand_at(store: ZooKeeperStore, paths: Paths, txid: int, *, history: int) -> None:

@@ -24,12 +24,9 @@ from airflow_tx.state import (
     SqlState,
     state_query,
 )
-from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.memcached import LocalMemcached
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.servers import delta_jars, skip_without
 from tests.unit.bench import MemorySpec, OpaqueNumbers
 from tests.unit.commit.test_commit import Run
@@ -46,13 +43,6 @@ WORDS = ("man", "dog", "gone", "new")
 def memcached() -> Iterator[LocalMemcached]:
     with LocalMemcached() as server:
         yield server
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[Store]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
 
 
 @pytest.fixture

@@ -62,6 +62,11 @@ class Dialect:
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
     # An assignment of an upsert sees what those before it have assigned.
     assigns_in_order: ClassVar[bool] = False
+    # The columns of :tables in a :schema, as (table, column).
+    columns_query: ClassVar[str] = (
+        "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
+        "WHERE table_schema = :schema AND table_name IN :tables"
+    )
 
     def engine(self, url: URL) -> Engine:
         """Make an engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
@@ -90,10 +95,7 @@ class Dialect:
 
         :param schema: as `place` gave it.
         """
-        query = sa.text(
-            "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
-            "WHERE table_schema = :schema AND table_name IN :tables"
-        ).bindparams(sa.bindparam("tables", expanding=True))
+        query = sa.text(self.columns_query).bindparams(sa.bindparam("tables", expanding=True))
         found = dict[str, set[str]]((name, set()) for name in tables)
         for table, column in connection.execute(query, {"schema": schema, "tables": list(tables)}):
             found[table].add(column)

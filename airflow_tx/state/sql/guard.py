@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Receipt, RowTally, Written
 from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.sql.state import FencedInSql
 
@@ -57,9 +57,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows)
-        given = list(map(dict, tally))
-        receipt = grant.receipt(self.name, tally.written(len(given)))
+        given, receipt = self._taken(grant, rows)
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=True)
             self._store.apply(connection, grant, self.statements, given, complete=complete)
@@ -67,14 +65,18 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return len(given)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows)
-        given = list(map(dict, tally))
-        receipt = grant.receipt(self.name, tally.written(len(given)))
+        given, receipt = self._taken(grant, rows)
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             self._store.apply(connection, grant, self.statements, given, complete=True)
             self._store.set_applied(connection, receipt)
         return len(given)
+
+    def _taken(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Receipt | None]:
+        """Take the rows for the statements, and the receipt of exactly these."""
+        tally = RowTally.of(rows)
+        given = list(map(dict, tally))
+        return given, grant.receipt(self.name, tally.written(len(given)))
 
     def pass_over(self, grant: Grant) -> None:
         with self._store.transaction() as connection:

@@ -39,6 +39,12 @@ class Postgres(Dialect):
         # Not JSONB, which would give numbers back in another form.
         "json": sa.JSON(),
     }
+    # The information schema hides what the user has no right to.
+    columns_query = (
+        "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname IN :tables "
+        "AND a.attnum > 0 AND NOT a.attisdropped"
+    )
 
     def engine(self, url: URL) -> Engine:
         connect = (
@@ -79,18 +85,6 @@ class Postgres(Dialect):
         columns = inspector.get_columns(table.name, schema=table.schema)
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
         return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
-
-    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
-        # The information schema hides what the user has no right to.
-        query = sa.text(
-            "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname = ANY(:tables) "
-            "AND a.attnum > 0 AND NOT a.attisdropped"
-        )
-        found = dict[str, set[str]]((name, set()) for name in tables)
-        for table, column in connection.execute(query, {"schema": schema, "tables": list(tables)}):
-            found[table].add(column)
-        return found
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
