@@ -1,19 +1,19 @@
-"""`airflow …` in a home of its own, with one DAG file; one warm process for all commands `airflow tx …` of a module."""
+"""`airflow …` in a home of its own, with one DAG file; one warm process for all commands of the run."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
-_DAG = """
+DAG = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
 from airflow_tx.sources.files.source import FileSource
@@ -48,8 +48,11 @@ for line in asked:
     code, out, told = None, io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
         try:
-            args = parser.parse_args(arguments)
-            args.func(args)
+            if arguments[0] == "python":
+                exec(arguments[1], {"arguments": arguments[2:]})
+            else:
+                args = parser.parse_args(arguments)
+                args.func(args)
         except SystemExit as end:
             code = end.code
     print(json.dumps([code, out.getvalue(), told.getvalue()]), file=answers, flush=True)
@@ -57,21 +60,39 @@ for line in asked:
 
 
 class Commands:
-    """Commands one after the other; those of `airflow tx` in one process, since importing Airflow costs seconds."""
+    """Commands one after the other in one process, since importing Airflow costs seconds."""
 
     def __init__(self, home: Path, server: LocalZooKeeper) -> None:
         self.dags = home / "dags"
-        self.dags.mkdir(parents=True)
-        (self.dags / "the_dag.py").write_text(_DAG)
         self.database = f"{home}/state.db"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # Files of one name follow one another within a second.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": json.dumps({"conn_type": "zookeeper", "host": server.hosts}),
             "AIRFLOW_CONN_TX_STATE": json.dumps({"conn_type": "sqlite", "host": self.database}),
         }
         self._process: subprocess.Popen[str] | None = None
+        self.python("from airflow.utils.db import initdb; initdb()")
+
+    def begin(self, files: Mapping[str, str], *, known: bool = False) -> None:
+        """Make these the DAG files, by name; the states hold nothing.
+
+        :param known: whether Airflow's database has them, too.
+        """
+        shutil.rmtree(self.dags, ignore_errors=True)
+        self.dags.mkdir(parents=True)
+        for name, text in files.items():
+            (self.dags / name).write_text(text)
+        Path(self.database).unlink(missing_ok=True)
+        if known:
+            self.run("dags", "reserialize", root="/unused")
+
+    def python(self, code: str, *arguments: str) -> None:
+        """Run code, which knows its `arguments`."""
+        self.run("python", code, *arguments, root="/unused")
 
     def in_a_process(self, *arguments: str, root: str = "/unused") -> str:
         """The output of a command as the console script gives it, in a process of its own."""
@@ -129,13 +150,3 @@ class Commands:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
-
-
-@contextmanager
-def ended(commands: Commands) -> Iterator[None]:
-    """Airflow's database is there, and the process ends with the block."""
-    commands.in_a_process("db", "migrate")
-    try:
-        yield
-    finally:
-        commands.end()

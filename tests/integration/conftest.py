@@ -15,6 +15,7 @@ from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.integration.commands import Commands
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -32,6 +33,14 @@ def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
     client = connect(ClientConfig(zookeeper.hosts))
     yield ZooKeeperStore(client)
     disconnect(client)
+
+
+@pytest.fixture(scope="session")
+def commands(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """`airflow tx …`, in a process that lives as long as the run."""
+    commands = Commands(tmp_path_factory.mktemp("cli"), zookeeper)
+    yield commands
+    commands.end()
 
 
 @pytest.fixture

@@ -15,15 +15,14 @@ from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.commands import Commands, ended
+from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
-    with ended(commands):
-        yield commands
+def airflow(commands: Commands) -> Commands:
+    commands.begin({"the_dag.py": DAG})
+    return commands
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,7 +31,7 @@ from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.commands import Commands, ended
+from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 
 DAG_ID = "the_dag"
@@ -53,9 +51,8 @@ with DAG("exact", schedule=None, max_active_runs=16):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
 """
 _MAKE_RUNS = """
-import json, sys
 from airflow_tx import compat
-for run_id in json.loads(sys.argv[1]):
+for run_id in arguments:
     compat.create_run("the_dag", run_id)
 """
 
@@ -69,8 +66,7 @@ class Runs:
 
     def make(self, **states: str) -> None:
         """Make runs and put them into these states."""
-        command = [sys.executable, "-c", _MAKE_RUNS, json.dumps(list(states))]
-        subprocess.run(command, env=self._commands.environment, check=True, capture_output=True, timeout=60)
+        self._commands.python(_MAKE_RUNS, *states)
         for run_id, state in states.items():
             self.put(run_id, state)
 
@@ -120,15 +116,12 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("actions") / "home", zookeeper)
-    (commands.dags / "exact.py").write_text(_EXACT)
+def airflow(commands: Commands) -> Commands:
     logged = _EXACT.replace('FileSource("/nowhere/*.csv")', 'RedisStreamSource("nowhere", "stream")')
     logged = logged.replace("sources.files.source import FileSource", "sources.redis.stream import RedisStreamSource")
-    (commands.dags / "logged.py").write_text(logged.replace('"exact"', '"logged"'))
-    with ended(commands):
-        commands.in_a_process("dags", "reserialize")
-        yield commands
+    logged = logged.replace('"exact"', '"logged"')
+    commands.begin({"the_dag.py": DAG, "exact.py": _EXACT, "logged.py": logged}, known=True)
+    return commands
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.commands import Commands, ended
+from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline
 
 _DAG = """
@@ -50,11 +48,9 @@ TXIDS = 5
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
-    (commands.dags / "the_dag.py").write_text(_DAG)
-    with ended(commands):
-        yield commands
+def airflow(commands: Commands) -> Commands:
+    commands.begin({"the_dag.py": _DAG})
+    return commands
 
 
 @pytest.fixture

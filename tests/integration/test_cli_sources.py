@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.commands import Commands, ended
+from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, one_line
 from tests.integration.test_cli_actions import store as store
@@ -95,30 +93,23 @@ topology("files", FileSource(f"{HERE}/data/*.csv"))
 """
 
 
-class Asking(Commands):
-    """Commands whose sources a test can change."""
-
-    def say(self, name: str, **said: Any) -> None:
-        """What a log holds."""
-        (self.dags / f"{name}.json").write_text(json.dumps(said))
+def say(airflow: Commands, name: str, **said: Any) -> None:
+    """What a log holds."""
+    (airflow.dags / f"{name}.json").write_text(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    commands = Asking(tmp_path_factory.mktemp("asking") / "home", zookeeper)
-    (commands.dags / "log_source.py").write_text(_LOG)
-    (commands.dags / "logs.py").write_text(_DAG)
-    with ended(commands):
-        commands.in_a_process("dags", "reserialize")
-        # From now on only the one file can be read.
-        (commands.dags / "the_dag.py").write_text("raise RuntimeError('this airflow DAG is none of its business')")
-        yield commands
+def airflow(commands: Commands) -> Commands:
+    commands.begin({"log_source.py": _LOG, "logs.py": _DAG, "the_dag.py": DAG}, known=True)
+    # From now on only the one file can be read.
+    (commands.dags / "the_dag.py").write_text("raise RuntimeError('this airflow DAG is none of its business')")
+    return commands
 
 
 class Log(Pipeline):
     """A topology whose source is the one of its DAG."""
 
-    def __init__(self, airflow: Asking, store: ZooKeeperStore, root: str, name: str, kind: str = "opaque") -> None:
+    def __init__(self, airflow: Commands, store: ZooKeeperStore, root: str, name: str, kind: str = "opaque") -> None:
         super().__init__(store, root, topology=name)
         self.request = TopologyRequest(name, kind, 8)
         namespace: dict[str, Any] = {}
@@ -137,10 +128,10 @@ class Log(Pipeline):
 
 
 def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
-    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
-    airflow.say("numbers", first=0, end=100)
+    say(airflow, "numbers", first=0, end=100)
     log = Log(airflow, store, root, "numbers")
     log.run("r1")
     accept = ("tx", "accept-loss", "numbers")
@@ -151,7 +142,7 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
     assert one_line(airflow.run(*accept, *why, root=root, fails=True)).startswith(
         "Topology 'numbers' has lost nothing: its source can give every row that comes next. Nothing was changed."
     )
-    airflow.say("numbers", first=10, end=100)
+    say(airflow, "numbers", first=10, end=100)
     with pytest.raises(SourceError, match=r"airflow tx accept-loss TOPOLOGY --why TEXT"):
         log.begin("r2")
     assert one_line(airflow.run(*accept, *why, root=root, fails=True)) == (
@@ -175,16 +166,16 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
 
 
 def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
-    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
     for name, kind in (("numbers", "opaque"), ("other", "transactional")):
-        airflow.say(name, first=0, end=100)
+        say(airflow, name, first=0, end=100)
         log = Log(airflow, store, root, name, kind)
         log.run("r1")
         log.begin("r2")
         log.begin("r3")
-        airflow.say(name, first=3, end=100)  # of the rows of the second one, 2 is gone
+        say(airflow, name, first=3, end=100)  # of the rows of the second one, 2 is gone
         accept = ("tx", "accept-loss", name, "--why", "gone", "--yes")
         if kind == "transactional":
             assert "has lost nothing" in airflow.run(*accept, root=root, fails=True)
@@ -195,9 +186,9 @@ def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
 
 
 def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(
-    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
-    airflow.say("numbers", first=0, end=100)
+    say(airflow, "numbers", first=0, end=100)
     Log(airflow, store, zookeeper_root, "numbers").begin("r1")
     accept = ("tx", "accept-loss", "numbers", "--why", "gone", "--dag-id", "other")
     told = one_line(airflow.run(*accept, root=zookeeper_root, fails=True))
@@ -211,11 +202,11 @@ def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(
 
 
 def test_topologies_are_listed_with_what_their_sources_have_that_is_not_committed(
-    airflow: Asking, store: ZooKeeperStore, zookeeper_root: str
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
-    airflow.say("numbers", first=0, end=100)
-    airflow.say("other", first=0, end=50)
+    say(airflow, "numbers", first=0, end=100)
+    say(airflow, "other", first=0, end=50)
     numbers, other = (Log(airflow, store, root, name) for name in ("numbers", "other"))
     other.request = TopologyRequest("other", "transactional", 8)
     numbers.run("r1")

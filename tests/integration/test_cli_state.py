@@ -17,7 +17,7 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.integration.commands import Commands, ended
+from tests.integration.commands import Commands
 from tests.integration.databases import query
 from tests.integration.pipeline import Pipeline
 
@@ -46,11 +46,9 @@ with DAG("dag", schedule=None, max_active_runs=16):
 
 
 @pytest.fixture(scope="module")
-def airflow(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("cli") / "home", zookeeper)
-    (commands.dags / "the_dag.py").write_text(_DAG)
-    with ended(commands):
-        yield commands
+def airflow(commands: Commands) -> Commands:
+    commands.begin({"the_dag.py": _DAG})
+    return commands
 
 
 @pytest.fixture
