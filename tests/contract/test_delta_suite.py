@@ -16,6 +16,8 @@ from tests.servers import delta_jars, skip_without
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 class TestDeltaState(StateSuite):
     @pytest.fixture

@@ -25,6 +25,8 @@ from tests.servers import delta_jars, skip_without
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(autouse=True)
 def delta() -> None:
@@ -131,7 +133,7 @@ def test_every_aggregator_and_a_replay_that_leaves_keys_out(spark: SparkSession,
     }
 
 
-@pytest.mark.parametrize("mode", ["merge", "append"])
+@pytest.mark.parametrize("mode", ["merge", pytest.param("append", marks=pytest.mark.long)])
 def test_an_older_writer_that_wakes_after_the_next_transaction_is_refused(
     spark: SparkSession, path: str, grants: Grants, failpoints: Failpoints, mode: str
 ) -> None:

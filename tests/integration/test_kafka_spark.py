@@ -21,6 +21,8 @@ from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
 
+pytestmark = pytest.mark.spark
+
 ATTEMPT = TransactionAttempt(1, 1)
 APP = """
 from pyspark.sql import functions as F

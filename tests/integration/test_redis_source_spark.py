@@ -28,6 +28,8 @@ from tests.integration.spark_runs import Topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 ATTEMPT = TransactionAttempt(1, 1)
 MESSAGES = 45
 APP = """
@@ -129,7 +131,9 @@ def test_messages_that_are_gone_are_named_before_a_job_is_started(
     source.close()
 
 
-@pytest.mark.parametrize("operator", [SparkConnectBatchOperator, SparkBatchOperator])
+@pytest.mark.parametrize(
+    "operator", [SparkConnectBatchOperator, pytest.param(SparkBatchOperator, marks=pytest.mark.long)]
+)
 def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
     tmp_path: Path,
     spark_connect: LocalSparkConnect,

@@ -24,6 +24,8 @@ from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.spark
+
 ROWS = 4000
 Emit = Callable[["DataFrame"], object]
 

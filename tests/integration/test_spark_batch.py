@@ -24,6 +24,8 @@ from airflow_tx.staging.area import dir_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 FLIGHT_COUNTS = str(Path(__file__).parents[2] / "spark_apps" / "flight_counts.py")
 FLIGHTS = "dep_delay,carrier,origin\n5,UA,EWR\n-1,UA,EWR\nNA,UA,EWR\n7,AA,JFK\nNA,DL,JFK\n"
 COUNTS = [

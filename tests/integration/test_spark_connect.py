@@ -22,6 +22,8 @@ from airflow_tx.state import Count, MemoryState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology, update
 
+pytestmark = pytest.mark.spark
+
 ROOT = Path(__file__).parents[2]
 FLIGHTS = "dep_delay,carrier,origin\n5,UA,EWR\n-1,UA,EWR\nNA,UA,EWR\n7,AA,JFK\nNA,DL,JFK\n"
 APP = """

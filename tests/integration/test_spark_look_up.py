@@ -48,6 +48,8 @@ from tests.unit.bench import Numbers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.spark
+
 SECRET = uuid.uuid4().hex
 MOMENT = dt.datetime(2013, 1, 1, 5, 30)
 CARRIERS: Mapping[str, Any] = {
@@ -285,7 +287,9 @@ carriers = SqlState("tx_state", table="carriers", keys=["carrier"], values={"fli
 """
 
 
-@pytest.mark.parametrize("operator", [SparkBatchOperator, SparkConnectBatchOperator])
+@pytest.mark.parametrize(
+    "operator", [pytest.param(SparkBatchOperator, marks=pytest.mark.long), SparkConnectBatchOperator]
+)
 def test_an_application_looks_up_by_the_connection_of_its_task(
     operator: Any,
     postgres: LocalPostgres,

@@ -23,6 +23,8 @@ from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from tests.integration.spark_runs import Topology, update
 from tests.unit.bench import Numbers
 
+pytestmark = pytest.mark.spark
+
 ROWS, USERS = 6000, 700
 VALUES: dict[str, Any] = {"n": Count(), "balance": Balance(), "last": LastTwo(), "exact": Sum("numeric")}
 APP = """

@@ -22,6 +22,8 @@ from airflow_tx.testing.suites.source_suite import SourceSuite
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 ATTEMPT = TransactionAttempt(1, 1)
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -31,6 +31,8 @@ from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import SparkRun, Topology, update
 from tests.unit.bench import Numbers
 
+pytestmark = pytest.mark.spark
+
 KEYS = 6000
 # Of these tests alone: other servers on this machine may have another one in common.
 SECRET = uuid.uuid4().hex

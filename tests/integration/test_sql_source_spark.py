@@ -24,6 +24,8 @@ from tests.servers import jdbc_jars, skip_without
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 ATTEMPT = TransactionAttempt(1, 1)
 NAMES = ["50% off", "it's", "back\\slash", "é ☃", 'a "quoted" ?', "plain"]
 

@@ -27,6 +27,7 @@ from airflow_tx.state import (
     Sum,
 )
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.examples import examples
 
 UTC = dt.timezone.utc
 
@@ -111,7 +112,7 @@ def test_every_aggregator_does_what_it_does_in_memory(
     grants = Grants()
     state = SqlState.from_url(url, table=table, keys=["k"], values=values, kind=kind)
     model = MemoryState(state.name, keys=["k"], values=values, kind=kind)
-    for txid in range(1, 9):
+    for txid in range(1, examples(4, 9)):
         update = _update(random_, values)
         for attempt in (1, 2):
             grant = grants(txid, attempt)

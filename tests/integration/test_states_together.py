@@ -34,6 +34,8 @@ from tests.unit.commit.test_commit import Run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 Rows = dict[str, int]
 WORDS = ("man", "dog", "gone", "new")
