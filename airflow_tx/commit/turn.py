@@ -102,16 +102,23 @@ class WaitingLine:
 
 
 def read_line(
-    store: Store, paths: Paths, txid: int, mapped: Collection[str], read: Reader | None = None
+    store: Store,
+    paths: Paths,
+    txid: int,
+    mapped: Collection[str],
+    read: Reader | None = None,
+    *,
+    works_again: bool = False,
 ) -> WaitingLine:
     """Read the line; what is far away is not read.
 
     :param mapped: the tasks with map indexes: how many instances they will have is not known here.
     :param read: reads the records, for a caller who wants to keep them.
+    :param works_again: a task of its own works again, so that its own record matters at its turn, too.
     """
     read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
-    if current >= txid:
+    if current >= txid and not works_again:
         return WaitingLine(txid, current)
     own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
     earlier, skip = {}, False
@@ -151,8 +158,8 @@ def commit_in_turn(
     line: WaitingLine | None = None
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
-        read = Reader(store)
-        before, line = line, read_line(store, commit.spec.paths, commit.begun.txid, commit.spec.mapped, read)
+        read, again = Reader(store), completion is Completion.NOT_YET
+        before, line = line, _read(commit, store, read, works_again=again)
         commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
@@ -167,7 +174,7 @@ def commit_in_turn(
                 return replace(line, messages=True)
             time.sleep(_MESSAGE_POLL)
             continue
-        wait = Wait.WARM if completion is Completion.NOT_YET else line.wait
+        wait = Wait.WARM if again else line.wait
         if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
             _log_wait(commit, line)
             return line
@@ -180,11 +187,16 @@ def commit_in_turn(
     return None
 
 
+def _read(commit: Commit, store: Store, read: Reader, *, works_again: bool) -> WaitingLine:
+    spec = commit.spec
+    return read_line(store, spec.paths, commit.begun.txid, spec.mapped, read, works_again=works_again)
+
+
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     spec = commit.spec
     with store.watch(*line.watched(spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
-        if read_line(store, spec.paths, line.txid, spec.mapped) == line:
+        if _read(commit, store, Reader(store), works_again=line.op is not None) == line:
             commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
 

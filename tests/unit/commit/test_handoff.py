@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.handoff import take_skip
+from airflow_tx.commit.handoff import pass_on, take_skip
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
@@ -276,6 +277,12 @@ def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
     assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
 
 
+def test_what_comes_next_is_skipped_only_if_somebody_wants_that(make: Any, state: MemoryState) -> None:
+    first, _ = open_run(make, "r1"), open_run(make, "r2")
+    assert first.commit_now() is None
+    assert not [line for line in first.log.lines if "skipped" in line]
+
+
 def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state: MemoryState) -> None:
     first = open_run(make, "r1")
     ledger = first.commit().ledger
@@ -300,11 +307,15 @@ class Airflow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paused = False
         self.started: list[str] = []
+        self.confs: list[Any] = []
+        self.resets: list[bool] = []
         monkeypatch.setattr(compat, "is_paused", lambda dag_id: self.paused)
         monkeypatch.setattr(compat, "start_run", self.start)
 
     def start(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
         self.started.append(run_id)
+        self.confs.append(conf)
+        self.resets.append(reset)
         return True
 
 
@@ -346,6 +357,37 @@ def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airf
     first.committer.runs["r2"] = "failed"
     assert first.commit_now() is None
     assert airflow.started == ["r2"]
+
+
+def test_one_that_has_just_yielded_gets_the_time_to_end(
+    make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(second, 1, 2, "r1")
+    first.committer.runs["r2"] = "running"
+    monkeypatch.setattr(time, "sleep", lambda seconds: first.committer.runs.update(r2="failed"))
+    assert first.commit_now() is None
+    assert airflow.started == ["r2"]
+
+
+def test_those_that_yielded_are_started_though_others_have_passed_the_turn_on_meanwhile(
+    make: Any, airflow: Airflow, state: MemoryState
+) -> None:
+    first, second, third = (open_run(make, f"r{number}") for number in (1, 2, 3))
+    with pytest.raises(AirflowFailException, match="yields"):
+        yields(third, 1, 3, "r1")
+    first.committer.runs["r3"] = "running"
+    second.commit().ledger.run(skip.note_skip, 2, WHY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: None)
+        assert first.commit_now() is None
+    ledger = first.commit().ledger
+    assert (ledger.turn().current, airflow.started) == (3, [])
+    first.committer.runs["r3"] = "failed"
+    runs, ended = TaskRuns("numbers", first.committer), Committed(1, here=True, waiting=("r3",), skip=True)
+    pass_on(ledger, {state.name: state}, runs, ended, log=first.log)
+    assert airflow.started == ["r3"]
 
 
 def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, airflow: Airflow) -> None:

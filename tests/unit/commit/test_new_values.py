@@ -13,7 +13,6 @@ import pytest
 
 from airflow_tx.commit import handoff
 from airflow_tx.commit import write as writing
-from airflow_tx.commit.phase import PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError, Outranked, StagingError
@@ -27,9 +26,8 @@ from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
-from airflow_tx.spec import PhaseSpec
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
-from tests.unit.bench import FakeTi
+from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.test_commit import Run, make  # noqa: F401 - a fixture
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
@@ -258,44 +256,6 @@ def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
         inputs_of(run.spec, {"words": None}, run.begun.attempt)
 
 
-class Phase:
-    """Committers `b` and `d`, of which `d` takes what `b` leaves."""
-
-    def __init__(self, made: Any, of_b: Any, of_d: Any, rows: list[dict[str, Any]]) -> None:
-        from airflow_tx.processing.outputs import returned
-
-        self.updates = {"b": (of_b,), "d": (of_d,)}
-        phase = PhaseSpec(acquire="acquire", mark="mark", committers=("b", "d"), inside=("b", "d"))
-        self.run = made("r1", [of_b, of_d], phase=phase, inside=("count", "acquire", "b", "d", "mark"))
-        self.run.begin()
-        processing = self.run.start()
-        processing.ack(returned(rows, multiple=False))
-        self.xcoms, self.states = self.run.committer.xcoms, self.run.committer.states
-        self.xcoms["count", "return_value", -1], self.states["count"] = rows, "success"
-
-    def part(self, kind: Any, task: str, own: Any) -> Any:
-        """What a try of a task of the phase does."""
-        ti = FakeTi(task, "r1", xcoms=self.xcoms, states=self.states)
-        dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=self.updates[name]), fileloc="")
-        ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
-        run = self.run
-        return kind(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
-
-    def acquire(self) -> Any:
-        """Take the turn; the grant."""
-        turn = self.part(PhaseTurn, "acquire", (*self.updates["b"], *self.updates["d"]))
-        assert commit_in_turn(turn, self.run.spec.memory, patience=0) is None
-        return turn.grant
-
-    def write(self, task: str, grant: Any) -> dict[str, Any]:
-        """Run a committer; references to the new values that it leaves."""
-        committer = self.part(PhaseWrite, task, self.updates[task])
-        committer.write(grant)
-        self.states[task] = "success"
-        found: dict[str, Any] = committer.new_values
-        return found
-
-
 LEFT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
 
 
@@ -304,7 +264,7 @@ def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_a
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
     rows = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
-    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), rows)
+    phase = PhaseRun(make, of_b, persistent_aggregate(LEFT, state=largest), rows)
     first = phase.acquire()
     refs = phase.write("b", first)
     phase.write("d", first)
@@ -327,7 +287,7 @@ def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
 ) -> None:
     of_b = persistent_aggregate(SOURCE, state=state, new_values="counts")
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
-    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3)])
+    phase = PhaseRun(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3)])
     grant = phase.acquire()
     refs, stage = dict[str, Any](), spark_new_values.stage_keys
 
@@ -354,7 +314,7 @@ def test_another_committer_gets_values_that_arrow_has_no_type_for_as_they_were(
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 1 if large else 100)
     of_b = persistent_aggregate(SOURCE, state=state, new_values="counts")
     largest = MemoryState("largest", keys=["word"], values={"exact": Largest()})
-    phase = Phase(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3), word("dog", 1, "1.50")])
+    phase = PhaseRun(make, of_b, persistent_aggregate(LEFT, state=largest), [word("man", 3), word("dog", 1, "1.50")])
     grant = phase.acquire()
     phase.write("b", grant)
     phase.write("d", grant)

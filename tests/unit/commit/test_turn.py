@@ -9,10 +9,10 @@ import pytest
 
 from airflow_tx.commit.turn import Earlier, Wait, WaitingLine, advice, read_line
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Delete
+from airflow_tx.protocol.api import Children, Delete, Put
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.records import Phase, encode
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
@@ -150,6 +150,35 @@ def test_a_skip_is_due_if_it_is_that_of_the_transaction_whose_turn_it_is(topolog
 def test_one_that_became_final_in_between_is_left_out(topology: Topology) -> None:
     topology.store().multi([], [Delete(topology.paths.transaction(1))])
     assert set(read(topology, 3).earlier) == {2}
+
+
+def test_one_whose_acks_are_gone_became_final_in_between(topology: Topology) -> None:
+    first = run(topology, 1)
+    paths, record = topology.paths, topology.record(1)
+    assert record is not None
+    topology.store().multi([], [Delete(paths.acks(1, record.acks))])
+    assert read(topology, 2).earlier[1].ready
+    first.topology.store().multi([], [Put(paths.transaction(1), encode(replace(record, phase=Phase.FAILED)))])
+    assert read(topology, 2).earlier[1].ready
+
+
+def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(topology, 1).process({})
+    store, record = topology.store(), topology.record(1)
+    assert record is not None
+    folder, listed = topology.paths.acks(1, record.acks), store.children
+
+    def listed_before(path: str) -> Children | None:
+        found: Children | None = listed(path)
+        if path == folder:
+            (name,) = listed(folder).names
+            store.multi([], [Delete(f"{folder}/{name}")])
+        return found
+
+    monkeypatch.setattr(store, "children", listed_before)
+    assert not read(topology, 2).earlier[1].ready
 
 
 # --- what a person can do ----------------------------------------------------------------------------------------

@@ -1,0 +1,202 @@
+"""A run that yielded is started again once the way is free, and what becomes of it otherwise."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.commit.run_slots import Comeback, TaskRuns, comeback, slots_of, start_yielded, yield_slot
+from airflow_tx.processing.begin import conf_of
+from airflow_tx.protocol import run_slots
+from airflow_tx.protocol.answers import Bidding, Done
+from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.spec import TransactionSpec
+from tests.model.driver import Run, Topology
+from tests.unit.bench import FakeTi, MemorySpec, Numbers, run_of
+from tests.unit.commit.test_handoff import Airflow, airflow
+from tests.unit.protocol.conftest import topology
+
+__all__ = ["airflow", "topology"]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_over", "is_free", "becomes"),
+    [
+        ("failed", False, True, Comeback.START),
+        ("failed", False, False, Comeback.WAIT),
+        ("failed", True, True, Comeback.FORGET),
+        ("running", False, True, Comeback.WAIT),
+        ("queued", False, True, Comeback.WAIT),
+        ("running", True, False, Comeback.FORGET),
+        ("success", False, True, Comeback.FORGET),
+        (None, False, True, Comeback.FORGET),
+    ],
+)
+def test_what_becomes_of_a_run_that_yielded(state: Any, is_over: bool, is_free: bool, becomes: Comeback) -> None:
+    assert comeback(state, is_over=is_over, is_free=is_free) is becomes
+
+
+class Runs:
+    """The runs of a DAG; of those that are named several states, each is that of one question, the last one stays."""
+
+    def __init__(self, **states: Any) -> None:
+        self.states = {name: list(found) if isinstance(found, tuple) else [found] for name, found in states.items()}
+        self.started: list[str] = []
+
+    def state(self, run_id: str) -> str | None:
+        found: list[str | None] = self.states.get(run_id, [None])
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    def restart(self, run_id: str) -> None:
+        self.started.append(run_id)
+
+    def start(self, run_id: str, key: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def yielded(topology: Topology) -> Topology:
+    """Transaction 1 is committed; r2, which has begun, and r9, which has not, have yielded to it."""
+    first = Run(topology, "r1")
+    first.processed(1, {})
+    for number in (2, 3):
+        Run(topology, f"r{number}").begin(1)
+    ledger = topology.ledger()
+    for waiter in (Waiter("r9", None, "t9", 1), Waiter("r2", 2, "t2", 1)):
+        assert ledger.run(run_slots.bid, waiter) == Bidding(waiter.run_id)
+        assert ledger.run(run_slots.note_yield, waiter) == Done()
+    first.commit()
+    return topology
+
+
+def started(topology: Topology, runs: Runs, *, patience: int = 0) -> list[tuple[str, Any]]:
+    found = start_yielded(topology.ledger(), runs, ["r2", "r7", "r9"], patience=patience)
+    return [(run_id, entry["txid"]) for run_id, entry in found]
+
+
+def test_all_that_yielded_are_started_once_the_way_is_free(yielded: Topology) -> None:
+    runs = Runs(r2="failed", r9="failed")
+    assert started(yielded, runs) == [("r2", 2), ("r9", None)]
+    assert runs.started == ["r2", "r9"]
+    assert yielded.topology.yielded == {}
+    assert started(yielded, runs) == []
+
+
+def test_nobody_is_started_while_the_run_whose_turn_it_is_waits_for_a_run_slot(yielded: Topology) -> None:
+    assert started(yielded, Runs(r2="queued", r9="failed")) == []
+    assert set(yielded.topology.yielded) == {"r2", "r9"}
+
+
+def test_one_that_is_alive_again_stays_in_the_list_and_the_others_are_started(yielded: Topology) -> None:
+    runs = Runs(r2="running", r9="failed")
+    assert started(yielded, runs) == [("r9", None)]
+    assert (set(yielded.topology.yielded), runs.started) == ({"r2"}, ["r9"])
+
+
+def test_one_that_needs_no_start_any_more_is_forgotten(yielded: Topology) -> None:
+    runs = Runs(r2="success", r9=None)
+    assert started(yielded, runs) == []
+    assert (yielded.topology.yielded, runs.started) == ({}, [])
+
+
+def test_one_whose_transaction_became_final_otherwise_is_forgotten(yielded: Topology) -> None:
+    yielded.note_skip(2)
+    yielded.take_skip(2)
+    runs = Runs(r2="failed", r9="failed")
+    assert started(yielded, runs) == [("r9", None)]
+    assert yielded.topology.yielded == {}
+
+
+def test_one_that_yielded_to_the_transaction_whose_turn_it_is_is_not_started_yet(yielded: Topology) -> None:
+    ledger, waiter = yielded.ledger(), Waiter("r3", 3, "t3", 2)
+    ledger.run(run_slots.bid, waiter)
+    ledger.run(run_slots.note_yield, waiter)
+    runs = Runs(r3="failed")
+    assert list(start_yielded(ledger, runs, ["r3"])) == []
+    assert runs.started == []
+
+
+@pytest.mark.parametrize(
+    ("states", "patience", "sleeps"),
+    [
+        (("running", "running", "failed"), 4, 2),
+        (("running", "running", "failed"), 2, 2),
+        (("running", "running", "failed"), 1, None),
+        (("failed",), 4, 0),
+    ],
+)
+def test_one_that_has_just_yielded_gets_seconds_to_end(
+    yielded: Topology, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], patience: int, sleeps: int | None
+) -> None:
+    slept = list[float]()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    found = start_yielded(yielded.ledger(), Runs(r3="running", r9=states), ["r9"], patience=patience)
+    assert [run_id for run_id, _ in found] == ([] if sleeps is None else ["r9"])
+    assert slept == [1] * (patience if sleeps is None else sleeps)
+
+
+# --- who yields
+
+
+def spec(topology: Topology) -> TransactionSpec:
+    return MemorySpec(topology.paths.topology, "dag", Numbers(), memory=topology.store(), root=topology.paths.root)
+
+
+@pytest.mark.parametrize(("run_type", "limit"), [("manual", 3), ("backfill", None)])
+def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_own(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch, run_type: str, limit: int | None
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__YIELD_AFTER", "7")
+    ti = FakeTi("commit", "r1")
+    context = {"ti": ti, "dag": SimpleNamespace(max_active_runs=3), "dag_run": object()}
+    monkeypatch.setattr(compat, "run_info", lambda context: replace(run_of("r1"), run_type=run_type))
+    assert slots_of(spec(topology), context, txid=7) == {
+        "dag_id": "dag",
+        "run_id": "r1",
+        "txid": 7,
+        "task_try": str(ti.id),
+        "limit": limit,
+        "grace": 7.0,
+    }
+
+
+def yields_to(topology: Topology, run_id: str, txid: int | None, log: Any, **runs: str) -> None:
+    ti = FakeTi("commit", run_id, runs=runs)
+    topology.ledger().run(run_slots.bid, Waiter(run_id, txid, str(ti.id), 1))
+    yield_slot(spec(topology), {"ti": ti}, blocking=1, txid=txid, log=log)
+
+
+@pytest.mark.parametrize("state", ["running", "success", "failed"])
+def test_nobody_yields_to_a_run_that_needs_no_run_slot(
+    topology: Topology, airflow: Airflow, log: Any, state: str
+) -> None:
+    for number in (1, 2):
+        Run(topology, f"r{number}").begin(1)
+    yields_to(topology, "r2", 2, log, r1=state)
+    assert topology.topology.yielded == {}
+
+
+def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflow: Airflow, log: Any) -> None:
+    first = Run(topology, "r1")
+    first.processed(1, {})
+    Run(topology, "r2").begin(1)
+    ti = FakeTi("commit", "r2", runs={"r1": "queued"})
+    topology.ledger().run(run_slots.bid, Waiter("r2", 2, str(ti.id), 1))
+    first.commit()
+    yield_slot(spec(topology), {"ti": ti}, blocking=1, txid=2, log=log)
+    assert topology.topology.yielded == {}
+
+
+def test_a_task_clears_the_runs_of_its_dag_and_makes_those_that_are_gone(airflow: Airflow) -> None:
+    runs = TaskRuns("numbers", FakeTi("commit", "r1", runs={"r2": "failed"}))
+    assert runs.state("r2") == "failed"
+    runs.restart("r2")
+    runs.start("r3", "r3")
+    assert airflow.started == ["r2", "r3"]
+    assert airflow.confs == [None, conf_of("r3")]
+    assert airflow.resets == [True, True]

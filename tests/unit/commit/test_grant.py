@@ -1,0 +1,81 @@
+"""From the question whether all has acked to the mark: what is asked again, noted, and how a refusal is explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.errors import LedgerBehind
+from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.records import History, TopologyRecord, decode
+from airflow_tx.state import Count, MemoryState
+from tests.unit.commit.test_commit import Run, counts, make, state, update
+from tests.unit.commit.test_handoff import open_run
+
+__all__ = ["make", "state"]
+
+
+def words(name: str) -> MemoryState:
+    return MemoryState(name, keys=["word"], values={"count": Count()})
+
+
+def receipt(run: Run, txid: int = 1) -> Receipt:
+    node = run.spec.memory.get(run.spec.paths.history(txid))
+    assert node is not None
+    return Receipt.from_json(decode(History, "", node.data).receipt)
+
+
+def test_the_receipt_of_a_commit_says_what_was_processed_by_what_and_what_was_written(make: Any) -> None:
+    first, second = open_run(make, "r1"), open_run(make, "r2")
+    for run in (first, second):
+        assert run.commit_now() is None
+    found = receipt(second, 2)
+    assert (found.metadata, found.before, found.after) == ([10, 20], 10, 20)
+    assert found.tasks == {"count": {"instances": 1, "rows": None, "outputs": {"return_value": None}}}
+    assert found.code == {"dag_version": "v1"}
+    assert found.written["words"]["keys"] == 1
+    assert found.previous == receipt(first).hash
+
+
+def test_output_that_is_replaced_between_reading_and_the_grant_is_read_again(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(make, "r1")
+    commit = run.commit()
+    prepare = commit.prepare
+
+    def prepare_and_be_overtaken() -> None:
+        prepare()
+        monkeypatch.setattr(commit, "prepare", prepare)
+        run.work(count=7)
+
+    monkeypatch.setattr(commit, "prepare", prepare_and_be_overtaken)
+    assert commit_in_turn(commit, run.spec.memory, patience=0) is None
+    assert counts(state) == {"count": 7}
+
+
+def test_a_task_that_fails_once_all_is_committed_changes_nothing(make: Any, state: MemoryState) -> None:
+    run = open_run(make, "r1")
+    run.commit_now()
+    run.committer.states["count"] = "failed"
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+
+
+def test_of_several_states_the_one_whose_fence_is_ahead_of_the_ledger_is_named(make: Any) -> None:
+    states = [words(name) for name in ("one", "two", "three")]
+    first = make("r1", [update(each) for each in states])
+    first.begin()
+    first.work()
+    first.commit_now()
+    run = make("r2", [update(each) for each in states])
+    begun = run.begin()
+    run.work()
+    topology = decode(TopologyRecord, "", run.spec.memory.get(run.spec.paths.record).data)
+    later = Token(1, 2, 9, 9, "n", begun.attempt.birth)
+    states[1].raise_fence(Grant("numbers", topology.incarnation, later, {"two": 1}))
+    with pytest.raises(LedgerBehind, match=r"'two' refused: .*, the ledger is at 2 and committed 1 to it"):
+        run.commit_now()

@@ -1,0 +1,428 @@
+"""A commit by several tasks: marked once each has done its part under one grant; else it names the one to clear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.phase import grant_of
+from airflow_tx.commit.update import Update, persistent_aggregate
+from airflow_tx.errors import (
+    FailedTransaction,
+    FenceOutranked,
+    LedgerBehind,
+    OutputChanged,
+    Outranked,
+    PhaseIncomplete,
+    StagingError,
+)
+from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.records import History, decode
+from airflow_tx.state import Count, MemoryState
+from tests.unit.bench import CountingStore
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.test_commit import AWAY, counts, failed, make, state
+from tests.unit.commit.test_commit import found as open_one
+
+__all__ = ["make", "state"]
+ROWS = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
+WRITTEN = {"man": 3, "dog": 1}
+
+
+def words(name: str, kind: str = "opaque") -> MemoryState:
+    return MemoryState(name, keys=["word"], values={"count": Count()}, kind=kind)
+
+
+def update(task: str, state: MemoryState, key: str = "return_value", **options: Any) -> Update:
+    source: Any = SimpleNamespace(operator=SimpleNamespace(task_id=task), key=key)
+    return persistent_aggregate(source, state=state, **options)
+
+
+@pytest.fixture
+def of_b() -> MemoryState:
+    return words("of_b")
+
+
+@pytest.fixture
+def of_d() -> MemoryState:
+    return words("of_d")
+
+
+@pytest.fixture
+def phase(make: Any, of_b: MemoryState, of_d: MemoryState) -> PhaseRun:
+    """Both committers take what was processed."""
+    return PhaseRun(make, update("count", of_b), update("count", of_d), ROWS)
+
+
+@pytest.fixture
+def with_c(make: Any, of_b: MemoryState, of_d: MemoryState) -> PhaseRun:
+    """`d` takes what `c` returns, a task between the committers."""
+    return PhaseRun(make, update("count", of_b), update("c", of_d), ROWS, between=["c"])
+
+
+def history(phase: PhaseRun) -> History:
+    node = phase.run.spec.memory.get(phase.run.spec.paths.history(1))
+    assert node is not None, "it is committed"
+    return decode(History, "", node.data)
+
+
+def is_committed(phase: PhaseRun) -> bool:
+    return phase.run.spec.memory.get(phase.run.spec.paths.history(1)) is not None
+
+
+def incomplete(phase: PhaseRun, problem: str) -> None:
+    """The last task says what is missing, and marks nothing."""
+    with pytest.raises(PhaseIncomplete, match=problem):
+        phase.mark()
+    assert not is_committed(phase)
+
+
+# --- the whole of it
+
+
+def test_it_is_committed_once_each_committer_has_written(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    assert not is_committed(phase)
+    phase.mark()
+    assert is_committed(phase)
+    assert counts(of_b) == counts(of_d) == WRITTEN
+
+
+def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+    grant = phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    receipt = Receipt.from_json(history(phase).receipt)
+    assert {name: each["keys"] for name, each in receipt.written.items()} == {"of_b": 2, "of_d": 2}
+    for each in (of_b, of_d):
+        (kept,) = each.receipts()
+        assert kept.text == replace(receipt, written={each.name: receipt.written[each.name]}).text
+    assert (receipt.nonce, receipt.rows) == (grant.token.nonce, None)
+
+
+def test_what_the_first_task_shares_is_the_grant(phase: PhaseRun) -> None:
+    grant = phase.acquire()
+    assert grant_of(phase.shared, "numbers") == replace(grant, batch=Grant.batch)
+    of_older_release = {name: each for name, each in phase.shared.items() if name != "claim"}
+    assert grant_of(of_older_release, "numbers") == replace(grant, batch=Grant.batch, claim="")
+
+
+def test_tasks_of_a_transaction_that_is_final_have_nothing_to_do(phase: PhaseRun, of_b: MemoryState) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    fence = of_b.fence()
+    assert phase.acquire() is None
+    assert phase.shared == {"final": True}
+    phase.commit("b", "d")
+    phase.mark()
+    assert of_b.fence() == fence
+    assert phase.xcoms["b", "return_value", -1] is None
+    assert phase.run.log.lines[-1] == "Transaction 1 of numbers is already committed: nothing to do"
+
+
+def test_tries_that_come_when_another_one_has_marked_it_do_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
+    grant = phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    assert phase.committer("b").write(grant) == {}
+    phase.mark()
+    assert counts(of_b) == WRITTEN
+
+
+def test_new_values_of_a_transaction_that_is_final_are_found_again(make: Any, of_b: MemoryState) -> None:
+    phase = PhaseRun(make, update("count", of_b, new_values="totals"), update("count", words("of_d")), ROWS)
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    phase.acquire()
+    late = phase.committer("b")
+    assert late.run() is None
+    assert late.new_values["totals"]["rows"] == 2
+
+
+# --- what is missing
+
+
+def test_a_task_finds_no_grant_where_the_first_one_has_not_taken_the_turn(phase: PhaseRun) -> None:
+    for pushed in (None, "a grant"):
+        phase.xcoms["acquire", "return_value", -1] = pushed
+        with pytest.raises(PhaseIncomplete, match=r"1\.1 .*acquire has not taken the turn. Clear acquire"):
+            phase.commit("b")
+        incomplete(phase, "acquire has not taken the turn. Clear acquire")
+
+
+def test_a_committer_that_has_not_written_is_named(phase: PhaseRun) -> None:
+    phase.acquire()
+    phase.commit("b")
+    phase.states["d"] = "success"  # marked by hand
+    incomplete(phase, "d has not written under the grant of this phase. Clear d")
+
+
+def test_a_committer_that_wrote_under_an_earlier_grant_only_is_named(phase: PhaseRun) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.states["b"] = "failed"  # it was cleared, and so was the first task
+    phase.acquire()
+    phase.states["b"] = "success"  # marked by hand
+    incomplete(phase, "b has not written under the grant of this phase. Clear b")
+    phase.commit("b")
+    phase.mark()
+    assert is_committed(phase)
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "removed", None])
+def test_a_committer_that_has_not_succeeded_is_named(phase: PhaseRun, state: str | None) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.states["d"] = state
+    incomplete(phase, f"d is {state or 'not run'}. Clear d")
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", None])
+def test_a_task_between_the_committers_that_has_not_succeeded_is_named(with_c: PhaseRun, state: str | None) -> None:
+    with_c.acquire()
+    with_c.returns("c", ROWS)
+    with_c.commit("b", "d")
+    with_c.states["c"] = state
+    incomplete(with_c, f"c is {state or 'not run'}. Clear c")
+
+
+def test_an_instance_of_a_task_between_the_committers_is_named(make: Any, of_b: MemoryState) -> None:
+    phase = PhaseRun(make, update("count", of_b), update("count", words("of_d")), ROWS, between=["c"], mapped=["c"])
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.states.update(c_0="success", c_1="failed")
+    incomplete(phase, r"c\[1\] is failed. Clear c:")
+
+
+@pytest.mark.parametrize("state", ["skipped", "removed"])
+def test_a_task_between_the_committers_may_be_skipped(phase: PhaseRun, make: Any, state: str) -> None:
+    made = PhaseRun(make, phase.updates["b"][0], phase.updates["d"][0], ROWS, between=["c"])
+    made.acquire()
+    made.commit("b", "d")
+    made.states["c"] = state
+    made.mark()
+    assert is_committed(made)
+
+
+def test_while_a_task_before_the_phase_works_again_nothing_is_written_or_marked(
+    phase: PhaseRun, of_b: MemoryState
+) -> None:
+    grant = phase.acquire()
+    phase.commit("b", "d")
+    phase.run.start()
+    phase.states["count"] = "running"
+    incomplete(phase, "a task before the phase works again. Clear acquire")
+    with pytest.raises(Outranked, match="a later grant"):
+        phase.committer("b").write(grant)
+
+
+def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
+    first = phase.acquire()
+    phase.acquire()
+    with pytest.raises(Outranked, match="a later grant"):
+        phase.committer("b").write(first)
+    assert counts(of_b) == {}
+
+
+# --- the turn is taken again
+
+
+def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
+    phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
+) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.states["d"] = None  # cleared, with the first task
+    grant = phase.acquire()
+    assert (counts(of_b), counts(of_d)) == (WRITTEN, {})
+    assert phase.shared["healed"] == ["b"]
+    assert "What task b wrote under an earlier grant is written again" in phase.run.log.lines
+    phase.commit("d")
+    phase.mark()
+    assert counts(of_b) == counts(of_d) == WRITTEN
+    written = Receipt.from_json(history(phase).receipt).written
+    assert {name: each["keys"] for name, each in written.items()} == {"of_b": 2, "of_d": 2}
+    fence = of_b.fence()
+    assert fence is not None
+    assert fence.token == grant.token
+
+
+def test_a_phase_that_an_older_release_took_over_is_marked(phase: PhaseRun) -> None:
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.acquire()
+    shared = {name: each for name, each in phase.shared.items() if name != "written"}
+    phase.xcoms["acquire", "return_value", -1] = shared
+    phase.mark()
+    assert is_committed(phase)
+
+
+def test_what_a_committer_wrote_is_not_written_again_if_its_input_is_made_again(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
+    with_c.acquire()
+    with_c.commit("b")
+    with_c.returns("c", ROWS)
+    with_c.commit("d")
+    with_c.states["c"] = None
+    with_c.acquire()
+    assert with_c.shared["healed"] == ["b"]
+    assert counts(of_d) == {}
+    with_c.returns("c", ROWS[:1])
+    incomplete(with_c, "d has not written under the grant of this phase")
+    with_c.commit("d")
+    with_c.mark()
+    assert counts(of_d) == {"man": 3}
+
+
+def test_every_fence_is_raised_when_the_turn_is_taken(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+    first = phase.acquire()
+    second = phase.acquire()
+    assert [state.fence().token for state in (of_b, of_d)] == [second.token] * 2  # type: ignore[union-attr]
+    with pytest.raises(FenceOutranked):
+        of_d.write(first, ROWS)
+
+
+# --- what a task between the committers gives
+
+
+def test_the_result_of_a_task_between_the_committers_is_written(with_c: PhaseRun, of_d: MemoryState) -> None:
+    with_c.acquire()
+    with_c.commit("b")
+    with_c.returns("c", [{"word": "cat", "count": 9}])
+    with_c.commit("d")
+    with_c.mark()
+    assert counts(of_d) == {"cat": 9}
+
+
+def refuses_c(phase: PhaseRun, problem: str) -> None:
+    with pytest.raises(StagingError, match=problem):
+        phase.committer("d").run()
+    assert counts(phase.updates["d"][0].state) == {}  # type: ignore[arg-type]
+
+
+NOT_WHAT_IT_GAVE = r"'return_value' of task c .*1\.2.* is not what the task gave in this attempt.*Clear task c"
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_what_a_task_between_the_committers_gave_in_another_attempt_is_refused(with_c: PhaseRun, by_hand: bool) -> None:
+    with_c.returns("c", ROWS)
+    with_c.begin(ROWS)
+    with_c.acquire()
+    if by_hand:
+        with_c.returns("c", ROWS)
+        with_c.xcoms["c", "return_value", -1] = ROWS[:1]
+    refuses_c(with_c, NOT_WHAT_IT_GAVE)
+
+
+def test_an_output_of_a_task_that_said_nothing_of_its_attempt_is_refused(with_c: PhaseRun) -> None:
+    with_c.begin(ROWS)
+    with_c.acquire()
+    with_c.xcoms["c", "return_value", -1] = ROWS
+    refuses_c(with_c, NOT_WHAT_IT_GAVE)
+
+
+def test_of_several_outputs_of_a_task_between_the_committers_one_may_be_written(make: Any, of_d: MemoryState) -> None:
+    phase = PhaseRun(make, update("count", words("of_b")), update("c", of_d, "words"), ROWS, between=["c"])
+    phase.acquire()
+    phase.returns("c", {"words": ROWS})
+    phase.xcoms["c", "words", -1] = ROWS
+    phase.commit("d")
+    assert counts(of_d) == WRITTEN
+
+
+def test_a_task_between_the_committers_that_gave_nothing_is_refused_unless_the_batch_is_empty(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
+    with_c.acquire()
+    with_c.returns("c", None)
+    refuses_c(with_c, "the task gave nothing")
+    with_c.run.begun = replace(with_c.run.begun, metadata=None)
+    with_c.commit("d")
+    assert counts(of_d) == {}
+
+
+# --- what is refused
+
+
+def test_a_transactional_state_of_the_phase_takes_the_same_output_only(make: Any, of_d: MemoryState) -> None:
+    exact = words("exact", "transactional")
+    phase = PhaseRun(make, update("count", exact), update("count", of_d), ROWS)
+    phase.acquire()
+    phase.commit("b")
+    phase.work(ROWS[:1])
+    with pytest.raises(OutputChanged, match="'exact'"):
+        phase.acquire()
+    phase.work(ROWS)
+    phase.acquire()
+    phase.commit("d")
+    phase.mark()
+    assert counts(exact) == counts(of_d) == WRITTEN
+
+
+def test_a_transactional_state_of_the_phase_that_holds_nothing_takes_another_output(
+    make: Any, of_d: MemoryState
+) -> None:
+    exact = words("exact", "transactional")
+    phase = PhaseRun(make, update("count", exact), update("count", of_d), ROWS)
+    phase.acquire()
+    phase.work(ROWS[:1])
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    assert counts(exact) == counts(of_d) == {"man": 3}
+
+
+def set_back(phase: PhaseRun, state: MemoryState) -> None:
+    """The ledger is set back to before a grant that has raised the fence of a state."""
+    incarnation = phase.run.commit().ledger.topology().incarnation
+    token = Token(1, 1, 9, 9, "n", phase.run.begun.attempt.birth)
+    state.raise_fence(Grant("numbers", incarnation, token, {}))
+
+
+def test_a_ledger_that_was_set_back_is_named_by_the_task_that_takes_the_turn(
+    phase: PhaseRun, of_d: MemoryState
+) -> None:
+    set_back(phase, of_d)
+    with pytest.raises(LedgerBehind, match="--ledger-lost"):
+        phase.acquire()
+
+
+def test_a_ledger_that_was_set_back_is_named_by_a_committer(phase: PhaseRun, of_b: MemoryState) -> None:
+    phase.acquire()
+    set_back(phase, of_b)
+    with pytest.raises(LedgerBehind, match="--ledger-lost"):
+        phase.commit("b")
+
+
+def test_a_failed_transaction_is_neither_written_nor_marked(phase: PhaseRun) -> None:
+    phase.acquire()
+    phase.run.start().fail("of memory")
+    with pytest.raises(FailedTransaction):
+        phase.commit("b")
+    with pytest.raises(FailedTransaction):
+        phase.mark()
+
+
+def test_the_failure_of_each_of_its_tasks_is_noted_under_the_grant_that_it_knows(
+    phase: PhaseRun, store: CountingStore
+) -> None:
+    phase.acquire()
+    outranked = phase.committer("b")
+    grant = grant_of(outranked.read_shared(), "numbers")
+    phase.acquire()
+    with pytest.raises(Outranked) as error:
+        outranked.write(grant)  # type: ignore[arg-type]
+    failed(phase.run, outranked, error.value)
+    assert (open_one(store).error, open_one(store).failures, open_one(store).by_phase) == (None, 0, True)
+    newest = phase.committer("b")
+    newest.read_shared()
+    failed(phase.run, newest, AWAY)
+    assert open_one(store).failures == 1

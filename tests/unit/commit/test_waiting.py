@@ -1,0 +1,240 @@
+"""What a committer does in its worker until its turn has come: for whom it waits, how long, and what it notices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.turn import MESSAGE_PATIENCE, WaitingLine, commit_in_turn
+from airflow_tx.errors import FailedTransaction, StaleAttempt
+from airflow_tx.processing.outputs import returned
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.api import Watch
+from airflow_tx.state import Count, MemoryState
+from tests.unit.bench import CountingStore
+from tests.unit.commit.message_run import MessageRun
+from tests.unit.commit.test_commit import Run, counts, make, state, update
+from tests.unit.commit.test_handoff import WHY, killed_before_the_mark, open_run
+from tests.unit.commit.test_messages import acker_nodes
+from tests.unit.commit.test_messages import make as make_with_messages
+
+__all__ = ["acker_nodes", "make", "make_with_messages", "state"]
+A_STEP = 10.0
+
+
+class Meanwhile(CountingStore):
+    """Whenever a committer waits, others do the next step that a test names; without one, its time runs out.
+
+    :ivar time: what the clock of the committer says.
+    :ivar waits: how long it was to wait at most, and whether what the others did has ended that.
+    :ivar multis: how many there were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+        self.steps: list[Callable[[], object]] = []
+        self.waits: list[tuple[float, bool]] = []
+        self.slept: list[float] = []
+        self.multis = 0
+
+    def multi(self, requirements: Any, writes: Any) -> None:
+        self.multis += 1
+        super().multi(requirements, writes)
+
+    @contextmanager
+    def watch(self, *paths: str) -> Iterator[Watch]:
+        with super().watch(*paths) as watch:
+            yield _Waiting(self, watch)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.pass_by(seconds, seconds)
+
+    def pass_by(self, most: float, a_step: float = A_STEP) -> None:
+        """Let the next step be done, or else the time run out."""
+        if self.steps:
+            self.steps.pop(0)()
+            most = a_step
+        self.time += most
+
+
+class _Waiting:
+    def __init__(self, store: Meanwhile, watch: Watch) -> None:
+        self.store, self.watch = store, watch
+
+    def wait(self, timeout: float) -> bool:
+        self.store.pass_by(timeout)
+        ended = self.watch.wait(0)
+        self.store.waits.append((timeout, ended))
+        return ended
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    made = Meanwhile()
+    monkeypatch.setattr(time, "sleep", made.sleep)
+    return made
+
+
+def commit_in_time(run: Run | MessageRun, store: Meanwhile, patience: float = 60.0) -> WaitingLine | None:
+    return commit_in_turn(run.commit(), store, patience=patience, clock=lambda: store.time)
+
+
+@pytest.fixture
+def pair(make: Any) -> tuple[Run, Run]:
+    """Two runs whose tasks have acked."""
+    return open_run(make, "r1"), open_run(make, "r2")
+
+
+def test_it_is_woken_by_the_commit_before_it(pair: Any, store: Meanwhile, state: MemoryState) -> None:
+    first, second = pair
+    store.steps = [first.commit_now]
+    assert commit_in_time(second, store) is None
+    assert counts(state) == {"count": 20}
+    assert store.waits == [(60.0, True)]
+
+
+def test_its_patience_is_for_all_of_its_waiting(pair: Any, store: Meanwhile) -> None:
+    first, second = pair
+    store.steps = [lambda: first.commit().complete()]
+    line = commit_in_time(second, store)
+    assert line is not None
+    assert (line.current, line.messages) == (1, False)
+    assert store.waits == [(60.0, True), (60.0 - A_STEP, False)]
+    assert second.log.lines[-1].startswith("Transaction 2 of numbers waits for transaction 1 (PROCESSED) of run r1")
+
+
+def test_a_change_before_it_watches_is_noticed(
+    pair: Any, store: Meanwhile, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    watch = store.watch
+
+    def watch_too_late(*paths: str) -> Any:
+        monkeypatch.setattr(store, "watch", watch)
+        first.commit_now()
+        return watch(*paths)
+
+    monkeypatch.setattr(store, "watch", watch_too_late)
+    assert commit_in_time(second, store) is None
+    assert store.waits == []
+    assert counts(state) == {"count": 20}
+
+
+def test_until_its_turn_it_only_reads(pair: Any, store: Meanwhile) -> None:
+    first, second = pair
+    second.commit().complete()
+    store.multis = 0
+    assert commit_in_time(second, store) is not None
+    assert store.multis == 1, "the question whether it is complete"
+    assert first.commit_now() is None
+
+
+def test_what_it_has_read_before_its_turn_is_not_asked_for_again(pair: Any, store: Meanwhile) -> None:
+    first, second = pair
+    store.steps = [first.commit_now]
+    asked, ask = list[Any](), second.committer.get_task_states
+
+    def noted(**names: Any) -> Any:
+        asked.append(names)
+        return ask(**names)
+
+    second.committer.get_task_states = noted
+    assert commit_in_time(second, store) is None
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_it_learns_at_once_that_its_transaction_cannot_be_committed(pair: Any, store: Meanwhile, again: bool) -> None:
+    _, second = pair
+    store.steps = [second.begin if again else lambda: second.start().fail("of memory")]
+    begun = second.begun
+    waiting = second.commit()
+    with pytest.raises(StaleAttempt if again else FailedTransaction):
+        commit_in_turn(waiting, store, patience=60.0, clock=lambda: store.time)
+    assert (store.waits, waiting.begun) == ([(60.0, True)], begun)
+
+
+def test_a_task_of_it_that_works_again_is_waited_for_and_its_output_is_read_again(
+    pair: Any, store: Meanwhile, state: MemoryState
+) -> None:
+    first, second = pair
+
+    def works_again() -> None:
+        second.again = second.start()
+        second.committer.states["count"] = "running"
+
+    def acks() -> None:
+        rows = [{"word": "count", "count": 7}]
+        second.again.ack(returned(rows, multiple=False))
+        second.committer.xcoms["count", "return_value", -1] = rows
+        second.committer.states["count"] = "success"
+
+    store.steps = [works_again, first.commit_now, acks]
+    assert commit_in_time(second, store) is None
+    assert counts(state) == {"count": 17}
+    assert store.waits == [(60.0, True), (50.0, True), (40.0, True)]
+
+
+def test_a_skip_that_it_cannot_take_is_tried_once_and_then_waited_for(
+    make: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    first, second = make("r1", [update(kept)]), make("r2", [update(kept)])
+    for run in (first, second):
+        run.begin()
+        run.work()
+    killed_before_the_mark(first.commit(), monkeypatch)
+    ledger = first.commit().ledger
+    ledger.run(skip.note_skip, 1, WHY)
+
+    def replayed() -> None:
+        ledger.run(skip.withdraw_skip, 1)
+        first.begin()
+        first.work()
+        first.commit_now()
+
+    store.steps = [replayed]
+    assert commit_in_time(second, store) is None
+    assert [line for line in second.log.lines if "is not skipped now" in line][1:] == []
+    assert counts(kept) == {"count": 20}
+    assert store.waits == [(60.0, True)]
+
+
+# --- for messages
+
+
+@pytest.fixture
+def emitted(make_with_messages: Any) -> tuple[MessageRun, str]:
+    """A run whose task has acked, and the message that it has emitted."""
+    run: MessageRun = make_with_messages()
+    run.begin()
+    (reference,) = run.work()
+    return run, reference
+
+
+@pytest.mark.parametrize(("patience", "most"), [(60.0, MESSAGE_PATIENCE), (2.0, 2.0), (0.0, 0.0)])
+def test_for_messages_it_holds_its_worker_for_seconds_only(
+    emitted: tuple[MessageRun, str], store: Meanwhile, patience: float, most: float
+) -> None:
+    run, _ = emitted
+    line = commit_in_time(run, store, patience)
+    assert line is not None
+    assert line.messages
+    assert sum(store.slept) == most
+    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of 1 trees of messages")
+
+
+def test_a_message_that_is_acked_within_seconds_is_waited_for_in_the_worker(
+    emitted: tuple[MessageRun, str], store: Meanwhile
+) -> None:
+    run, reference = emitted
+    store.steps = [lambda: None, lambda: run.ack(reference)]
+    assert commit_in_time(run, store) is None
+    assert run.count == 10
+    assert len(store.slept) == 2
