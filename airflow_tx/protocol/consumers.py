@@ -119,8 +119,7 @@ def _batch(attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | N
 
 
 def _check_size(attempt: TransactionAttempt, name: str, read: RowsRead, size: Mapping[str, Any] | None) -> None:
-    count = (size or {}).get("rows")
-    if size is None or count is None:
+    if size is None or (count := size.get("rows")) is None:
         return
     at_most = size.get("at_most", False)
     if not RowsRead(read.found, at_least=at_most or read.at_least).proves_against(RowsDigest(count)):

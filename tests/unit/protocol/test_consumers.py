@@ -67,6 +67,10 @@ def test_of_offsets_there_may_be_fewer_rows_and_never_more() -> None:
         check({"a": ack(RowsRead(RowsDigest(11)))}, offsets)
 
 
+def test_a_replay_of_which_nobody_counted_is_not_compared_with_the_first_attempt() -> None:
+    assert check({"a": ack()}, first=BatchRows(10, {"xxh64-1": ALL.text})) is None
+
+
 def test_what_a_source_counts_besides_rows_is_not_compared() -> None:
     assert check({"a": ack(RowsRead(RowsDigest(8)))}, {"files": 1, "why": ""}) == BatchRows(8)
 
@@ -87,6 +91,22 @@ def test_an_output_that_was_not_read_as_it_was_emitted_is_named(read: RowsDigest
     assert check({"a": ack(counts=ALL), "b": ack(RowsRead(ALL, (OF_A,)))}) is None
     with pytest.raises(RowsDiffer, match=r"task b read .* of output 'counts' of task a, which emitted 10 rows"):
         check({"a": ack(counts=ALL), "b": ack(RowsRead(read, (OF_A,)))})
+
+
+def test_an_output_is_known_by_its_name() -> None:
+    both = ack(other=RowsDigest(3), counts=ALL)
+    assert check({"a": both, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
+    assert check({"a": both, "b": ack(RowsRead(RowsDigest(3), (("a", -1, "missing"),)))}) is None
+
+
+def test_an_output_that_was_not_counted_is_not_compared() -> None:
+    returned = Ack("try", "op", done=True, outputs=[{"name": "counts", "digest": "d"}])
+    assert check({"a": returned, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
+
+
+def test_an_instance_is_named_with_its_index() -> None:
+    with pytest.raises(RowsDiffer, match=r"task a read 10 rows.*, task b\[0\] 9 rows"):
+        check({"a": ack(RowsRead(ALL)), ("b", 0): ack(RowsRead(RowsDigest(9)))})
 
 
 def test_the_outputs_of_all_instances_are_read_as_one() -> None:
@@ -124,3 +144,10 @@ def test_rows_that_need_not_be_read_are_no_error_and_too_many_are() -> None:
     for acks in ({"a": ack(many)}, {"a": ack(many), "b": ack(RowsRead(ALL))}):
         with pytest.raises(RowsDiffer):
             check(acks, {"rows": 10, "why": ""})
+
+
+def test_one_that_need_not_read_all_is_compared_with_one_that_has_whoever_comes_first() -> None:
+    many, other = (RowsRead(RowsDigest(rows, 6, ALL.form), at_least=True) for rows in (11, 10))
+    for acks in ({"a": ack(many), "b": ack(RowsRead(ALL))}, {"a": ack(other), "b": ack(RowsRead(ALL))}):
+        with pytest.raises(RowsDiffer, match="task b read 10 rows, digest 0000000000000005 of the batch, task a 1"):
+            check(acks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
 from airflow_tx.protocol.receipt import (
     METADATA_KEPT,
+    NOTHING_WRITTEN,
     Receipt,
     RowTally,
     Written,
@@ -61,6 +64,18 @@ def test_parts_add_up_to_the_whole(one: list[dict[str, Any]], two: list[dict[str
     assert parts == Written(len(one) + len(two), digest([*one, *two]))
 
 
+def test_a_digest_of_rows_is_the_sum_of_the_hashes_of_their_values_in_the_order_of_the_names() -> None:
+    rows = [{"n": 2, "key": "a"}, {"n": 3, "key": "b", "at": None}]
+    texts = ("['a', 2]", "[None, 'b', 3]")
+    hashes = (int(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), 16) for text in texts)
+    assert digest(rows) == f"{sum(hashes) % 2**64:016x}"
+    assert len({digest([{"a": one, "b": two}]) for one in (1, 2) for two in (1, 2, "1")}) == 6
+
+
+def test_rows_that_nobody_read_are_none() -> None:
+    assert RowTally([{"n": 1}]).written(0) == NOTHING_WRITTEN == Written(0, "0" * 16)
+
+
 def test_rows_that_are_read_again_are_counted_once() -> None:
     tally = RowTally([{"n": 1}, {"n": 2}])
     assert (list(tally), list(tally)) == ([{"n": 1}, {"n": 2}],) * 2
@@ -87,6 +102,28 @@ def test_a_receipt_is_read_back_and_its_hash_depends_on_every_field() -> None:
     assert [each.differences(made) for each in others] == [[name] for name in vars(made)]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"txid": "1"}, {"txid": True}, {"epoch": None}, {"run_id": 5}, {"previous": None},
+        {"written": {"s0": 5}}, {"changed": [5]}, {"replays": ["x"]},
+        {"written": []}, {"tasks": []}, {"code": []}, {"skip": [1]}, {"changed": {}}, {"replays": {}},
+        {"lost": "row 7"}, {"another": 1}, {"format": 2},
+    ],
+)  # fmt: skip
+def test_what_is_no_receipt_is_not_read_as_one(other: dict[str, Any]) -> None:
+    whole = receipt(skip={"who": "ada"}, written={"s0": {}}, changed=[{}], replays=[{}], lost=["row 7"]).to_json()
+    assert Receipt.from_json(whole).lost == ["row 7"]
+    with pytest.raises(UnreadableRecord, match="here"):
+        Receipt.from_json({**whole, **other}, path="here")
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [], {}])
+def test_what_is_no_mapping_of_its_fields_is_no_receipt(value: Any) -> None:
+    with pytest.raises(UnreadableRecord, match="it is no receipt"):
+        Receipt.from_json(value)
+
+
 def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
     long = list(range(METADATA_KEPT))
     kept = as_kept(long, METADATA_KEPT)
@@ -94,6 +131,22 @@ def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
     assert len(json.dumps(kept)) < 100
     assert digest_of(kept) == digest_of(long) != digest_of(long[1:])
     assert as_kept([1, 2], METADATA_KEPT) == [1, 2]
+
+
+def test_a_task_of_which_one_instance_counted_is_summed_up_by_that_one() -> None:
+    read = [{"rows": 5, "digest": "python:0000000000000001", "outputs": [], "at_least": False}]
+    of_output = [{"rows": 9, "digest": "python:0000000000000007", "outputs": [["a", -1, "x"]], "at_least": False}]
+    other = [{"rows": 2, "digest": "xxh64-1:0000000000000001", "outputs": [], "at_least": False}]
+    acks = {
+        ("count", 0): Ack("try", "op", done=True, rows=5, read=read),
+        ("count", 1): Ack("try", "op", done=True),
+        ("audit", 0): Ack("try", "op", done=True, rows=5, read=[*read, *of_output]),
+        ("audit", 1): Ack("try", "op", done=True, rows=2, read=other),
+    }
+    assert tasks_of(acks) == {
+        "audit": {"instances": 2, "rows": 7, "outputs": {}},
+        "count": {"instances": 2, "rows": 5, "outputs": {}, "digests": {"": "python:0000000000000001"}},
+    }
 
 
 def test_a_task_is_summed_up_over_its_instances() -> None:

@@ -1,0 +1,167 @@
+"""What is said of one transaction: in what state it is, and what has to happen next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.status import (
+    Line,
+    TransactionView,
+    forgotten,
+    size_in_words,
+    view_final,
+    view_open,
+)
+
+SKIP = {"who": "ada", "when": "2013-01-02", "why": "broken"}
+TO_ITS_COMMITTER = "its committer"
+
+
+def record(txid: int = 2, **changes: Any) -> TransactionRecord:
+    fields: dict[str, Any] = {
+        "phase": Phase.PROCESSING, "base": "", "ended": "", "rows_digest": "", "tasks": {"count": "0"},
+        "created": "", "began": "2013-01-01",
+    }  # fmt: skip
+    own: dict[str, Any] = {"key": "key", "run_id": f"r{txid}", "request": "try", "attempt": 1, "epoch": 1, "op": "op"}
+    return TransactionRecord(**{**own, **fields, **changes})
+
+
+def view(
+    own: TransactionRecord,
+    acks: dict[tuple[str, int], Ack] | None = None,
+    *,
+    current: int = 1,
+    earlier: bool = True,
+    stale: frozenset[int] = frozenset(),
+    **topology: Any,
+) -> TransactionView:
+    """Transaction 2 as it is shown; transaction 1 is processing."""
+    opened = {1: record(1), 2: own} if earlier else {2: own}
+    line = Line(TopologyRecord("life", "dag", "opaque", 8, **topology), current, opened, stale)
+    return view_open("flights", 2, line, acks or {})
+
+
+def acked(**fields: Any) -> Ack:
+    return Ack("try", "op", done=True, **fields)
+
+
+FIRST = "transaction 1.1 (run r1, PROCESSING)"
+YIELDED = {"r2": {"blocking": 1, "txid": 2, "when": ""}}
+COMMIT_FAILED = "its committer, which has failed: airflow tx replay flights 2, or clear its failed task"
+GAVE_ITS_SLOT = "the run of transaction 1, to which it gave its run slot; then it is started again"
+TO_A_PERSON = "a person: it is replayed no more (it broke): airflow tx replay flights 2, or airflow tx skip"
+BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "text"),
+    [
+        ({}, {}, "an ack of count"),
+        ({"phase": Phase.PROCESSED}, {}, FIRST),
+        ({"phase": Phase.PROCESSED}, {"earlier": False}, TO_ITS_COMMITTER),
+        ({"phase": Phase.PROCESSED}, {"current": 2}, TO_ITS_COMMITTER),
+        ({"phase": Phase.COMMITTING}, {"current": 2}, TO_ITS_COMMITTER),
+        ({"phase": Phase.COMMITTING, "error": "no"}, {"current": 2}, COMMIT_FAILED),
+        ({"phase": Phase.FAILED}, {}, "a replay: airflow tx replay flights 2, or clear its failed task"),
+        ({"skip": SKIP}, {}, f"{FIRST}, then it is skipped"),
+        ({"skip": SKIP}, {"current": 2}, "its skip"),
+        ({"skip": SKIP}, {"earlier": False}, "its skip"),
+        ({"skip": SKIP, "yielded": 1}, {"yielded": YIELDED}, f"{FIRST}, then it is skipped"),
+        ({"yielded": 1}, {"yielded": YIELDED}, GAVE_ITS_SLOT),
+        ({}, {"blocked": BLOCKED}, TO_A_PERSON),
+        ({"skip": SKIP}, {"blocked": BLOCKED}, f"{FIRST}, then it is skipped"),
+        ({"attempt": 2}, {"blocked": BLOCKED}, "an ack of count"),
+        ({}, {"stale": frozenset({2})}, "a replay: transaction 1 ended elsewhere than its batch starts"),
+    ],
+)
+def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: Any, text: str) -> None:
+    assert view(record(**changes), **line).waiting_for == text
+
+
+def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() -> None:
+    assert view(record(), {("count", -1): acked()}).waiting_for == TO_ITS_COMMITTER
+    waiting = view(record(), {("count", -1): acked(trees=2), ("audit", -1): acked(trees=1)}).waiting_for
+    assert waiting == "acks of its messages (3 trees), and its committer"
+
+
+def test_a_task_with_instances_acks_by_these() -> None:
+    started, done = Ack("try", "op"), acked()
+    assert view(record(), {("count", 0): done, ("count", 1): done}).waiting_for == TO_ITS_COMMITTER
+    assert view(record(), {("count", 0): done, ("count", 1): started}).waiting_for == "an ack of count[1]"
+    assert view(record(), {("count", -1): started}).waiting_for == "an ack of count"
+
+
+def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> None:
+    told: dict[str, Any] = {
+        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [{"attempt": 1, **SKIP}], "pinned": True,
+        "failures": 3, "error": "no", "processed": "2013-01-01", "replay": {"attempt": 1},
+    }  # fmt: skip
+    counted = {"rows": 5, "digests": {"python": "python:02", "xxh64-1": "xxh64-1:01"}}
+    shown = view(record(counted=counted, **told), {("count", -1): acked(rows=3), ("audit", -1): acked(rows=5)})
+    found = {name: getattr(shown, name) for name in told}
+    assert found == {**told, "lost": ("row 7",), "changed": tuple(told["changed"])}
+    assert (shown.rows, shown.digest) == (5, "python:02 xxh64-1:01")
+    assert (view(record()).rows, view(record()).digest) == (None, "")
+
+
+@pytest.mark.parametrize(("phase", "granted"), [(Phase.COMMITTING, "2013-01-03"), (Phase.PROCESSING, None)])
+def test_when_the_turn_was_taken_is_shown_as_long_as_it_is_held(phase: Phase, granted: str | None) -> None:
+    assert view(record(phase=phase, granted_at="2013-01-03")).granted == granted
+
+
+def test_one_that_gave_up_its_run_slot_says_for_whom_until_it_is_started_again() -> None:
+    assert view(record(yielded=1), yielded=YIELDED).yielded == 1
+    assert view(record(yielded=1)).yielded is None
+
+
+def history(**changes: Any) -> History:
+    fields: dict[str, Any] = {"began": "a", "processed": "b", "granted_at": "c", "ended": "d", "rows": 5}
+    return History(2, 3, "r2", Outcome.COMMITTED, **{**fields, "ack_val": "0" * 16, "op": "op", **changes})
+
+
+def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> None:
+    told: dict[str, Any] = {
+        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [SKIP], "failures": 1, "skip": SKIP,
+        "digest": "python:02", "readmitted_as": 9,
+    }  # fmt: skip
+    shown = view_final(history(**told), None)
+    found = {name: getattr(shown, name) for name in told}
+    assert found == {**told, "lost": ("row 7",), "changed": (SKIP,)}
+    assert (shown.txid, shown.attempt, shown.status, shown.run_id) == (2, 3, "COMMITTED", "r2")
+    assert (shown.began, shown.processed, shown.granted, shown.ended) == ("a", "b", "c", "d")
+    assert (shown.waiting_for, shown.open, shown.readmit, shown.error) == (None, False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("readmit", "again", "outcome", "waits"),
+    [
+        (None, None, Outcome.SKIPPED, False),
+        (SKIP, None, Outcome.SKIPPED, True),
+        (SKIP, 9, Outcome.READMITTED, False),
+    ],
+)
+def test_of_one_that_history_has_forgotten_its_skip_is_remembered(
+    readmit: Any, again: int | None, outcome: Outcome, waits: bool
+) -> None:
+    skipped = Skipped("key", "r2", [0, 5], SKIP, "op", readmit, again)
+    found = forgotten(2, skipped)
+    assert (found.outcome, found.ended, found.attempts, found.ack_val) == (outcome, "2013-01-02", 0, "0" * 16)
+    shown = view_final(found, skipped)
+    assert (shown.waiting_for is not None, shown.readmit, shown.readmitted_as) == (waits, readmit, again)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ({"rows": 5, "why": ""}, "5 rows"),
+        ({"rows": 5, "why": "batch_size"}, "5 rows (batch_size)"),
+        ({"rows": 5, "files": 2}, "5 rows, 2 files"),
+        ({"rows": 5, "at_most": True, "why": "offsets"}, "at most 5 rows (offsets)"),
+        ({"rows": 5, "at_most": False}, "5 rows"),
+    ],
+)
+def test_the_size_of_a_batch_in_words(size: Any, text: str) -> None:
+    assert size_in_words(size) == text

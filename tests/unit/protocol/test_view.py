@@ -1,0 +1,245 @@
+"""The read model while the ledger goes on: a record is shown as it was or as it is; one that has gone stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import UnknownTransaction, UnreadableRecord
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.api import Children, Create, Delete, Node, Put
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.evidence import ledger_evidence
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Metadata
+from airflow_tx.protocol.view import TopologyView, repairs, topologies, topology_view, transaction_details
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import Run, Topology
+
+
+class Meddled(MemoryStore):
+    """Once a record has been read, or its children listed, something else happens.
+
+    :ivar after: what, by path; each once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: dict[str, Callable[[], object]] = {}
+        self.also: dict[str, tuple[str, ...]] = {}
+        """Names that are listed as well, by path: of records that go before they are read."""
+
+    def get(self, path: str) -> Node | None:
+        found = super().get(path)
+        self._meddle(path)
+        return found
+
+    def children(self, path: str) -> Children | None:
+        found = super().children(path)
+        self._meddle(path)
+        also = self.also.get(path, ())
+        return Children((*found.names, *also), found.version) if found is not None else None
+
+    def _meddle(self, path: str) -> None:
+        if path in self.after:
+            self.after.pop(path)()
+
+
+@pytest.fixture
+def store() -> Meddled:
+    return Meddled()
+
+
+@pytest.fixture
+def topology(store: Meddled) -> Topology:
+    return Topology(lambda: store, "/tx", [])
+
+
+@pytest.fixture
+def runs(topology: Topology) -> list[Run]:
+    """Transaction 1 is committed, 2 and 3 are open."""
+    made = [Run(topology, f"r{number}") for number in (1, 2, 3)]
+    for run in made:
+        run.processed(2, {})
+    made[0].commit()
+    return made
+
+
+def view(topology: Topology, **how: int) -> TopologyView:
+    return topology_view(topology.store(), topology.paths, **how)
+
+
+def shown(topology: Topology, **how: int) -> dict[int, str]:
+    return {each.txid: each.status for each in view(topology, **how).transactions}
+
+
+def test_topologies_of_the_root_of_all_are_found() -> None:
+    class Rooted(MemoryStore):
+        """Has a root, as ZooKeeper does."""
+
+        def children(self, path: str) -> Children | None:
+            return Children(("flights", "other"), 0) if path == "/" else super().children(path)
+
+    store = Rooted()
+    store.ensure(Paths("/", "flights").record)
+    assert topologies(store, "/") == ("flights",)
+
+
+def test_a_topology_that_is_not_there_is_named(store: Meddled, topology: Topology) -> None:
+    with pytest.raises(UnknownTransaction, match="'trace'"):
+        view(topology)
+
+
+@pytest.mark.parametrize("name", ["9", "junk"])
+def test_what_is_listed_and_gone_before_it_is_read_is_left_out(
+    store: Meddled, topology: Topology, runs: list[Run], name: str
+) -> None:
+    paths = topology.paths
+    for folder in (paths.transactions, paths.histories, paths.all_skipped, paths.repairs):
+        store.also[folder] = (name,)
+    store.ensure(paths.repairs)
+    assert shown(topology) == {1: "COMMITTED", 2: "PROCESSING", 3: "PROCESSING"}
+    assert repairs(store, paths) == ()
+
+
+def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+    record = topology.record(2)
+    assert record is not None
+    store.also[topology.paths.acks(2, record.acks)] = ("other@-1",)
+    assert set(transaction_details(store, topology.paths, 2).acks) == {"p"}
+
+
+def test_one_that_becomes_final_while_it_reads_is_shown_once_and_takes_no_room(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.after[topology.paths.all_skipped] = runs[1].commit
+    assert shown(topology, recent=1) == {1: "COMMITTED", 2: "PROCESSING", 3: "PROCESSING"}
+    assert shown(topology, recent=1) == {2: "COMMITTED", 3: "PROCESSING"}
+
+
+def test_when_the_turn_moves_on_while_it_reads_nobody_is_taken_for_stale(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.after[topology.paths.current] = runs[1].commit
+    assert shown(topology) == {1: "COMMITTED", 2: "COMMITTED", 3: "PROCESSING"}
+    assert not any(each.stale for each in view(topology).transactions)
+
+
+def test_when_the_turn_moves_on_while_it_reads_the_position_before_it_is_not_missed(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.after[topology.paths.transaction(3)] = runs[1].commit
+    found = view(topology).transactions
+    assert [(each.txid, each.stale) for each in found] == [(3, False), (2, False), (1, False)]
+
+
+@pytest.mark.parametrize("damage", [True, False])
+def test_a_position_that_is_needed_and_cannot_be_read_is_named(
+    store: Meddled, topology: Topology, runs: list[Run], damage: bool
+) -> None:
+    meta = topology.paths.meta(1)
+    store.multi([], [Put(meta, b"?") if damage else Delete(meta)])
+    with pytest.raises(UnreadableRecord, match=meta):
+        view(topology)
+
+
+def test_a_damaged_position_is_named_also_when_the_turn_moves_on(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    meta, paths = topology.paths.meta(1), topology.paths
+    store.multi([], [Put(meta, b"?")])
+    store.after[paths.transaction(3)] = lambda: store.multi([], [Delete(paths.transaction(2))])
+    with pytest.raises(UnreadableRecord, match=meta):
+        view(topology)
+
+
+# --- one transaction
+
+
+def test_the_batch_of_an_open_transaction_goes_while_it_is_read(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    meta = topology.paths.meta(3)
+    assert transaction_details(store, topology.paths, 3).batch == Metadata(1, [4, 6], 6)
+    store.after[meta] = lambda: store.multi([], [Delete(meta)])
+    assert transaction_details(store, topology.paths, 3).batch is None
+    assert transaction_details(store, topology.paths, 3).batch is None
+
+
+def test_a_damaged_batch_is_named(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+    store.multi([], [Put(topology.paths.meta(3), b"?")])
+    with pytest.raises(UnreadableRecord, match=topology.paths.meta(3)):
+        transaction_details(store, topology.paths, 3)
+
+
+def test_of_a_skipped_transaction_rows_are_shown_until_it_is_readmitted(topology: Topology, runs: list[Run]) -> None:
+    topology.skip(2)
+    details = transaction_details(topology.store(), topology.paths, 2)
+    assert details.batch == Metadata(0, [2, 4], None)
+    assert (details.transaction.attempt, details.transaction.began) == (1, "2013-01-01T00:00:00.000+00:00")
+    topology.readmit(2)
+    runs[1].begin(2)
+    assert runs[1].attempt.txid == 4
+    runs[2].commit()
+    runs[1].process({})
+    runs[1].commit()
+    assert transaction_details(topology.store(), topology.paths, 2).batch is None
+
+
+def test_whether_rows_are_by_partition_is_said_of_open_and_of_final_ones(store: Meddled) -> None:
+    topology = Topology(lambda: store, "/tx", [], partitioned=True)
+    first, second = (Run(topology, f"r{number}") for number in (1, 2))
+    first.whole({"a": 2})
+    second.begin({"a": 2})
+    assert [transaction_details(store, topology.paths, txid).partitioned for txid in (1, 2)] == [True, True]
+
+
+def test_the_acks_of_instances_are_named_with_their_index(topology: Topology) -> None:
+    run = Run(topology, "r1")
+    run.begin(1)
+    ledger = topology.ledger()
+    for index in (0, 1):
+        instance = TaskTry("p", index, f"t{index}")
+        ledger.start(run.attempt, instance)
+        ledger.run(processing.ack, run.attempt, instance)
+    assert set(transaction_details(topology.store(), topology.paths, 1).acks) == {"p[0]", "p[1]"}
+
+
+def test_the_owner_is_that_of_the_grant_alone(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+    store.multi([], [Create(topology.paths.owner(""), b'{"run_id":"nobody"}')])
+    assert view(topology).owner is None
+    runs[1].written()
+    record = topology.record(2)
+    assert record is not None
+    store.multi([], [Create(topology.paths.owner(record.nonce), b'{"run_id":"r2"}')])
+    assert view(topology).owner == {"run_id": "r2"}
+
+
+# --- what `verify` reads
+
+
+def test_what_is_compared_is_of_one_moment_though_the_turn_moves_on(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.after[topology.paths.histories] = runs[1].commit
+    found = ledger_evidence(store, topology.paths)
+    assert (found.current, set(found.histories), found.position) == (3, {1, 2}, 4)
+
+
+def test_a_position_that_verify_needs_and_cannot_read_is_named(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.multi([], [Delete(topology.paths.meta(1))])
+    with pytest.raises(UnreadableRecord, match=topology.paths.meta(1)):
+        ledger_evidence(store, topology.paths)
+
+
+def test_a_history_that_goes_while_verify_reads_is_left_out(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
+    store.also[topology.paths.histories] = ("9",)
+    found: Any = ledger_evidence(store, topology.paths)
+    assert (set(found.histories), found.oldest) == ({1}, 1)
+    assert ledger_evidence(store, topology.paths).name == "trace"
