@@ -93,6 +93,6 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
     )
     if found.problem:
         ledger.run(processing.fail_messages, attempt, found.problem)
-        note_failed(spec, begun, found.problem)
+        note_failed(spec, attempt, begun.metadata, found.problem)
         raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
     return found

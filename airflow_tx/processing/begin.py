@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.outcome import note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
@@ -52,6 +53,7 @@ def ask(
             decide_again=lambda attempt, metadata: decide_again(_of(spec, run), attempt, metadata),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
             is_current=lambda: compat.is_current_try(str(ti.id)),
+            report=lambda failed: note_failed(spec, failed.attempt, failed.metadata, failed.reason),
         )
         if isinstance(answer, Begun) and spec.ackers:
             failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)

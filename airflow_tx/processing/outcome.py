@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import SourceError
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.spec import TransactionSpec
 
 log = logging.getLogger(__name__)
@@ -32,12 +33,12 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
         source.close()
 
 
-def note_failed(spec: TransactionSpec, begun: Begun, reason: str) -> None:
+def note_failed(spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
     """Call `Source.failed`; whatever goes wrong there, the attempt has failed already."""
     source = spec.source.named(spec.topology)
     try:
-        source.failed(begun.txid, begun.metadata, reason)
+        source.failed(attempt.txid, metadata, reason)
     except Exception as error:  # noqa: BLE001 - of the user's code
-        log.warning("Source %r: failed() of transaction %s failed: %s", source, begun.attempt, error)
+        log.warning("Source %r: failed() of transaction %s failed: %s", source, attempt, error)
     finally:
         source.close()

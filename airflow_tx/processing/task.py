@@ -154,7 +154,7 @@ class Processing:
 
             with self._connected() as ledger:
                 ledger.run(processing.fail, self.attempt, self.task, reason)
-            note_failed(self.spec, self.begun, reason)
+            note_failed(self.spec, self.attempt, self.metadata, reason)
 
     @property
     def _where(self) -> dict[str, Any]:

@@ -110,6 +110,15 @@ class NeedRows(Question):
 
 
 @dataclass(frozen=True)
+class NeedReport(Question):
+    """Let the source learn that `attempt` has failed, before another one takes its place."""
+
+    attempt: TransactionAttempt
+    metadata: Any
+    reason: str
+
+
+@dataclass(frozen=True)
 class NeedRunState(Question):
     """Ask Airflow for the state of this run, and come again with it."""
 

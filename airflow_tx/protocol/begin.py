@@ -5,7 +5,7 @@ Source: docs/protocol.md §§1, 3, 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import (
@@ -22,6 +22,7 @@ from airflow_tx.protocol.answers import (
     Done,
     NeedBatch,
     NeedCurrent,
+    NeedReport,
     NeedRows,
     NeedRunState,
     NeedTopology,
@@ -52,7 +53,16 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState, posit
 from airflow_tx.protocol.step import Decision, Stamp, is_committed
 
 BeginAnswer = (
-    Begun | NoData | WindowFull | AlreadyCommitted | NeedTopology | NeedBatch | NeedRows | NeedRunState | NeedCurrent
+    Begun
+    | NoData
+    | WindowFull
+    | AlreadyCommitted
+    | NeedTopology
+    | NeedBatch
+    | NeedRows
+    | NeedRunState
+    | NeedCurrent
+    | NeedReport
 )
 
 
@@ -64,11 +74,13 @@ def begin(
     batches: Batches,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
+    reported: Collection[TransactionAttempt],
 ) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
     :param batches: what the source has said to the questions of this step, by their keys.
     :param current: per try found in the ledger, whether the asking one was its task's current one after that.
+    :param reported: attempts of which the source knows by now that they have failed.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
     topology = read.peek_if_any(TopologyRecord, paths.record)
@@ -84,7 +96,7 @@ def begin(
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
         return _final(begins, binding.txid)
-    return begin_again(begins, run_states, current, binding.txid, record)
+    return begin_again(begins, run_states, current, reported, binding.txid, record)
 
 
 def _final(begins: BeginPass, txid: int) -> Decision[BeginAnswer]:

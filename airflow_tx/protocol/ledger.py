@@ -118,21 +118,25 @@ class Ledger:
         run_state: RunState,
         decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
+        report: Callable[[answers.NeedReport], None] = lambda need: None,
     ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
         :raises Refused: nothing has changed.
         """
         batches: Batches = {}
-        states, current = dict[str, str | None](), dict[str, bool]()
+        states, current, reported = dict[str, str | None](), dict[str, bool](), set[TransactionAttempt]()
         for _ in range(PASSES):
-            result = self.run(begin, request, batches, states, current)
+            result = self.run(begin, request, batches, states, current, reported)
             if isinstance(result, answers.NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, answers.NeedBatch):
                 batches = {result.key: decide(result.attempt, result.position)}
             elif isinstance(result, answers.NeedRows):
                 batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
+            elif isinstance(result, answers.NeedReport):
+                report(result)
+                reported.add(result.attempt)
             elif isinstance(result, answers.NeedRunState):
                 states[result.run_id] = run_state(result.run_id)
             elif isinstance(result, answers.NeedCurrent):

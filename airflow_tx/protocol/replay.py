@@ -5,13 +5,22 @@ A person may let the rows of the next attempt be decided again. Source: docs/pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin
 from airflow_tx.protocol import garbage
-from airflow_tx.protocol.answers import AlreadySkipped, Begun, Done, NeedBatch, NeedCurrent, NeedRows, NeedRunState
+from airflow_tx.protocol.answers import (
+    AlreadySkipped,
+    Begun,
+    Done,
+    NeedBatch,
+    NeedCurrent,
+    NeedReport,
+    NeedRows,
+    NeedRunState,
+)
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest
@@ -24,7 +33,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState, posit
 from airflow_tx.protocol.skip import open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
-ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent
+ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent | NeedReport
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 
@@ -44,6 +53,7 @@ def begin_again(
     begins: BeginPass,
     run_states: Mapping[str, str | None],
     current: Mapping[str, bool],
+    reported: Collection[TransactionAttempt],
     txid: int,
     record: TransactionRecord,
 ) -> Decision[ReplayAnswer]:
@@ -67,6 +77,10 @@ def begin_again(
     again = request.retry or record.request == ""
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
+    own = TransactionAttempt(txid, record.attempt, record.birth)
+    if own not in reported:
+        rows = RotatingTransactionalState(begins.read, begins.paths).get_state(txid).rows
+        return Decision(NeedReport(own, rows, _why_replayed(record)))
     return _next_attempt(begins, txid, record, started)
 
 
@@ -154,9 +168,12 @@ def _next_attempt(
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
     """Say of which attempt, when and why, for the receipt."""
+    return {"attempt": record.attempt, "when": stamp.now, "why": _why_replayed(record)[:200]}
+
+
+def _why_replayed(record: TransactionRecord) -> str:
     asked = record.replay if record.replay is not None and record.replay["attempt"] == record.attempt else None
-    why = record.error or (asked and asked["reason"]) or "its run was cleared"
-    return {"attempt": record.attempt, "when": stamp.now, "why": str(why)[:200]}
+    return str(record.error or (asked and asked["reason"]) or "its run was cleared")
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------

@@ -187,9 +187,11 @@ class Source(ABC):
         """
 
     def failed(self, txid: int, metadata: Json, reason: str) -> None:
-        """Do what is due when a task or a message has failed an attempt for good (Storm's fail of a spout).
+        """Do what is due when an attempt has failed (Storm's fail of a spout); the batch is replayed all the same.
 
-        Its batch is replayed all the same. An attempt that simply stops, as when a worker is killed, is not reported.
+        It is called at least once for each attempt that another one replaces: when a task or a message has failed it,
+        and by the `begin` of the next attempt, whatever has stopped it, before that one decides its rows. `committed`
+        may follow: a task that is cleared alone takes the same attempt up again. A skipped batch is not reported.
         """
 
     def cleanup_before(self, txid: int) -> None:

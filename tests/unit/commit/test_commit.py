@@ -25,6 +25,7 @@ from airflow_tx.errors import (
     StaleBatch,
     StateMissing,
     StateUnavailable,
+    StoreUnavailable,
     TxError,
 )
 from airflow_tx.operators.begin import BeginTransactionOperator
@@ -32,10 +33,12 @@ from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
+from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.state import Count, MemoryState
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
@@ -779,6 +782,59 @@ def test_the_source_learns_that_a_task_has_failed_for_good(make: Any) -> None:
     run.begin()
     run.start().fail("task count: ValueError: no")
     assert run.begin().attempt.attempt == 3
+
+
+class OpaqueBroker(Broker):
+    """Gives a replay the rows after those that it has learned to have failed."""
+
+    kind = SourceKind.OPAQUE
+
+    def initialize_transaction(self, txid: int, position: Any) -> Batch:
+        first = 10 * len(self.learned)
+        return Batch([first, first + 10], first + 10)
+
+
+@pytest.mark.parametrize("broker", [Broker(), OpaqueBroker()], ids=["transactional", "opaque"])
+def test_the_source_learns_of_an_attempt_that_simply_stopped_before_the_next_one_has_its_rows(
+    make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    run = make("r1", source=broker)
+    run.begin()
+    run.start()  # and its worker is lost
+    assert broker.learned == []
+    stopped = (1, [0, 10], "its run was cleared")
+    with monkeypatch.context() as patched, pytest.raises(StoreUnavailable):
+        patched.setattr(store, "multi", away)
+        run.begin()
+    assert broker.learned == [stopped]
+    again = run.begin()
+    assert broker.learned == [stopped] * 2
+    assert again.metadata == ([20, 30] if isinstance(broker, OpaqueBroker) else [0, 10])
+    run.work()
+    run.commit_now()
+    assert broker.learned[2:] == [(1, again.metadata)]
+
+
+def away(*_: Any) -> None:
+    raise StoreUnavailable(hosts="somewhere", connection="c", reason="refused")
+
+
+def test_the_source_learns_why_the_coordinator_replays_an_attempt(make: Any, store: CountingStore) -> None:
+    broker = Broker()
+    run = make("r1", source=broker)
+    begun = run.begin()
+    wanted = recovery.ReplayRequest(begun.attempt, "its run was deleted", counts=True, limit=3)
+    run.spec.ledger(store).run(recovery.note_replay, wanted)
+    run.begin()
+    assert broker.learned == [(1, [0, 10], "its run was deleted")]
+
+
+def test_a_try_of_begin_that_goes_on_with_its_attempt_reports_nothing(make: Any) -> None:
+    broker = Broker()
+    run = make("r1", source=broker)
+    run.begin()
+    again: Any = ask(run.spec, FakeTi(run.spec.begin, "r1"), run_of("r1"), retry=True)
+    assert (again.attempt.attempt, broker.learned) == (1, [])
 
 
 @pytest.mark.parametrize("index", [-1, 0, 2])
