@@ -38,7 +38,7 @@ from airflow_tx.protocol.answers import (
     ToBeSkipped,
 )
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.receipt import Written, tasks_of
+from airflow_tx.protocol.receipt import Written, code_of, tasks_of
 from airflow_tx.protocol.records import dumps
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec
@@ -198,7 +198,7 @@ class Commit:
             position=self.begun.position,
             rows=processed.rows,
             tasks=tasks_of(processed.acks),
-            code={"dag_version": compat.dag_version(self.ti)},
+            code=code_of(processed.acks, compat.dag_version(self.ti)),
         )
         return self.ledger.run(commit.acquire, request)
 

@@ -16,7 +16,7 @@ from airflow_tx.operators.commit import (
     note_commit_failure,
     part,
 )
-from airflow_tx.processing.task import check_arguments
+from airflow_tx.processing.stale_input import check_arguments
 from airflow_tx.spec import begun_by, spec_of
 
 if TYPE_CHECKING:

@@ -214,7 +214,7 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
 
 
 def acknowledge(context: Context, processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
-    """Push references to what an application emitted, one XCom each, and ack them with what it read.
+    """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
 
     :param reliable: whether what it read has to be all of it.
     """
@@ -223,4 +223,5 @@ def acknowledge(context: Context, processing: Processing, manifest: Manifest, *,
         context["ti"].xcom_push(key=name, value=ref)
     if reliable:
         processing.read.extend(manifest.read)
+    processing.code = manifest.code
     processing.ack(list(refs.values()), manifest.consumed_rows)

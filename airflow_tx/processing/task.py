@@ -16,8 +16,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.processing.messages import TaskMessages
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.processing.stale_input import check_arguments, check_upstream
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.processing.consumed_rows import AnyReading
     from airflow_tx.protocol.answers import Begun
-    from airflow_tx.protocol.attempt import TaskTry
+    from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.sources.api import Source
     from airflow_tx.staging import StagingArea
@@ -49,6 +50,8 @@ class Processing:
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
         self.read: list[AnyReading] = []  # by its application, and by itself
+        self.code = ""
+        """Digest of what it runs; "": unknown."""
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
@@ -140,8 +143,16 @@ class Processing:
         read = fullest(self.read)
         rows = consumed(read) if consumed_rows is None else consumed_rows
         with self._final_refusals(), self._connected() as ledger:
-            trees, step = self.messages.trees, processing.ack
-            ledger.run(step, self.attempt, self.task, rows=rows, outputs=outputs, trees=trees, rows_read=read)
+            ledger.run(
+                processing.ack,
+                self.attempt,
+                self.task,
+                rows=rows,
+                outputs=outputs,
+                trees=self.messages.trees,
+                rows_read=read,
+                code=self.code,
+            )
         self.messages.close()
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
@@ -197,7 +208,8 @@ def before_task(context: Context) -> None:
     processing = Processing.of(context)
     check_arguments(context["task"], processing)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
-        _check_upstream(context, processing)
+        check_upstream(context, processing)
+    processing.code = digest_of_callable(context["task"])
     processing.start()
 
 
@@ -246,55 +258,3 @@ def failure_reason(context: Context) -> str:
     """Name the task and its error, for the ledger."""
     task, error = f"task {context['ti'].task_id}", context.get("exception")
     return f"{task}: {type(error).__name__}: {error}" if error else task
-
-
-def check_arguments(task: Any, processing: Processing) -> None:
-    """Refuse arguments of another attempt: they were read before `begin` ran again.
-
-    :raises AirflowFailException: naming both attempts.
-    """
-    for field in task.template_fields:
-        for found in _batches(getattr(task, field, None)):
-            if found != processing.attempt:
-                newest = processing.attempt.attempt
-                error = StaleAttempt(step="start", txid=found.txid, attempt=found.attempt, newest=newest)
-                raise AirflowFailException(str(error))
-
-
-def _check_upstream(context: Context, processing: Processing) -> None:
-    """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
-
-    :raises AirflowFailException: naming those tasks.
-    """
-    from airflow_tx.protocol.paths import ack_element
-    from airflow_tx.protocol.reader import Reader
-    from airflow_tx.protocol.records import TransactionRecord
-
-    spec, task = processing.spec, context["task"]
-    before = sorted(task.upstream_task_ids.intersection(spec.tasks))
-    if not before:
-        return
-    with spec.store() as store:
-        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(processing.attempt.txid))
-        if record is None:
-            return  # it is final, as its start will find
-        found = store.children(spec.paths.acks(processing.attempt.txid, record.acks))
-    if found is None:
-        return
-    acked = {ack_element(name) for name in found.names}
-    states = compat.instance_states(context["ti"], before, spec.mapped)
-    stale = sorted({of for (of, index), state in states.items() if state == "success" and (of, index) not in acked})
-    if stale:
-        names = ", ".join(stale)
-        raise AirflowFailException(
-            f"start of task {processing.task} in transaction {processing.attempt} refused: its input from {names} "
-            f"is of an earlier attempt. Clear {names}, or the whole run."
-        )
-
-
-def _batches(value: Any) -> Iterator[TransactionAttempt]:
-    if isinstance(value, dict) and {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
-        yield TransactionAttempt(value["txid"], value["attempt"])
-    elif isinstance(value, (dict, list, tuple)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _batches(item)

@@ -42,7 +42,7 @@ class AcquireRequest:
     position: Any = field(hash=False, default=None)
     rows: int | None = None
     tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    code: Mapping[str, str] = field(hash=False, default_factory=dict)
+    code: Mapping[str, Any] = field(hash=False, default_factory=dict)
 
 
 def acquire(

@@ -93,12 +93,14 @@ def ack(
     outputs: Collection[Any] = (),
     trees: int = 0,
     rows_read: Collection[RowsRead] = (),
+    code: str = "",
 ) -> Decision[Done]:
     """Note that a processing task is done, its output, and what it read.
 
     :param rows: rows it consumed, if counted.
     :param outputs: plain-JSON references to what it wrote.
     :param trees: of messages, whose roots it has emitted.
+    :param code: digest of the code that it ran, if known.
     :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
     """
     record = newest_record(read, paths, attempt, "ack")
@@ -110,9 +112,16 @@ def ack(
     if record.phase is not Phase.PROCESSING and not found.done:
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value)
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
-    noted = [each.to_json() for each in rows_read]
     entry = replace(
-        found, op=stamp.op, acked=acked, done=True, rows=rows, outputs=list(outputs), trees=trees, read=noted
+        found,
+        op=stamp.op,
+        acked=acked,
+        done=True,
+        rows=rows,
+        outputs=list(outputs),
+        trees=trees,
+        read=[each.to_json() for each in rows_read],
+        code=code,
     )
     return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 

@@ -89,7 +89,7 @@ class Receipt:
     :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
     :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
     :param tasks: per task what it read and what it emitted, see `tasks_of`.
-    :param code: what processed it: the version of the DAG.
+    :param code: what processed it, see `code_of`.
     :param replays: of each earlier attempt, when and why it was replayed; the last ones of many.
     :param lost: rows before it that were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why.
@@ -117,7 +117,7 @@ class Receipt:
     rows: int | None = None
     digest: str = ""
     tasks: Mapping[str, Any] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict)
     replays: Sequence[Mapping[str, Any]] = ()
     lost: Sequence[str] = ()
     changed: Sequence[Mapping[str, Any]] = ()
@@ -219,6 +219,23 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, Any]:
         if rows.text:
             found[task].setdefault("digests", {})[name] = rows.text
     return found
+
+
+def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> dict[str, Any]:
+    """Say what processed a batch: the version of its DAG, and by task the digest of the code that it ran.
+
+    :param acks: as for `tasks_of`; instances that ran different code have several digests.
+    """
+    found: dict[str, set[str]] = {}
+    for (task, _), ack in acks.items():
+        if ack.code:
+            found.setdefault(task, set()).add(ack.code)
+    return {"dag_version": dag_version, "tasks": {task: " ".join(sorted(codes)) for task, codes in found.items()}}
+
+
+def code_digest(source: bytes) -> str:
+    """Digest source code: the first 16 hex digits of what `sha256sum` says."""
+    return hashlib.sha256(source).hexdigest()[:16]
 
 
 def _row_digests(ack: Ack) -> Iterator[tuple[str, RowsDigest]]:

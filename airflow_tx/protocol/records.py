@@ -42,8 +42,7 @@ class Outcome(str, Enum):
 class TopologyRecord:
     """What holds for all transactions of a topology.
 
-    :param incarnation: uuid made with this ledger; a fence of another one is refused.
-    :param generation: raised only by a repair.
+    :param incarnation: uuid made with this ledger; a fence of another one is refused. `generation`: raised by a repair.
     :param states: per state, the last txid whose grant raised its fence and which became final.
     :param births: per state, the birth in its fence: of its last final one, or of the one that a rebuilt ledger begins.
     :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
@@ -186,7 +185,7 @@ class Ack:
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
     :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
     :param rows: rows consumed, if the task counted them; `trees`: of messages, whose roots this try has emitted.
-    :param outputs: references to its output, of exactly this try; `read`: what it read, as `RowsRead` gives it.
+    :param outputs: references to its output; `read`: what it read, as `RowsRead` gives it; `code`: digest of its code.
     """
 
     task_try: str
@@ -198,6 +197,7 @@ class Ack:
     outputs: list[Any] = field(default_factory=list)
     trees: int = 0
     read: list[dict[str, Any]] = field(default_factory=list)
+    code: str = ""
 
 
 @dataclass(frozen=True)

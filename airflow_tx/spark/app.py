@@ -8,10 +8,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StagingError, TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.failure import Failure, write_failure
 from airflow_tx.staging import Descriptor, OutputRef, StagingArea, read_descriptor, read_manifest
@@ -27,11 +29,16 @@ class BatchApp:
     """A function that processes one batch, with what has to happen around it.
 
     :param function: ``main(spark, batch)``; it reads `batch` and emits at least one output.
+    :ivar code: digest of the file that the function stands in; "": there is none.
     """
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.name = os.path.basename(function.__code__.co_filename)
+        file = function.__code__.co_filename
+        self.name = os.path.basename(file)
+        self.code = ""  # of a notebook, or an archive
+        with suppress(OSError):
+            self.code = code_digest(Path(file).read_bytes())
         self.__doc__ = function.__doc__
 
     def __call__(self, spark: SparkSession, batch: Batch) -> Any:
@@ -59,7 +66,7 @@ class BatchApp:
                 attempt=batch.attempt.attempt,
                 task=where.task.task_id,
             )
-            return batch.finish(self.name)
+            return batch.finish(self.name, self.code)
         except Exception as error:
             known = batch.explain_error(error)
             _report(where, known or error)

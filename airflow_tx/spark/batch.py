@@ -146,10 +146,10 @@ class Batch:
             raise refuse(self._where, name, problem, remedy)
         self._outputs[name] = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
 
-    def finish(self, app: str) -> dict[str, OutputRef]:
+    def finish(self, app: str, code: str) -> dict[str, OutputRef]:
         """Make everything emitted visible; the last thing an application does.
 
-        :param app: the application's name, for the message.
+        :param app: the application's name, for the message; `code`: digest of its code.
         :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
         """
         if not self._outputs and not self.descriptor.inputs:
@@ -158,7 +158,7 @@ class Batch:
         read = self._observer.read()
         if self.consumed_rows is not None:
             read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
-        return write_manifest(self._where, self._outputs, consumed_rows=consumed(read), read=read)
+        return write_manifest(self._where, self._outputs, consumed_rows=consumed(read), read=read, code=code)
 
     def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""

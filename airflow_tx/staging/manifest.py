@@ -69,12 +69,18 @@ def write_rows(
 
 
 def write_manifest(
-    where: TryDir, outputs: Mapping[str, Output], *, consumed_rows: int | None = None, read: Sequence[RowsRead] = ()
+    where: TryDir,
+    outputs: Mapping[str, Output],
+    *,
+    consumed_rows: int | None = None,
+    read: Sequence[RowsRead] = (),
+    code: str = "",
 ) -> dict[str, OutputRef]:
     """Make the try's output visible; the last thing a task writes.
 
     :param consumed_rows: how many rows of the batch the task read, if it knows.
     :param read: what it read of the batch and of outputs, as far as it was counted.
+    :param code: digest of the code that wrote it; "": unknown.
     """
     document = {
         "format": MANIFEST_FORMAT,
@@ -82,6 +88,7 @@ def write_manifest(
         "outputs": {name: asdict(output) for name, output in outputs.items()},
         "consumed_rows": consumed_rows,
         "read": [each.to_json() for each in read],
+        "code": code,
     }
     where.files.write(where.child(MANIFEST), json.dumps(document).encode())
     return {name: make_ref(where, name, output) for name, output in outputs.items()}
@@ -95,6 +102,7 @@ class Manifest:
     outputs: Mapping[str, Output]
     consumed_rows: int | None
     read: tuple[RowsRead, ...] = ()
+    code: str = ""
 
     def refs(self) -> dict[str, OutputRef]:
         return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
@@ -124,7 +132,7 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         raise refuse(where, output, problem, f"Clear task {where.task}.")
     outputs = {key: _output(value) for key, value in document["outputs"].items()}
     read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
-    return Manifest(where, outputs, document["consumed_rows"], read)
+    return Manifest(where, outputs, document["consumed_rows"], read, document.get("code", ""))
 
 
 def _output(value: Mapping[str, Any]) -> Output:

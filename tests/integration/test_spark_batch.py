@@ -13,6 +13,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.sources.api import Batch as Rows
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark import Batch, batch_app
@@ -75,6 +76,7 @@ def test_an_application_through_spark_submit_leaves_whole_output(area: StagingAr
     assert "flight_counts.py, flights 3.2 count: emitted counts (3 rows), overall (1 rows)" in ended.stdout
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
     assert ordered(area, dir_of(area, descriptor), "overall") == [{"flights": 5}]
+    assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
 
 
 def test_the_same_application_runs_in_a_session_that_is_there(
@@ -85,6 +87,13 @@ def test_the_same_application_runs_in_a_session_that_is_there(
     assert {name: ref.rows for name, ref in refs.items()} == {"counts": 3, "overall": 1}
     assert json.loads(json.dumps(refs["counts"].to_json()))["txid"] == 3
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
+    assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
+
+
+def test_of_an_application_in_no_file_the_code_is_unknown() -> None:
+    names: dict[str, Any] = {}
+    exec("def main(spark, batch): ...", names)
+    assert batch_app(names["main"]).code == ""
 
 
 def test_an_application_sees_its_transaction_and_its_arguments(

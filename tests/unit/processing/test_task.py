@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.paths import Paths, ack_name
+from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
@@ -87,6 +89,7 @@ def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> 
     assert acked is not None
     assert acked.done
     assert [each["name"] for each in acked.outputs] == ["return_value"]
+    assert acked.code == code_digest(inspect.getsource(context["task"].python_callable).encode())
 
 
 def test_a_task_that_skips_itself_or_others_acks_without_output(numbers: Dag) -> None:

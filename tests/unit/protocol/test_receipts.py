@@ -22,6 +22,8 @@ from airflow_tx.protocol.receipt import (
     RowTally,
     Written,
     as_kept,
+    code_digest,
+    code_of,
     digest_of,
     hash_of,
     is_shortened,
@@ -167,6 +169,21 @@ def test_a_task_is_summed_up_over_its_instances() -> None:
         },
         "plain": {"instances": 1, "rows": None, "outputs": {"return_value": None}},
     }
+
+
+def test_of_each_task_the_code_is_known_that_its_instances_ran() -> None:
+    def ack(code: str = "") -> Ack:
+        return Ack("try", "op", done=True, code=code)
+
+    acks = {
+        ("count", 0): ack("b"), ("count", 1): ack("b"), ("count", 2): ack(), ("plain", -1): ack(),
+        ("deployed", 0): ack("b"), ("deployed", 1): ack("a"),
+    }  # fmt: skip
+    assert code_of(acks, "v1") == {"dag_version": "v1", "tasks": {"count": "b", "deployed": "a b"}}
+
+
+def test_a_digest_of_code_is_the_beginning_of_what_sha256sum_says() -> None:
+    assert code_digest(b"") == "e3b0c44298fc1c14"
 
 
 # --- a ledger and its states -------------------------------------------------------------------------------------

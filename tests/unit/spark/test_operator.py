@@ -39,7 +39,7 @@ if "fail" in after:
     sys.exit(1)
 if "nothing" not in after:
     rows = [{{"name": arguments[arguments.index("--name") + 1], "master": arguments[arguments.index("--master") + 1]}}]
-    write_manifest(where, {{"counts": write_rows(where, "counts", rows)}}, consumed_rows=7)
+    write_manifest(where, {{"counts": write_rows(where, "counts", rows)}}, consumed_rows=7, code="c0de")
 """
 
 
@@ -66,6 +66,7 @@ class Processing:
         self.topology = "flights"
         self.acked: list[Any] = []
         self.read: list[Any] = []
+        self.code = ""
 
     def ack(self, outputs: list[Any], consumed_rows: int | None) -> None:
         self.acked.append((outputs, consumed_rows))
@@ -121,6 +122,7 @@ def test_outputs_are_pushed_one_key_each_and_acknowledged(bench: Bench) -> None:
     [(outputs, consumed)] = bench.ledger.acked
     assert outputs == [bench.xcoms["counts"]]
     assert consumed == 7
+    assert bench.ledger.code == "c0de"
     ref = OutputRef.from_json(bench.xcoms["counts"])
     rows = list(read_output(bench.ledger.staging, ref, attempt=TransactionAttempt(3, 2)))
     assert rows == [{"name": "flights 3.2 partial_counts", "master": "local[2]"}]
