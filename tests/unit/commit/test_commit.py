@@ -803,9 +803,10 @@ def test_the_source_learns_of_an_attempt_that_simply_stopped_before_the_next_one
     run.start()  # and its worker is lost
     assert broker.learned == []
     stopped = (1, [0, 10], "its run was cleared")
-    with monkeypatch.context() as patched, pytest.raises(StoreUnavailable):
+    with monkeypatch.context() as patched:
         patched.setattr(store, "multi", away)
-        run.begin()
+        with pytest.raises(StoreUnavailable):
+            run.begin()
     assert broker.learned == [stopped]
     again = run.begin()
     assert broker.learned == [stopped] * 2
