@@ -1,4 +1,5 @@
-"""Words through queues: a worker dies with words that it has counted and not acked, one fails a word, `begin` dies."""
+"""Words through queues: a worker dies with words that it has counted and not acked, one fails a word, `begin` dies;
+and workers that ack by hand, one of which dies with words that it has added up."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_tx.protocol.api import Store
@@ -21,7 +22,7 @@ from examples.servers import database
 from examples.stored import rows
 from examples.word_workers import ONCE
 
-FILES = 3
+FILES = 4
 HELD = 50
 _PROGRAM = Path(__file__).with_name("word_workers.py")
 _TIMEOUT = 300
@@ -38,27 +39,28 @@ class QueuedWords(Example):
         write_sentences(self.folder / "queued", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill a worker in transaction 1, `begin` of transaction 2, and fail a word of transaction 3."""
-        with LocalRedis() as redis, ExitStack() as workers:
+        """Kill a worker in transactions 1 and 4, `begin` of transaction 2, and fail a word of transaction 3."""
+        with LocalRedis() as redis:
             redis_of = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
             airflow.call("POST", "connections", json={"connection_id": "tx_queues", **redis_of})
             airflow.wait_dag(self.name)
-            workers.enter_context(_worker(redis, "split"))
-            with _worker(redis, "count", str(HELD)):
-                airflow.trigger(self.name, "r1")
-                eventually(lambda: redis.client().get("held"), _TIMEOUT, f"a worker has counted {HELD} words")
-            self.say(f"a worker is killed: it has counted {HELD} words, and no acker knows")
-            for _ in range(2):
-                workers.enter_context(_worker(redis, "count"))
-            self._committed_after_failure(airflow, "r1")
-            killed = self.failpoints.arm("begin.before_open", "kill", topology=self.name, txid=2)
-            airflow.trigger(self.name, "r2")
-            airflow.wait_run(self.name, "r2")
-            assert killed.reached
-            self.say("`begin` of transaction 2 was killed between the ledger and the ackers")
-            redis.client().set(ONCE, "1")
-            airflow.trigger(self.name, "r3")
-            self._committed_after_failure(airflow, "r3")
+            with _worker(redis, "split"):
+                self._count_until_killed(airflow, redis, "r1", "count")
+                with _worker(redis, "count"), _worker(redis, "count"):
+                    self._committed_after_failure(airflow, "r1")
+                    killed = self.failpoints.arm("begin.before_open", "kill", topology=self.name, txid=2)
+                    airflow.trigger(self.name, "r2")
+                    airflow.wait_run(self.name, "r2")
+                    assert killed.reached
+                    self.say("`begin` of transaction 2 was killed between the ledger and the ackers")
+                    redis.client().set(ONCE, "1")
+                    airflow.trigger(self.name, "r3")
+                    self._committed_after_failure(airflow, "r3")
+            self.say("from now on by hand")
+            with _worker(redis, "split_by_hand"), _worker(redis, "count_sums"):
+                self._count_until_killed(airflow, redis, "r4", "add_by_hand")
+                with _worker(redis, "add_by_hand"), _worker(redis, "add_by_hand"):
+                    self._committed_after_failure(airflow, "r4")
             for entry in history(store, self.paths):
                 self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}")
 
@@ -73,6 +75,13 @@ class QueuedWords(Example):
         """How many there were."""
         total = sum(self._expected().values())
         return f"{total} of {total} words counted once, by workers outside of Airflow"
+
+    def _count_until_killed(self, airflow: LocalAirflow, redis: LocalRedis, run_id: str, bolt: str) -> None:
+        redis.client().delete("held")
+        with _worker(redis, bolt, str(HELD)):
+            airflow.trigger(self.name, run_id)
+            eventually(lambda: redis.client().get("held"), _TIMEOUT, f"a worker has taken {HELD} words")
+        self.say(f"worker {bolt} is killed: it has taken {HELD} words, and no acker knows")
 
     def _committed_after_failure(self, airflow: LocalAirflow, run_id: str) -> None:
         airflow.wait_run(self.name, run_id, state="failed")
