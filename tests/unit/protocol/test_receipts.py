@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
+from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.receipt import (
     METADATA_KEPT,
     NOTHING_WRITTEN,
@@ -29,13 +29,14 @@ from airflow_tx.protocol.receipt import (
     is_shortened,
     tasks_of,
 )
-from airflow_tx.protocol.records import Ack, Counter, History, Metadata, RepairRecord, decode, encode
+from airflow_tx.protocol.records import Ack, Counter, Metadata, RepairRecord, encode
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.state import Sum
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
+from tests.unit.protocol.books import Books
 
 ROWS = st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "n": st.integers(0, 3)}), max_size=6)
 
@@ -187,47 +188,6 @@ def test_a_digest_of_code_is_the_beginning_of_what_sha256sum_says() -> None:
 
 
 # --- a ledger and its states -------------------------------------------------------------------------------------
-
-
-class Books:
-    """A ledger of some transactions and two states, and what `verify` says of them."""
-
-    def __init__(self, history: int = 1000) -> None:
-        self.store = MemoryStore()
-        self.states = [MemoryState(f"s{number}", values={"n": Sum()}) for number in range(2)]
-        self.pipeline = Pipeline(self.store, "/tx", self.states, history=history)
-        self.store.ensure("/tx")
-        self.ran = 0
-
-    def run(self, times: int = 1) -> Books:
-        for _ in range(times):
-            self.ran += 1
-            self.pipeline.run(f"run {self.ran}")
-        return self
-
-    def skip(self) -> None:
-        self.ran += 1
-        self.pipeline.skip(self.pipeline.begin(f"run {self.ran}").attempt.txid)
-
-    def verify(self, **wanted: int) -> Verified:
-        states = [StateEvidence(each.name, each.fence(), each.receipts()) for each in self.states]
-        return verified(ledger_evidence(self.store, self.pipeline.paths), states, **wanted)
-
-    def change(self, path: str, change: Callable[[dict[str, Any]], Any]) -> None:
-        """Change one record behind everybody's back."""
-        node = self.store.get(path)
-        assert node is not None
-        value = json.loads(node.data)
-        change(value)
-        self.store.multi([], [Put(path, json.dumps(value).encode())])
-
-    def history(self, txid: int) -> str:
-        return self.pipeline.paths.history(txid)
-
-    def receipt(self, txid: int) -> Receipt:
-        node = self.store.get(self.history(txid))
-        assert node is not None
-        return Receipt.from_json(decode(History, "", node.data).receipt)
 
 
 @pytest.fixture

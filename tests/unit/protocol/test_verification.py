@@ -1,0 +1,550 @@
+"""Exactly what `verify` says of ledger, receipts and fences that do not fit, or of which not all is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.chain import Chain, in_short
+from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence
+from airflow_tx.protocol.receipt import Receipt, as_kept
+from airflow_tx.protocol.records import History, Outcome, RepairRecord
+from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.state.api import StoredReceipt
+from tests.unit.protocol.books import Books
+
+ALONE = "keeps their receipts no more; the ledger alone vouches for them"
+AUDIT = {"who": "ada", "when": "then", "why": "bad rows"}
+
+
+@pytest.fixture(scope="module")
+def books() -> Books:
+    """Five transactions, of which every test changes copies alone."""
+    return Books().run(5)
+
+
+@pytest.fixture
+def ledger(books: Books) -> LedgerEvidence:
+    return books.ledger
+
+
+@pytest.fixture
+def states(books: Books) -> list[StateEvidence]:
+    return books.evidence
+
+
+def said(found: Verified) -> tuple[list[str], list[str]]:
+    return list(found.findings), list(found.notes)
+
+
+def history(ledger: LedgerEvidence, number: int, **changes: Any) -> LedgerEvidence:
+    """A ledger with another history of one transaction."""
+    own = replace(ledger.histories[min(number, 5)], **changes)
+    return replace(ledger, histories={**ledger.histories, number: own})
+
+
+def forgetting(ledger: LedgerEvidence, *txids: int) -> LedgerEvidence:
+    return replace(ledger, histories={txid: each for txid, each in ledger.histories.items() if txid not in txids})
+
+
+def holding(state: StateEvidence, txids: Collection[int], kept: int | None = None) -> StateEvidence:
+    """A state that has the receipts of some transactions."""
+    held = [each for each in state.receipts or () if each.txid in txids]
+    return replace(state, receipts=held, receipts_kept=kept)
+
+
+def held(state: StateEvidence, txid: int, **changes: Any) -> StateEvidence:
+    """A state whose receipt of one transaction says something else, with a hash that fits."""
+    own = list(state.receipts or ())
+    made = Receipt.from_json(json.loads(own[txid - 1].text))
+    own[txid - 1] = StoredReceipt.of(replace(made, **changes))
+    return replace(state, receipts=own)
+
+
+def rechained(ledger: LedgerEvidence, **changes: dict[str, Any]) -> LedgerEvidence:
+    """Receipts that say something else, by `t` and their txid; all hashes fit, and there are no states."""
+    histories, previous = dict[int, History](), ""
+    for txid, each in ledger.histories.items():
+        made = replace(Receipt.from_json(each.receipt), previous=previous, written={})
+        made = replace(made, **changes.get(f"t{txid}", {}))
+        previous = made.hash
+        told = {"lost": list(made.lost), "changed": list(made.changed)}
+        histories[txid] = replace(each, receipt=made.to_json(), **told)  # type: ignore[arg-type]
+    return replace(ledger, histories=histories, topology=replace(ledger.topology, receipt=previous, states={}))
+
+
+def repaired(ledger: LedgerEvidence, what: str, told: str, generation: int) -> LedgerEvidence:
+    return replace(ledger, repairs=[RepairRecord(1, what, "ada", "then", "restored", told, generation, "op")])
+
+
+# --- what a state keeps
+
+
+@pytest.mark.parametrize(
+    ("txids", "kept", "missing", "gone"),
+    [
+        ((1, 2, 3, 4, 5), None, [], ""),
+        ((4, 5), None, [1, 2, 3], ""),
+        ((4, 5), 2, [], "1 to 3"),
+        ((4, 5), 3, [1, 2, 3], ""),
+        ((2, 3, 5), 2, [4], "1 to 1"),
+        ((2, 3, 5), 3, [4], "1 to 1"),
+        ((), 0, [], "1 to 5"),
+        ((), None, [1, 2, 3, 4, 5], ""),
+    ],
+)
+def test_a_state_forgets_its_oldest_receipts_and_only_when_it_has_enough(
+    ledger: LedgerEvidence, states: Any, txids: Any, kept: int | None, missing: list[int], gone: str
+) -> None:
+    found = verified(ledger, [holding(states[0], txids, kept), states[1]])
+    assert said(found) == (
+        [f"transaction {txid}: its receipt in state s0 is missing" for txid in missing],
+        [f"transactions {gone}: state s0 {ALONE}"] if gone else [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "told", "generation", "accepted"),
+    [
+        ("state-lost", "state s0 was empty", 2, True),
+        ("state-lost", "state s0 was empty", 1, False),
+        ("state-lost", "state s01 was empty", 2, False),
+        ("state-renamed", "state s0 was empty", 2, False),
+    ],
+)
+def test_a_person_may_have_accepted_that_a_state_went_back(
+    ledger: LedgerEvidence, states: Any, what: str, told: str, generation: int, accepted: bool
+) -> None:
+    evidence = [holding(states[0], (3, 4, 5)), states[1]]
+    findings, notes = said(verified(repaired(ledger, what, told, generation), evidence))
+    assert len(findings) == (0 if accepted else 2)
+    assert notes == ([f"transactions 1 to 2: state s0 {ALONE}"] if accepted else [])
+
+
+def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
+    ledger: LedgerEvidence, states: Any
+) -> None:
+    renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
+    assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
+
+
+def test_a_receipt_of_another_life_of_the_ledger_counts_for_nothing(ledger: LedgerEvidence, states: Any) -> None:
+    found = verified(ledger, [states[0], held(states[1], 2, incarnation="another life")])
+    assert said(found) == (["transaction 2: its receipt in state s1 is missing"], [])
+
+
+def test_a_receipt_that_only_a_state_has_is_named(ledger: LedgerEvidence, states: Any) -> None:
+    findings, notes = said(verified(history(ledger, 1, receipt=None), states))
+    assert findings == [
+        f"transaction 1: state {name} has a receipt of it, and the ledger none" for name in ("s0", "s1")
+    ]
+    assert notes == []
+
+
+def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, states: Any) -> None:
+    own = ledger.histories[3].receipt
+    assert own is not None
+    forged = Receipt.from_json({**own, "rows": 9}).hash[:16]
+    findings, _ = said(verified(history(ledger, 3, receipt={**own, "rows": 9}), states))
+    hashes = f"its hash is {forged}, and {own['hash'][:16]} stands beside it"
+    assert findings == [f"transaction 3: its receipt was changed: {hashes}"]
+    kept = list(states[0].receipts)
+    kept[2] = replace(kept[2], hash="0" * 64)
+    findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
+    assert [each.partition(": its hash")[0] for each in findings] == [
+        "transaction 3: its receipt in state s0 was changed"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said_of_it"),
+    [
+        ({"attempt": 7}, "it is of 3.1, and 3.7 stands beside it"),
+        ({"text": "{}"}, "it is no receipt ({})"),
+        ({"text": "nothing"}, "it is no receipt (nothing)"),
+    ],
+)
+def test_what_stands_beside_a_receipt_in_a_state_has_to_fit(
+    ledger: LedgerEvidence, states: Any, change: dict[str, Any], said_of_it: str
+) -> None:
+    kept = list(states[0].receipts)
+    kept[2] = replace(kept[2], **change)
+    findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
+    assert findings == [f"transaction 3: its receipt in state s0 was changed: {said_of_it}"]
+
+
+def test_a_receipt_of_a_state_that_stands_beside_another_txid_is_found(ledger: LedgerEvidence, states: Any) -> None:
+    kept = list(states[0].receipts)
+    kept[2] = replace(kept[2], txid=2)
+    findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
+    assert findings[0].endswith("state s0 was changed: it is of 3.1, and 2.1 stands beside it")
+    assert findings[-1] == "transaction 3: its receipt in state s0 is missing"
+
+
+# --- what the ledger has forgotten
+
+
+def test_receipts_that_the_ledger_has_forgotten_are_put_together_from_the_states(
+    ledger: LedgerEvidence, states: Any
+) -> None:
+    assert verified(forgetting(ledger, 1, 2), states) == Verified(1, 5, (), ())
+    chain = Chain(forgetting(ledger, 1, 2), states, 1, 5)
+    assert set(chain.receipts[1].written) == {"s0", "s1"}
+
+
+def test_receipts_of_states_that_contradict_each_other_stand_for_nothing(ledger: LedgerEvidence, states: Any) -> None:
+    evidence = [states[0], held(states[1], 1, rows=7)]
+    found = verified(forgetting(ledger, 1, 2), evidence)
+    assert found == Verified(2, 5, ("transaction 1: the receipts of s0 and s1 contradict each other",), ())
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "lost", "begins", "told"),
+    [
+        ((1, 2), (2,), 3, [2]),
+        ((1, 2, 3), (2,), 3, [2]),
+        ((1,), (), 1, []),
+    ],
+)
+def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
+    ledger: LedgerEvidence, states: Any, forgotten: Any, lost: Any, begins: int, told: list[int]
+) -> None:
+    evidence = [holding(states[0], {1, 2, 3, 4, 5} - set(lost)), states[1]]
+    found = verified(forgetting(ledger, *forgotten), evidence)
+    assert found == Verified(
+        begins,
+        5,
+        (),
+        tuple(f"transaction {txid}: not all of its receipt is left, so nobody can compare it" for txid in told),
+    )
+
+
+# --- the chain
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("txid", 4, "txid 4, its receipt 3"),
+        ("attempts", 2, "attempt 2, its receipt 1"),
+        ("run_id", "x", 'run "x", its receipt "run 3"'),
+        ("outcome", Outcome.SKIPPED, 'outcome "SKIPPED", its receipt "COMMITTED"'),
+        ("rows", 2, "rows 2, its receipt 1"),
+        ("digest", "x", 'digest "x", its receipt ""'),
+        ("lost", ["y"], 'lost rows ["y"], its receipt []'),
+        ("changed", [{"who": "z"}], 'changed rows [{"who":"z"}], its receipt []'),
+        ("skip", {"who": "z"}, 'skip {"who":"z"}, its receipt null'),
+    ],
+)
+def test_each_field_of_the_history_is_compared_with_its_receipt(
+    ledger: LedgerEvidence, states: Any, name: str, value: Any, kept: str
+) -> None:
+    assert said(verified(history(ledger, 3, **{name: value}), states)) == (
+        [f"transaction 3: the ledger says {kept}"],
+        [],
+    )
+
+
+def test_a_history_of_another_life_of_the_ledger_is_found(ledger: LedgerEvidence) -> None:
+    other = replace(ledger, topology=replace(ledger.topology, incarnation="other"))
+    findings, _ = said(verified(other, []))
+    said_of_each = [each.partition(", its receipt")[0] for each in findings]
+    assert said_of_each == [f'transaction {txid}: the ledger says incarnation "other"' for txid in range(1, 6)]
+
+
+@pytest.mark.parametrize("txid", [6, 7])
+def test_what_is_final_before_its_turn_is_found(ledger: LedgerEvidence, states: Any, txid: int) -> None:
+    found = said(verified(history(ledger, txid, receipt=None), states))
+    assert found == ([f"transaction {txid}: it is final, and it is the turn of 6"], [])
+
+
+def test_a_final_transaction_of_which_the_ledger_knows_nothing_is_found(ledger: LedgerEvidence, books: Books) -> None:
+    two, three = (books.receipt(txid).hash[:16] for txid in (2, 3))
+    assert said(verified(forgetting(ledger, 3), [])) == (
+        [
+            "transaction 3: it is final, and its record in the history is missing",
+            f"transaction 4: it follows receipt {three}, and that of transaction 2 is {two}",
+        ],
+        [],
+    )
+
+
+def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) -> None:
+    other = rechained(ledger, t3={"previous": ""})
+    findings, _ = said(verified(other, []))
+    second = Receipt.from_json(other.histories[2].receipt).hash[:16]
+    assert findings == [f"transaction 3: it follows receipt none, and that of transaction 2 is {second}"]
+
+
+def test_transactions_that_an_older_release_granted_are_named_behind_the_first_receipt(ledger: LedgerEvidence) -> None:
+    first = verified(history(ledger, 1, receipt=None), [])
+    assert (first.first, said(first)) == (2, ([], []))
+    findings, notes = said(verified(history(ledger, 3, receipt=None), []))
+    assert notes == ["transaction 3: it has no receipt; an older release granted it"]
+    assert len(findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "rebuilt", "missing", "notes"), [((2, 3), 2, [3], [2]), ((2, 3), 3, [], [2, 3]), ((1, 2), 2, [], [])]
+)
+def test_of_what_comes_before_a_rebuilt_ledger_nothing_is_known(
+    ledger: LedgerEvidence, forgotten: Any, rebuilt: int, missing: list[int], notes: list[int]
+) -> None:
+    other = forgetting(ledger, *forgotten)
+    found = said(verified(replace(other, topology=replace(ledger.topology, rebuilt=rebuilt)), []))
+    assert [each for each in found[0] if "it follows" not in each] == [
+        f"transaction {txid}: it is final, and its record in the history is missing" for txid in missing
+    ]
+    assert found[1] == [
+        f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it" for txid in notes
+    ]
+
+
+@pytest.mark.parametrize(("receipt", "named"), [("x" * 64, "x" * 16), ("", "none")])
+def test_the_topology_record_names_the_last_receipt(
+    ledger: LedgerEvidence, states: Any, books: Books, receipt: str, named: str
+) -> None:
+    other = replace(ledger, topology=replace(ledger.topology, receipt=receipt))
+    last = f"the last receipt is that of transaction 5 ({books.receipt(5).hash[:16]})"
+    assert said(verified(other, states)) == ([f"ledger: {last}, and the topology record names {named}"], [])
+    assert said(verified(other, states, last=4)) == ([], [])
+
+
+def test_the_last_receipt_is_not_compared_if_it_was_changed(ledger: LedgerEvidence) -> None:
+    own = ledger.histories[5].receipt
+    assert own is not None
+    other = replace(ledger, topology=replace(ledger.topology, states={}))
+    findings, _ = said(verified(history(other, 5, receipt={**own, "rows": 9}), []))
+    assert len(findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "generation", "whole"), [("ledger-lost", 2, True), ("ledger-lost", 1, False), ("state-lost", 2, False)]
+)
+@pytest.mark.parametrize("began_again", [True, False])
+def test_a_ledger_that_was_rebuilt_begins_a_chain(
+    ledger: LedgerEvidence, what: str, generation: int, whole: bool, began_again: bool
+) -> None:
+    """With a receipt since then, or with none yet."""
+    if began_again:
+        later: dict[str, Any] = {"generation": 2}
+        other = rechained(ledger, t4={**later, "previous": ""}, t5=later)
+    else:
+        other = rechained(ledger)
+    named = other.topology.receipt if began_again else ""
+    other = replace(other, topology=replace(other.topology, generation=2, receipt=named))
+    found = verified(repaired(other, what, "it went back", generation), [])
+    assert (not found.findings, found.first) == (whole, 4 if whole and began_again else 1)
+    told = began_again and generation == 2
+    assert list(found.notes) == ([f"transaction 4: before it, {what}: it went back (ada: restored)"] if told else [])
+
+
+# --- positions
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        ({"t3": {"before": 7}}, "transaction 3: it begins at 7, and transaction 2 ended at 2"),
+        ({"t2": {"before": 7}}, "transaction 2: it begins at 7, and transaction 1 ended at 1"),
+        ({"t1": {"before": 7}}, "transaction 1: it begins at 7, and the source begins at null"),
+        ({"t5": {"after": 7}}, "ledger: it goes on at 5, and transaction 5 ended at 7"),
+        ({"t5": {"before": 7}}, "transaction 5: it begins at 7, and transaction 4 ended at 4"),
+    ],
+)
+def test_each_transaction_begins_where_the_one_before_it_ended(
+    ledger: LedgerEvidence, changes: Any, finding: str
+) -> None:
+    assert said(verified(rechained(ledger, **changes), [])) == ([finding], [])
+
+
+def test_only_positions_of_the_range_are_compared(ledger: LedgerEvidence) -> None:
+    other = rechained(ledger, t2={"before": 7}, t4={"before": 9}, t5={"before": 8})
+    findings, _ = said(verified(other, [], first=3, last=4))
+    assert findings == ["transaction 4: it begins at 9, and transaction 3 ended at 3"]
+
+
+def test_a_position_whose_neighbour_is_unknown_is_not_compared(ledger: LedgerEvidence) -> None:
+    other = history(rechained(ledger, t5={"before": 8}), 3, receipt=None)
+    findings, _ = said(verified(other, []))
+    assert [each for each in findings if "begins" in each] == [
+        "transaction 5: it begins at 8, and transaction 4 ended at 4"
+    ]
+
+
+LONG = {"a": "x" * 100}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "apart"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        (None, {"a": 1}, [("partition a: ", None, 1)]),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}, [("partition b: ", 2, 3), ("partition c: ", None, 4)]),
+        ({"a": 1}, {"b": 1}, [("partition a: ", 1, None), ("partition b: ", None, 1)]),
+        ({"a": 1}, None, [("", {"a": 1}, None)]),
+        (5, {"a": 1}, [("", 5, {"a": 1})]),
+        ({"a": 1}, 5, [("", {"a": 1}, 5)]),
+        (as_kept(LONG, 9), LONG, []),
+        (as_kept(LONG, 9), {"a": 1}, [("", as_kept(LONG, 9), {"a": 1})]),
+        ({"a": 1}, as_kept(LONG, 9), [("", {"a": 1}, as_kept(LONG, 9))]),
+    ],
+)
+def test_positions_are_compared_by_partition_if_both_are_kept_whole(
+    ledger: LedgerEvidence, one: Any, two: Any, apart: Any
+) -> None:
+    partitioned = replace(ledger, topology=replace(ledger.topology, partitioned=True))
+    assert list(Chain(partitioned, [], 1, 5).apart(one, two)) == apart
+    whole = [("", one, two)] if apart else []
+    assert list(Chain(ledger, [], 1, 5).apart(one, two)) == whole
+
+
+# --- fences
+
+
+def fence(state: StateEvidence, **token: Any) -> StateEvidence:
+    assert state.fence is not None
+    own: Any = state.fence
+    return replace(state, fence=replace(own, token=replace(own.token, **token)))
+
+
+def test_a_state_without_fence_and_receipts_is_named(ledger: LedgerEvidence, states: Any) -> None:
+    own = StateEvidence("own", None, None)
+    note = "state own: it keeps neither fence nor receipts; the ledger alone vouches for it"
+    assert said(verified(ledger, [*states, own])) == ([], [note])
+    assert said(verified(ledger, [*states, own], last=4)) == ([], [])
+
+
+def test_a_state_to_which_nothing_was_committed_needs_no_fence(ledger: LedgerEvidence, states: Any) -> None:
+    assert said(verified(ledger, [*states, StateEvidence("new", None, ())])) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("txid", "latest", "finding"),
+    [
+        (4, 0, "its fence says transaction 4, and 5 was committed to it"),
+        (6, 0, ""),
+        (7, 0, "its fence says transaction 7, and it is the turn of 6"),
+        (7, 7, ""),
+    ],
+)
+def test_the_txid_of_a_fence_is_that_of_the_last_commit_or_of_the_turn(
+    ledger: LedgerEvidence, states: Any, txid: int, latest: int, finding: str
+) -> None:
+    for topology in (ledger.topology, replace(ledger.topology, states={"s1": 5})):
+        found = verified(replace(ledger, topology=topology, latest=latest), [fence(states[0], txid=txid), states[1]])
+        expected = finding if txid > 5 or "s0" in topology.states else ""
+        assert said(found) == ([f"state s0: {expected}"] if expected else [], [])
+
+
+def test_a_fence_is_not_compared_with_a_receipt_that_is_not_there(ledger: LedgerEvidence, states: Any) -> None:
+    other = history(ledger, 5, receipt=None)
+    findings, _ = said(verified(other, [holding(fence(states[0], epoch=9), ())]))
+    assert not [each for each in findings if "its fence" in each]
+
+
+def test_what_a_fence_says_of_its_batch_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+    own: Any = states[0].fence
+    batch = {"rows": 9, "position": 8, "prev": 7}
+    other = replace(own, applied=False, batch=json.dumps(batch))
+    findings, _ = said(verified(ledger, [replace(states[0], fence=other), states[1]]))
+    assert findings == [
+        "state s0: its fence says that its update is not complete false, the receipt of transaction 5 true",
+        "state s0: its fence says rows 9, the receipt of transaction 5 5",
+        "state s0: its fence says position 8, the receipt of transaction 5 5",
+        "state s0: its fence says prev 7, the receipt of transaction 5 4",
+    ]
+
+
+@pytest.mark.parametrize("batch", ["nothing", '{"rows":5}', "[]"])
+def test_what_is_no_batch_in_a_fence_is_found(ledger: LedgerEvidence, states: Any, batch: str) -> None:
+    own: Any = states[0].fence
+    findings, _ = said(verified(ledger, [replace(states[0], fence=replace(own, batch=batch)), states[1]]))
+    said_of_it = f"state s0: its fence says batch {json.dumps(batch)}, the receipt of transaction 5"
+    assert findings[-1] == f'{said_of_it} "rows and positions"'
+
+
+# --- the last transaction of each state
+
+
+@pytest.mark.parametrize(
+    ("last", "rebuilt", "is_found"), [(4, 0, True), (4, 4, False), (4, 3, True), (5, 0, False), (5, 5, False)]
+)
+def test_the_last_transaction_of_a_state_is_compared_unless_the_ledger_was_rebuilt_since(
+    ledger: LedgerEvidence, states: Any, last: int, rebuilt: int, is_found: bool
+) -> None:
+    topology = replace(ledger.topology, states={"s0": last, "s1": 5}, rebuilt=rebuilt)
+    findings, _ = said(verified(replace(ledger, topology=topology), [replace(states[0], fence=None), states[1]]))
+    text = f"state s0: the ledger says that transaction {last} was its last one, the receipts 5"
+    assert (text in findings) is is_found
+
+
+def test_a_state_of_which_no_receipt_is_known_has_none_to_compare(ledger: LedgerEvidence, states: Any) -> None:
+    topology = replace(ledger.topology, states={**ledger.topology.states, "old": 3})
+    assert said(verified(replace(ledger, topology=topology), states)) == ([], [])
+
+
+# --- what a person has to know
+
+
+def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
+    other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AUDIT]}, t3={"lost": ["row 9"]})
+    notes = [
+        "transaction 2: before it, accepted as lost: row 7",
+        "transaction 2: its rows were decided anew: bad rows (ada, then)",
+        "transaction 3: before it, accepted as lost: row 9",
+    ]
+    assert said(verified(other, [])) == ([], notes)
+    assert said(verified(other, [], last=2))[1] == notes[:2]
+    assert said(verified(other, [], first=3))[1] == notes[2:]
+    assert said(verified(other, [], first=2, last=2))[1] == notes[:2]
+
+
+@pytest.mark.parametrize(("again", "after"), [(None, ""), (9, "; its rows are in transaction 9")])
+def test_a_skip_is_told_with_where_its_rows_are_now(ledger: LedgerEvidence, again: int | None, after: str) -> None:
+    other = rechained(ledger, t2={"outcome": "SKIPPED", "skip": AUDIT})
+    other = history(other, 2, outcome=Outcome.SKIPPED, skip=AUDIT, readmitted_as=again)
+    assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, then){after}"])
+
+
+def test_a_skip_that_the_ledger_has_forgotten_is_told_by_the_states(ledger: LedgerEvidence, states: Any) -> None:
+    skipped: dict[str, Any] = {"outcome": "SKIPPED", "skip": AUDIT}
+    found = verified(forgetting(ledger, 1, 2), [held(each, 1, **skipped) for each in states])
+    assert "transaction 1: skipped: bad rows (ada, then)" in found.notes
+
+
+def test_a_repair_is_told_with_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:
+    later = {"generation": 3}
+    other = rechained(ledger, t4=later, t5=later)
+    other = replace(other, topology=replace(other.topology, generation=3))
+    for generation, told in ((1, False), (2, True), (3, True), (4, False)):
+        found = verified(repaired(other, "state-lost", "state s0 was empty", generation), [])
+        note = "transaction 4: before it, state-lost: state s0 was empty (ada: restored)"
+        assert said(found) == ([], [note] if told else [])
+
+
+# --- in all
+
+
+def test_a_range_says_from_where_on_the_chain_vouches(ledger: LedgerEvidence, states: Any) -> None:
+    assert verified(ledger, states, first=3) == Verified(3, 5, (), ())
+    assert verified(ledger, states, last=9) == Verified(1, 5, (), ())
+    assert verified(ledger, states, last=2) == Verified(1, 2, (), ())
+
+
+def test_a_ledger_without_receipts_vouches_for_nothing(ledger: LedgerEvidence) -> None:
+    empty = replace(ledger, histories={}, current=1, position=None)
+    empty = replace(empty, topology=replace(empty.topology, states={}, receipt=""))
+    assert verified(empty, []) == Verified(None, 0, (), ())
+    assert empty.oldest == 1
+
+
+@pytest.mark.parametrize(("length", "shown"), [(78, 80), (79, 81)])
+def test_a_long_value_is_shown_in_short(length: int, shown: int) -> None:
+    text = in_short("x" * length)
+    assert len(text) == shown
+    assert text.endswith("x…" if length > 78 else 'x"')
