@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.redis import RedisAckers
 from airflow_tx.acks.znodes import ZnodeAckers
-from airflow_tx.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.connections.lookup import airflow_connection, for_airflow, wrong_type
 from airflow_tx.connections.redis import parameters_of_connection, parameters_of_url
 from airflow_tx.errors import AckersUnavailable, ConfigError, StoreError
 from airflow_tx.protocol.api import Store
@@ -101,6 +101,7 @@ def _of_zookeeper_connection(conn_id: str, root: str) -> ZnodeAckers:
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
     from airflow_tx.store.client import disconnect
 
+    for_airflow(conn_id)
     try:
         client, store = ZooKeeperHook(conn_id).connect()
     except StoreError as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.processing.task import Processing
     from airflow_tx.sources.api import Source
-    from airflow_tx.staging import Descriptor, Manifest, TryDir
+    from airflow_tx.staging import Ackers, Descriptor, Manifest, TryDir
 
 
 class SparkBatchOperator(SparkSubmitOperator):
@@ -122,7 +122,7 @@ class SparkBatchOperator(SparkSubmitOperator):
 
         attempt = descriptor.attempt
         self.log.info("Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application)
-        self._prepare(context["dag"].fileloc, processing.source)
+        self._prepare(context["dag"].fileloc, processing.source, descriptor.ackers)
         self.name = str(descriptor)
         uri = write_descriptor(processing.staging, descriptor)
         self.application_args = application_args(uri, self.application_args)
@@ -138,7 +138,7 @@ class SparkBatchOperator(SparkSubmitOperator):
             self._forget_driver(context["task_state_store"])
             raise explain(self._where(processing), self.application, error) from error
 
-    def _prepare(self, dag_file: str, source: Source) -> None:
+    def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:
         """Refuse what cannot work before anything is submitted."""
         from airflow_tx.connections.lookup import airflow_connection, handed_over
         from airflow_tx.connections.spark import spark_connection
@@ -155,6 +155,8 @@ class SparkBatchOperator(SparkSubmitOperator):
             )
             for conn_id, kind in source.connections().items():
                 added |= handed_over(airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind))
+            if ackers is not None:
+                added |= handed_over(airflow_connection(ackers.conn_id, option="acker_store", conn_type="redis"))
             for conn_id in self.connections:
                 option = "SparkBatchOperator(connections=)"
                 added |= handed_over(airflow_connection(conn_id, option=option, conn_type="generic"))
@@ -210,7 +212,17 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
         source=processing.source.serialize(),
         root=processing.staging.root,
         inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
+        ackers=_ackers(processing),
     )
+
+
+def _ackers(processing: Processing) -> Ackers | None:
+    from airflow_tx.staging import Ackers
+
+    spec = processing.spec
+    if spec.ackers is None:
+        return None
+    return Ackers(spec.ackers, spec.acker_store or spec.conn_id, spec.paths.root, processing.anchored)
 
 
 def acknowledge(context: Context, processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
@@ -224,4 +236,5 @@ def acknowledge(context: Context, processing: Processing, manifest: Manifest, *,
     if reliable:
         processing.read.extend(manifest.read)
     processing.code = manifest.code
+    processing.messages.add_application(manifest.trees, manifest.where.task)
     processing.ack(list(refs.values()), manifest.consumed_rows)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.errors import AckersUnavailable, MessageError, TransactionDefinitionError
+from airflow_tx.errors import AckersUnavailable, EmittedBefore, MessageError
 
 if TYPE_CHECKING:
-    from airflow_tx.acks.root_emitter import RootEmitter
+    from airflow_tx.acks.api import AckerStore
+    from airflow_tx.acks.task_emitter import TaskEmitter
     from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
     from airflow_tx.spec import TransactionSpec
 
@@ -26,13 +28,13 @@ class TaskMessages:
         self._attempt = attempt
         self._task = task
         self._anchored = anchored
-        self._connected = ExitStack()
-        self._roots: RootEmitter | None = None
+        self._emitter: TaskEmitter | None = None
+        self._by_application = 0
 
     @property
     def trees(self) -> int:
-        """How many trees it has begun."""
-        return 0 if self._roots is None else self._roots.count
+        """How many trees it has begun, itself and in its application."""
+        return self._by_application + (0 if self._emitter is None else self._emitter.trees)
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
         """Make messages; their references.
@@ -41,36 +43,36 @@ class TaskMessages:
         :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
-        from airflow_tx.acks.reference import Lineage, Origin, Reference, new_id
+        from airflow_tx.acks.task_emitter import TaskEmitter
 
-        if not tracked or self._spec.ackers == 0:
-            lineage = Lineage(Origin(self._spec.topology, self._attempt.txid, self._attempt.attempt))
-            return [str(Reference(lineage, new_id())) for _ in range(count)]
+        if self._emitter is None:
+            own, ackers = (self._spec.topology, self._attempt, self._task), self._spec.ackers
+            self._emitter = TaskEmitter(*own, ackers, self._ackers, anchored=self._anchored)
         try:
-            return self._emitter().emit(count)
+            return self._emitter.emit(count, tracked=tracked)
         except AckersUnavailable:
             raise
         except MessageError as error:
             raise AirflowFailException(str(error)) from None
 
+    def add_application(self, trees: int, emitter: TaskTry) -> None:
+        """Take over what its application has emitted.
+
+        :param emitter: the try that it worked for.
+        :raises AirflowFailException: it is another one, whose application this try has taken up.
+        """
+        if trees and emitter != self._task:
+            txid, attempt = self._attempt.txid, self._attempt.attempt
+            error = EmittedBefore(task=str(self._task), topology=self._spec.topology, txid=txid, attempt=attempt)
+            raise AirflowFailException(str(error))
+        self._by_application = trees
+
     def close(self) -> None:
         """Give back the connection."""
-        self._connected.close()
+        if self._emitter is not None:
+            self._emitter.close()
 
-    def _emitter(self) -> RootEmitter:
-        from airflow_tx.acks.root_emitter import RootEmitter
-
-        if self._spec.ackers is None:
-            raise self._untracked(f"task {self._task} emits messages", "Write Transaction(..., ackers=1)")
-        if not self._anchored:
-            problem = f"task {self._task} emits messages, and is not upstream of the committer, which would not wait"
-            raise self._untracked(problem, "Put it upstream of the committer")
-        if self._roots is None:
-            store = self._connected.enter_context(self._spec.store())
-            ackers = self._connected.enter_context(self._spec.open_ackers(store))
-            self._roots = RootEmitter(ackers, self._spec.topology, self._attempt, self._spec.ackers, self._task)
-        return self._roots
-
-    def _untracked(self, problem: str, remedy: str) -> TransactionDefinitionError:
-        remedy = f"{remedy}, or emit(tracked=False) if nothing has to wait for them."
-        return TransactionDefinitionError(topology=self._spec.topology, problem=problem, remedy=remedy)
+    @contextmanager
+    def _ackers(self) -> Iterator[AckerStore]:
+        with self._spec.store() as store, self._spec.open_ackers(store) as ackers:
+            yield ackers

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_tx.errors import ConfigError, TxError
+from airflow_tx.errors import AckersUnavailable, ConfigError, FailedBatch, MessageError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead, consumed
 from airflow_tx.protocol.rows_digest import RowsDigest
@@ -20,6 +20,7 @@ from airflow_tx.staging.output import Output, check_name, refuse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_tx.acks.task_emitter import TaskEmitter
     from airflow_tx.state.query import QueryFunction
 
 
@@ -41,6 +42,7 @@ class Batch:
         self._outputs: dict[str, Output] = {}
         self._source: Source | None = None
         self._observer = RowsObserver()
+        self._messages: TaskEmitter | None = None
 
     def __str__(self) -> str:
         return str(self.descriptor)
@@ -146,26 +148,57 @@ class Batch:
             raise refuse(self._where, name, problem, remedy)
         self._outputs[name] = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
 
+    def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:
+        """Make so many messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.
+
+            rows = batch.read().collect()
+            for row, reference in zip(rows, batch.emit_messages(len(rows))):
+                queue.push(json.dumps([reference, row["sentence"]]))
+
+        In the driver, not in what executors run. An application that has emitted messages is not tried again: workers
+        may have taken them. Its run is replayed.
+
+        :param tracked: False: nothing waits for them.
+        :return: their references, for `airflow_tx.acks.Collector.process`.
+        :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
+        :raises FailedBatch: they are refused, and would be in another try.
+        :raises AckersUnavailable: the ackers cannot be reached.
+        """
+        if self._messages is None:
+            from airflow_tx.spark.messages import emitter_of
+
+            self._messages = emitter_of(self.descriptor)
+        try:
+            return self._messages.emit(count, tracked=tracked)
+        except AckersUnavailable:
+            raise
+        except MessageError as error:
+            raise FailedBatch(str(error)) from error
+
     def finish(self, app: str, code: str) -> dict[str, OutputRef]:
         """Make everything emitted visible; the last thing an application does.
 
         :param app: the application's name, for the message; `code`: digest of its code.
         :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
         """
-        if not self._outputs and not self.descriptor.inputs:
+        trees = 0 if self._messages is None else self._messages.trees
+        if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
         read = self._observer.read()
         if self.consumed_rows is not None:
             read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
-        return write_manifest(self._where, self._outputs, consumed_rows=consumed(read), read=read, code=code)
+        number = consumed(read)
+        return write_manifest(self._where, self._outputs, consumed_rows=number, read=read, code=code, trees=trees)
 
     def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""
         return None if self._source is None else self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:
-        """Give back what the source holds."""
+        """Give back what the source holds, and the ackers."""
         self._observer.close()
+        if self._messages is not None:
+            self._messages.close()
         if self._source is not None:
             self._source.close()

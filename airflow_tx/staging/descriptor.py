@@ -33,6 +33,22 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Ackers:
+    """The ackers of the messages of a transaction.
+
+    :param count: among how many its trees are divided; 0: they are not tracked.
+    :param conn_id: of the Airflow connection of their store.
+    :param root: of the ledgers.
+    :param anchored: whether the transaction waits for the task.
+    """
+
+    count: int
+    conn_id: str
+    root: str
+    anchored: bool
+
+
+@dataclass(frozen=True)
 class Descriptor:
     """Everything an application needs to process one batch.
 
@@ -41,6 +57,7 @@ class Descriptor:
     :param source: class path and constructor arguments, as `Source.serialize()` gave them.
     :param root: root of the staging area.
     :param inputs: output of tasks before it, by name.
+    :param ackers: None: the transaction has no messages.
     """
 
     topology: str
@@ -50,6 +67,7 @@ class Descriptor:
     source: tuple[str, Mapping[str, Any]]
     root: str
     inputs: Mapping[str, Input] = field(default_factory=dict)
+    ackers: Ackers | None = None
 
     def __str__(self) -> str:
         return f"{self.topology} {self.attempt} {self.task}"
@@ -68,6 +86,7 @@ class Descriptor:
                 "source": [self.source[0], dict(self.source[1])],
                 "root": self.root,
                 "inputs": {name: asdict(each) for name, each in self.inputs.items()},
+                "ackers": None if self.ackers is None else asdict(self.ackers),
             }
         )
 
@@ -92,4 +111,5 @@ class Descriptor:
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
             inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
+            ackers=Ackers(**value["ackers"]) if value.get("ackers") else None,
         )

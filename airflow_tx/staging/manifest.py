@@ -75,12 +75,13 @@ def write_manifest(
     consumed_rows: int | None = None,
     read: Sequence[RowsRead] = (),
     code: str = "",
+    trees: int = 0,
 ) -> dict[str, OutputRef]:
     """Make the try's output visible; the last thing a task writes.
 
     :param consumed_rows: how many rows of the batch the task read, if it knows.
     :param read: what it read of the batch and of outputs, as far as it was counted.
-    :param code: digest of the code that wrote it; "": unknown.
+    :param code: digest of the code that wrote it; "": unknown. `trees`: of messages, whose roots it has emitted.
     """
     document = {
         "format": MANIFEST_FORMAT,
@@ -89,6 +90,7 @@ def write_manifest(
         "consumed_rows": consumed_rows,
         "read": [each.to_json() for each in read],
         "code": code,
+        "trees": trees,
     }
     where.files.write(where.child(MANIFEST), json.dumps(document).encode())
     return {name: make_ref(where, name, output) for name, output in outputs.items()}
@@ -103,6 +105,7 @@ class Manifest:
     consumed_rows: int | None
     read: tuple[RowsRead, ...] = ()
     code: str = ""
+    trees: int = 0
 
     def refs(self) -> dict[str, OutputRef]:
         return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
@@ -132,7 +135,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         raise refuse(where, output, problem, f"Clear task {where.task}.")
     outputs = {key: _output(value) for key, value in document["outputs"].items()}
     read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
-    return Manifest(where, outputs, document["consumed_rows"], read, document.get("code", ""))
+    code, trees = document.get("code", ""), document.get("trees", 0)
+    return Manifest(where, outputs, document["consumed_rows"], read, code, trees)
 
 
 def _output(value: Mapping[str, Any]) -> Output:

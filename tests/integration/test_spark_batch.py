@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError
+from airflow_tx.acks import Collector, open_ackers
+from airflow_tx.acks.reference import Origin
+from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError, TransactionDefinitionError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.sources.api import Batch as Rows
@@ -19,8 +23,9 @@ from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.app import load_app
 from airflow_tx.spark.failure import Failure, read_failure
-from airflow_tx.staging import Descriptor, StagingArea, TryDir, read_manifest, read_output, write_descriptor
+from airflow_tx.staging import Ackers, Descriptor, StagingArea, TryDir, read_manifest, read_output, write_descriptor
 from airflow_tx.staging.area import dir_of
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,6 +205,39 @@ def test_emitting_nothing_or_a_name_twice_is_an_error(area: StagingArea, tmp_pat
         nothing.run(spark, Batch(descriptor, spark))
     with pytest.raises(StagingError, match=r"'counts' of task count in transaction 3.2 refused: .* emitted it twice"):
         twice.run(spark, Batch(descriptor, spark))
+
+
+def test_an_application_emits_messages_and_says_how_many(
+    area: StagingArea, tmp_path: Path, spark: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        rows = batch.read().collect()
+        emitted.extend(batch.emit_messages(len(rows)))
+        emitted.extend(batch.emit_messages(1))
+        batch.emit_messages(1, tracked=False)
+
+    emitted = list[str]()
+    found = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
+    monkeypatch.setenv("AIRFLOW_CONN_QUEUES", json.dumps(found))
+    descriptor = replace(batch_of(area, tmp_path), ackers=Ackers(2, "queues", "/tx", anchored=True))
+    with closing(open_ackers(redis.url())) as ackers:
+        ackers.open("flights", descriptor.attempt, 2)
+        assert main.run(spark, Batch(descriptor, spark)) == {}
+        assert read_manifest(dir_of(area, descriptor)).trees == len(emitted) == 6
+        origin = Origin("flights", 3, 2)
+        assert ackers.report(origin).open == {"count": 6}
+        with Collector(redis.url()) as collector:
+            for reference in emitted:
+                collector.process(reference).ack()
+        report = ackers.report(origin)
+        assert (report.open, report.emitted) == ({}, {descriptor.task: 6})
+        later = replace(descriptor, task=TaskTry("count", -1, "try-2"))
+        with pytest.raises(FailedBatch, match="in an earlier try, and workers may have taken them"):
+            main.run(spark, Batch(later, spark))
+        ackers.forget("flights", 3)
+    with pytest.raises(TransactionDefinitionError, match=r"task count emits messages. Write .*ackers=1"):
+        main.run(spark, Batch(replace(later, ackers=None), spark))
 
 
 def test_a_file_that_changed_is_refused_before_a_job_runs(

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.acks.collector import Collector
 from airflow_tx.acks.reference import Reference
+from airflow_tx.acks.task_emitter import TaskEmitter
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.commit.commit import Completion
 from airflow_tx.errors import (
@@ -23,6 +24,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.protocol import processing as steps
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.state import Count, MemoryState
@@ -235,6 +237,32 @@ def test_messages_fail_only_the_newest_attempt_and_no_processed_one(run: Message
     assert run.record.phase is Phase.PROCESSED
     assert run.commit_now() is None
     ledger.run(steps.fail_messages, run.begun.attempt, "much too late")
+
+
+# --- of an application
+
+
+def test_messages_of_an_application_are_waited_for_as_those_of_its_task(run: MessageRun) -> None:
+    run.begin()
+    processing = run.start()
+    emitter = TaskEmitter(
+        "numbers", run.begun.attempt, processing.task, 2, lambda: run.spec.open_ackers(run.spec.memory)
+    )
+    references = [*emitter.emit(2, tracked=True), CurrentBatch(processing).emit()]
+    processing.messages.add_application(emitter.trees, processing.task)
+    run.end(processing)
+    run.ack(*references[1:])
+    assert run.commit().complete() is Completion.MESSAGES
+    run.ack(references[0])
+    assert run.commit_now() is None
+
+
+def test_an_application_of_an_earlier_try_that_has_emitted_messages_is_not_taken_up(run: MessageRun) -> None:
+    run.begin()
+    messages, earlier = run.start().messages, TaskTry("count", -1, "earlier")
+    messages.add_application(0, earlier)
+    with pytest.raises(AirflowFailException, match="in an earlier try, and workers may have taken them"):
+        messages.add_application(1, earlier)
 
 
 # --- without tracking

@@ -18,10 +18,20 @@ import pytest
 
 from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
-from airflow_tx.staging import OutputRef, StagingArea, read_manifest, read_output, write_manifest, write_rows
+from airflow_tx.staging import (
+    Ackers,
+    OutputRef,
+    StagingArea,
+    read_descriptor,
+    read_manifest,
+    read_output,
+    write_manifest,
+    write_rows,
+)
 
 SUBMIT = f"""#!{sys.executable}
 import json, sys
@@ -58,7 +68,11 @@ class Processing:
 
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
-        self.spec = SimpleNamespace(staging=lambda: staging)
+        paths = SimpleNamespace(root="/tx")
+        self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths)
+        self.anchored = True
+        spec: Any = self.spec
+        self.messages = TaskMessages(spec, self.attempt, TaskTry("partial_counts", -1, "try-1"), anchored=True)
         self.metadata: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}
         self.task = TaskTry("partial_counts", -1, "try-1")
         self.staging = staging
@@ -126,6 +140,18 @@ def test_outputs_are_pushed_one_key_each_and_acknowledged(bench: Bench) -> None:
     ref = OutputRef.from_json(bench.xcoms["counts"])
     rows = list(read_output(bench.ledger.staging, ref, attempt=TransactionAttempt(3, 2)))
     assert rows == [{"name": "flights 3.2 partial_counts", "master": "local[2]"}]
+
+
+def test_a_driver_finds_the_ackers_of_its_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.ledger.spec.ackers, bench.ledger.spec.acker_store = 2, "queues"
+    monkeypatch.setenv("AIRFLOW_CONN_QUEUES", '{"conn_type": "redis", "host": "there"}')
+    monkeypatch.setenv("AIRFLOW_TX_CONN_queues", "")
+    bench.run()
+    assert json.loads(os.environ["AIRFLOW_TX_CONN_queues"])["host"] == "there"
+    staging = bench.ledger.staging
+    where = staging.try_dir("flights", bench.ledger.attempt, bench.ledger.task)
+    descriptor = read_descriptor(where.files.uri(where.child("_descriptor.json")))
+    assert descriptor.ackers == Ackers(2, "queues", "/tx", anchored=True)
 
 
 def test_a_failed_application_is_told_and_not_acknowledged(bench: Bench) -> None:
