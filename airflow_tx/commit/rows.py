@@ -85,12 +85,12 @@ class StagedRows:
     def __init__(self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt) -> None:
         from airflow_tx.staging.manifest import open_output
 
-        self._area, self._ref, self._attempt = area, ref, attempt
+        self._area, self._ref = area, ref
         self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
         self.columns = wanted_columns(state, self.output.columns)
         # Once more, for the columns: the error names those that are missing.
-        open_output(area, ref, columns=self.columns, attempt=attempt)
+        open_output(area, ref, columns=self.columns)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self.batches():
@@ -100,7 +100,7 @@ class StagedRows:
         """Read them as Arrow batches, in the order of the files and of the rows in them."""
         from airflow_tx.staging import read_batches
 
-        return read_batches(self._area, self._ref, columns=self.columns, attempt=self._attempt)
+        return read_batches(self._area, self._ref, columns=self.columns)
 
     def __len__(self) -> int:
         return self.output.rows

@@ -125,7 +125,7 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
 
     :raises ConfigError: they are no list, or two of them leave new values of one name.
     """
-    if isinstance(updates, Update) or not isinstance(updates, Iterable):
+    if not isinstance(updates, Iterable):
         raise ConfigError(option="CommitOperator(updates=)", value=updates, remedy="Give a list: updates=[...].")
     found = tuple(updates)
     names = [name for update in found if (name := getattr(update, "new_values", None)) is not None]

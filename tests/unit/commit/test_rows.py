@@ -1,0 +1,311 @@
+"""The rows of an update: which are read, how often they can be gone through, and in which portions they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit import write
+from airflow_tx.commit.rows import StagedRows, portions, rows_to_write, wanted_columns
+from airflow_tx.commit.update import Update, persistent_aggregate
+from airflow_tx.commit.write import fits_one_write, output_digest, spark_of, whole, write_update
+from airflow_tx.errors import RowsDiffer, StagingError
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.output import same_output
+from airflow_tx.protocol.receipt import RowTally
+from airflow_tx.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.staging.output import Output
+from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
+from airflow_tx.testing.suites.aggregator_cases import Balance
+from airflow_tx.testing.suites.state_tools import Grants
+
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "LARGE_ROWS", 10)
+    monkeypatch.setattr(write, "ROWS_A_WRITE", 4)
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path))
+
+
+def words(name: str = "words", *, kind: Any = "opaque", **values: Any) -> MemoryState:
+    return MemoryState(name, keys=["word"], values=values or {"n": Count()}, kind=kind)
+
+
+def postgres(keys: list[str]) -> SqlState:
+    return SqlState.from_url("postgresql://user@nowhere/db", table="words", keys=keys, values={"n": Count()})
+
+
+def update(state: Any, **how: Any) -> Update:
+    task: Any = SimpleNamespace(task_id="count", conn_id="spark_default")
+    return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
+
+
+def ref(area: StagingArea, *parts: list[dict[str, Any]], row_digest: str = "") -> dict[str, Any]:
+    """A staged output of one file a part."""
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, f"try {len(parts)}"))
+    written = [write_rows(where, "counts", rows, file=f"part-{number}.parquet") for number, rows in enumerate(parts)]
+    files, columns = [file for part in written for file in part.files], written[-1].columns
+    return write_manifest(where, {"counts": Output(tuple(files), columns, row_digest)})["counts"].to_json()
+
+
+def counted(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"word": f"w{number}", "n": number, **more} for number in range(count)]
+
+
+def staged(area: StagingArea, count: int, state: Any, **how: Any) -> StagedRows:
+    return StagedRows(area, ref(area, counted(count), **how), state, ATTEMPT)
+
+
+# --- what is read
+
+
+def test_columns_that_the_state_does_not_take_are_not_read(area: StagingArea) -> None:
+    rows = StagedRows(area, ref(area, counted(2, other="x")), words(), ATTEMPT)
+    assert list(rows) == counted(2)
+    assert rows.schema().names == ["word", "n"]
+
+
+def test_a_column_that_is_missing_is_named(area: StagingArea) -> None:
+    with pytest.raises(StagingError, match="total"):
+        StagedRows(area, ref(area, counted(2)), words(n=Count(), total=Sum()), ATTEMPT)
+
+
+def test_output_of_another_attempt_is_refused(area: StagingArea) -> None:
+    with pytest.raises(StagingError, match=r"it is of attempt 1\.1, and this is attempt 1\.2"):
+        StagedRows(area, ref(area, counted(2)), words(), TransactionAttempt(1, 2))
+
+
+def test_files_without_rows_are_left_out(area: StagingArea) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    nothing: Any = pa.table({"word": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
+    rows = StagedRows(area, ref(area, nothing, counted(2)), words(), ATTEMPT)
+    assert [Path(file).name for file in rows.files] == ["part-1.parquet"]
+    assert str(rows.schema().field("word").type) in ("string", "large_string")
+    assert (len(rows), rows.size) == (2, sum(file.size for file in rows.output.files))
+
+
+AVERAGE = {"n": Count(), "delay": Avg()}
+
+
+@pytest.mark.parametrize(
+    ("values", "present", "wanted"),
+    [
+        ({"n": Count()}, ("other", "n", "word"), ["word", "n"]),
+        (AVERAGE, ("word", "n", "delay"), ["word", "n", "delay"]),
+        (AVERAGE, ("word", "n", "delay_sum", "delay_count"), ["word", "n", "delay_sum", "delay_count"]),
+        (AVERAGE, ("word", "n", "delay", "delay_sum"), ["word", "n", "delay_sum", "delay_count"]),
+        (AVERAGE, ("word", "n"), ["word", "n", "delay_sum", "delay_count"]),
+        ({"n": Count(), "balance": Balance()}, ("step", "word", "n"), ["word", "n", "step"]),
+    ],
+)
+def test_a_composite_is_wanted_as_it_is_present_and_by_a_reducer_all_that_is(
+    values: Any, present: Any, wanted: list[str]
+) -> None:
+    assert wanted_columns(words(**values), present) == wanted
+
+
+def test_a_state_without_columns_takes_all_that_is_present() -> None:
+    own: Any = SimpleNamespace(columns=None)
+    assert wanted_columns(own, ("b", "a")) == ["b", "a"]
+
+
+# --- how often
+
+
+def test_rows_that_are_compared_reduced_or_looked_up_can_be_gone_through_twice(area: StagingArea) -> None:
+    values = [counted(2, step=1), counted(1, step=1)]
+    for state, how in (
+        (words(kind="transactional"), {}),
+        (words(n=Count(), balance=Balance()), {}),
+        (words(), {"new_values": "totals"}),
+    ):
+        rows = rows_to_write(
+            update(state, **how), [[{**row, "step": 1} for row in part] for part in values], area, ATTEMPT
+        )
+        assert list(rows) == list(rows) != []
+
+
+def test_the_outputs_of_several_instances_are_combined_also_if_they_are_staged(area: StagingArea) -> None:
+    several = [ref(area, counted(2)), ref(area, counted(3), counted(1))]
+    found = rows_to_write(update(words()), several, area, ATTEMPT)
+    assert not isinstance(found, StagedRows)
+    assert {row["word"]: row["n"] for row in found} == {"w0": 0, "w1": 2, "w2": 2}
+    assert isinstance(rows_to_write(update(words()), several[:1], area, ATTEMPT), StagedRows)
+
+
+def test_one_row_is_a_row_and_nothing_is_none(area: StagingArea) -> None:
+    row = {"word": "man", "n": 1}
+    assert list(rows_to_write(update(words()), [row], area, ATTEMPT)) == [row]
+    assert list(rows_to_write(update(words()), [None, []], area, ATTEMPT)) == []
+
+
+def reads(rows: StagedRows, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry each time that rows are read."""
+    found, batches = list[int](), rows.batches
+
+    def noted() -> Any:
+        found.append(1)
+        return batches()
+
+    monkeypatch.setattr(rows, "batches", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "writers", "times"), [(4, "auto", 0), (5, "auto", 1), (10, "auto", 0), (10, "worker", 1)]
+)
+def test_rows_of_several_store_transactions_are_read_before_the_first_of_them(
+    area: StagingArea, monkeypatch: pytest.MonkeyPatch, count: int, writers: str, times: int
+) -> None:
+    """Spark compares what it has read itself, and a single transaction says so within it."""
+    state = postgres(["word"])
+    rows = staged(area, count, state)
+    found = reads(rows, monkeypatch)
+    assert whole(update(state, writers=writers), rows) is rows
+    assert len(found) == times
+
+
+def test_rows_that_are_not_those_that_were_emitted_are_refused_before_the_turn(area: StagingArea) -> None:
+    from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
+
+    other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
+    rows = staged(area, 5, words(), row_digest=other)
+    with pytest.raises(RowsDiffer, match="of output 'counts'"):
+        whole(update(words()), rows)
+    plain = counted(2)
+    assert whole(update(words()), plain) is plain
+
+
+# --- in portions
+
+
+class Noting(MemoryState):
+    """Notes which chunks it was given, and with what the last one completes the grant."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__("words", keys=["word"], values=values or {"n": Count()})
+        self.chunks: list[tuple[int, bool]] = []
+
+    def write(self, grant: Any, rows: Any, *, chunk: int = 0, complete: bool = True) -> int:
+        self.chunks.append((chunk, complete))
+        self.written = grant.written
+        return super().write(grant, rows, chunk=chunk, complete=complete)
+
+
+def test_each_portion_is_a_chunk_and_the_last_one_completes_the_grant_with_all_that_was_written(
+    area: StagingArea,
+) -> None:
+    state, grant = Noting(), Grants()(1)
+    state.raise_fence(grant)
+    rows = staged(area, 9, state)
+    written = write_update(update(state), grant, rows, dag_file="", log=None)
+    assert state.chunks == [(0, False), (1, False), (2, False), (3, True)]
+    tally = RowTally(counted(9))
+    assert written == state.written == tally.written(len(list(tally)))
+
+
+def test_a_few_rows_are_one_write_that_completes_the_grant(area: StagingArea) -> None:
+    state, grant = Noting(), Grants()(1)
+    state.raise_fence(grant)
+    assert write_update(update(state), grant, staged(area, 4, state), dag_file="", log=None).keys == 4
+    assert state.chunks == [(0, True)]
+
+
+def test_keys_that_are_equal_are_in_one_portion(area: StagingArea) -> None:
+    state = MemoryState("floats", keys=["at", "word"], values={"balance": Balance()})
+    keys = [(0.0, "a"), (1.0, "a"), (-0.0, "a"), (0.0, "b"), (2.5, "c"), (-0.0, "b")]
+    rows = StagedRows(area, ref(area, [{"at": at, "word": word, "step": 1} for at, word in keys]), state, ATTEMPT)
+    found = [row for portion in portions(rows, state, size=1) for row in portion]
+    assert sorted((row["at"], row["word"]) for row in found) == [(0.0, "a"), (0.0, "b"), (1.0, "a"), (2.5, "c")]
+
+
+# --- by whom
+
+
+@pytest.mark.parametrize(
+    ("keys", "count", "chunks"), [(["word"], 1, 2), (["word"], 15, 3), (["word"], 1000, 200), ([], 15, 1)]
+)
+def test_spark_writes_in_chunks_of_rows_and_one_key_in_one(
+    area: StagingArea, monkeypatch: pytest.MonkeyPatch, log: Any, keys: list[str], count: int, chunks: int
+) -> None:
+    """What starts Spark is replaced: that is another process."""
+    from airflow_tx.commit import spark_writers
+
+    told = dict[str, Any]()
+
+    def write_by_spark(state: Any, grant: Any, rows: Any, spark: str, **options: Any) -> str:
+        told.update(options, spark=spark)
+        return "written"
+
+    monkeypatch.setattr(spark_writers, "write_by_spark", write_by_spark)
+    monkeypatch.setattr(write, "ROWS_A_WRITER", 5)
+    state, output = postgres(keys), object()
+    how = (
+        update(state, writers="spark", spark="sc://spark:15002/;token=abc") if False else update(state, writers="spark")
+    )
+    rows = StagedRows(area, ref(area, [{"word": f"w{n}", "n": n} for n in range(count)]), state, ATTEMPT)
+    done = write_update(how, Grants()(1), rows, dag_file="d.py", log=log, output=output)  # type: ignore[arg-type]
+    assert done == "written"  # type: ignore[comparison-overlap]
+    assert told == {"spark": "spark_default", "partitions": chunks, "dag_file": "d.py", "output": output}
+    assert log.lines == [f"State {state.name}: {count} rows are written by Spark (spark_default)"]
+    assert not fits_one_write(how, rows)
+
+
+def test_large_is_said_by_rows_or_by_bytes(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = postgres(["word"])
+    rows = staged(area, 3, state)
+    assert spark_of(update(state), rows) is None
+    monkeypatch.setattr(write, "LARGE_BYTES", rows.size)
+    assert spark_of(update(state), rows) == "spark_default"
+    monkeypatch.setattr(write, "LARGE_BYTES", rows.size + 1)
+    assert spark_of(update(state), rows) is None
+    assert spark_of(update(state, spark_from_rows=3), rows) == "spark_default"
+    assert spark_of(update(state, spark_from_rows=4), rows) is None
+
+
+def test_rows_of_a_state_without_columns_are_one_write(area: StagingArea) -> None:
+    from airflow_tx.state import SqlGuard
+
+    guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
+    how = Update(update(words()).input, guard, "worker")
+    assert fits_one_write(how, StagedRows(area, ref(area, counted(9)), guard, ATTEMPT))
+
+
+# --- what a transactional state compares
+
+
+def output(state: Any, *rows: dict[str, Any]) -> str:
+    return output_digest(list(rows), update(state))
+
+
+def test_an_output_is_another_one_if_a_key_or_a_value_is_and_not_for_other_columns() -> None:
+    state, row = words(), {"word": "man", "n": 1}
+    same = output(state, row)
+    assert output(state, {**row, "other": 5}) == same
+    assert len({same, output(state, {**row, "word": "dog"}), output(state, {**row, "n": 2})}) == 3
+
+
+def test_floats_alone_may_differ_by_the_order_in_which_they_were_added() -> None:
+    near = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)
+    state = words(n=Count(), total=Sum("double"))
+    one, other = (output(state, {"word": "man", "n": 1, "total": total}) for total in near)
+    assert one != other
+    assert same_output(one, other)
+    one, other = (output(state, {"word": "man", "n": total, "total": 1.0}) for total in near)
+    assert not same_output(one, other)
+
+
+def test_of_whole_rows_every_column_counts() -> None:
+    for state in (words(n=Count(), balance=Balance()), words(n=Count(), delay=Avg())):
+        row = {"word": "man", "n": 1, "step": 1}
+        assert output(state, row) != output(state, {**row, "step": 2})
