@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,6 +108,17 @@ class Stack:
     def ledger(self, topology: str, root: str = "/airflow_tx") -> RawLedger:
         """What ZooKeeper holds of a topology."""
         return RawLedger(self.zookeeper.hosts, topology, root)
+
+    def receipts(self, topology: str) -> list[dict[str, Any]]:
+        """The receipts of a topology that `airflow tx verify` has just found to be whole."""
+        verified = self._tx("verify", topology)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        found: list[dict[str, Any]] = json.loads(self._tx("receipts", topology, "--output", "json").stdout)
+        return found
+
+    def _tx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "airflow", "tx", *arguments]
+        return subprocess.run(command, env=self.airflow.environment, capture_output=True, text=True, timeout=300)
 
     def totals(self, table: str, database: str = "state.db") -> dict[str, tuple[int, int]]:
         """Per parity, how many numbers the state holds, and their sum."""

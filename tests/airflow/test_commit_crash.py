@@ -16,6 +16,10 @@ def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) 
     first, second = stack.ledger(dag).history()
     assert (first.txid, second.txid) == (1, 2)
     assert airflow.task(dag, first.run_id, "commit")["try_number"] > 1
+    receipts = stack.receipts(dag)
+    assert [(each["txid"], each["attempt"]) for each in receipts] == [(1, 1), (2, 1)]
+    assert receipts[0]["epoch"] > receipts[1]["epoch"]
+    assert receipts[1]["previous"] == receipts[0]["hash"]
     stack.assert_counted_once(dag, 2 * SIZE)
 
 

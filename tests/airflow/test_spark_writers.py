@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import sqlalchemy as sa
 
 from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
+from tests.airflow.stack import DAGS, FILES, NUMBERS_A_FILE, Stack, expected
 
 DAG = "big_counts"
 NUMBERS = FILES * NUMBERS_A_FILE
@@ -37,6 +39,10 @@ def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
         parity = connected.execute(sa.text("SELECT parity, numbers, total FROM parity")).all()
     assert [tuple(row) for row in each] == [(number, 1) for number in range(NUMBERS)]
     assert {row[0]: (row[1], int(row[2])) for row in parity} == expected(NUMBERS)
+    application = hashlib.sha256((DAGS / "big_app.py").read_bytes()).hexdigest()[:16]
+    receipts = stack.receipts(DAG)
+    assert [each["code"]["tasks"] for each in receipts] == [{"count": application}] * FILES
+    assert [each["rows"] for each in receipts] == [NUMBERS_A_FILE] * FILES
     logs = "".join(airflow.whole_log(DAG, run_id, "commit") for run_id in runs)
     assert "100 rows are written by Spark (spark_connect_default)" in logs
     assert "2 rows are written by Spark (local[1])" in logs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.sources.api import Source
 from airflow_tx.staging import scan_output, write_manifest, write_rows
+from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
 from tests.unit.bench import FakeTi, MemorySpec, run_of
@@ -70,8 +71,11 @@ class SparkRun:
         self._succeeded(ti)
         return ti
 
-    def emit(self, *parts: Any) -> PushingTi:
-        """Let the task `count` emit rows as an application would, as the output `counts`: a file for each part."""
+    def emit(self, *parts: Any, noted: Any = None) -> PushingTi:
+        """Let the task `count` emit rows as an application would, as the output `counts`: a file for each part.
+
+        :param noted: the rows whose digest is noted; None: none is.
+        """
         ti, processing = self._started()
         processing.start()
         where = processing.staging.try_dir("flights", self.begun.attempt, processing.task)
@@ -79,7 +83,8 @@ class SparkRun:
             write_rows(where, "counts", rows)
             file = processing.staging.files.read(where.child("counts/part-0.parquet"))
             processing.staging.files.write(where.child(f"counts/part-{number}.parquet"), file)
-        refs = write_manifest(where, {"counts": scan_output(where, "counts")})
+        digest = "" if noted is None else digest_of_batch(noted.combine_chunks().to_batches()[0]).text
+        refs = write_manifest(where, {"counts": replace(scan_output(where, "counts"), row_digest=digest)})
         ti.pushed = {name: ref.to_json() for name, ref in refs.items()}
         processing.ack(list(ti.pushed.values()))
         self._succeeded(ti)

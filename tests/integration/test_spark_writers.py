@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from airflow_tx.commit import write
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.rows import StagedRows
-from airflow_tx.errors import ConfigError, OutputChanged, StateError
+from airflow_tx.errors import ConfigError, OutputChanged, RowsDiffer, StateError
 from airflow_tx.failpoints import VARIABLE
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
@@ -242,6 +242,24 @@ def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
     again = numbers.begin("r1")
     again.emit(table())
     assert again.commit(update(state, writers="spark", spark=spark_connect.url)) is None
+    assert [row[3] for row in content(url)] == list(range(KEYS))
+
+
+def test_rows_that_executors_read_otherwise_than_they_were_emitted_are_not_committed(
+    postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
+) -> None:
+    url = postgres.url(postgres.new_database())
+    state, by_spark = state_of(url), {"writers": "spark", "spark": spark_connect.url}
+    run, rows = numbers.begin("r1"), table()
+    run.emit(rows, noted=rows.set_column(3, "n", pa.array(range(1, KEYS + 1), pa.int64())))
+    with pytest.raises(RowsDiffer, match=f"of output 'counts' of task count {KEYS} rows, digest .* emitted"):
+        run.commit(update(state, **by_spark))
+    fence = state.fence()
+    assert fence is not None
+    assert not fence.applied
+    again = numbers.begin("r1")
+    again.emit(rows, noted=rows)
+    assert again.commit(update(state, **by_spark)) is None
     assert [row[3] for row in content(url)] == list(range(KEYS))
 
 

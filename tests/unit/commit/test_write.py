@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.commit import write
 from airflow_tx.commit.rows import StagedRows, rows_to_write
 from airflow_tx.commit.update import persistent_aggregate
 from airflow_tx.commit.write import fits_one_write, output_digest, spark_of
-from airflow_tx.errors import ConfigError, FenceOutranked, StateError
+from airflow_tx.errors import ConfigError, FenceOutranked, RowsDiffer, StateError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spark.writers import rebuilt_error, total
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
+from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
@@ -119,6 +122,33 @@ def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) ->
     fence = state.fence()
     assert fence is not None
     assert fence.applied
+
+
+def emitted(area: StagingArea, count: int, said: int) -> StagedRows:
+    """Rows of an output of which the digest of others was noted, if `said` is not 1."""
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, f"said {said}"))
+    rows = [{"word": f"w{i}", "n": 1} for i in range(count)]
+    (batch,) = pa.Table.from_pylist([{**row, "n": said} for row in rows]).to_batches()
+    output = replace(write_rows(where, "counts", rows), row_digest=digest_of_batch(batch).text)
+    return StagedRows(area, write_manifest(where, {"counts": output})["counts"].to_json(), MEMORY, ATTEMPT)
+
+
+def test_many_rows_are_compared_with_what_was_emitted_before_the_first_of_them_is_written(area: StagingArea) -> None:
+    how = update(MEMORY)
+    right = emitted(area, 9, said=1)
+    assert write.whole(how, right) is right
+    with pytest.raises(RowsDiffer, match=r"of output 'counts' of task count.* 9 rows, digest .* emitted"):
+        write.whole(how, emitted(area, 9, said=2))
+
+
+def test_few_rows_are_compared_within_the_store_transaction_that_writes_them(area: StagingArea) -> None:
+    state = MemoryState("words", keys=["word"], values={"n": Count()})
+    how, wrong = update(state), emitted(area, 4, said=2)
+    assert write.whole(how, wrong) is wrong
+    with pytest.raises(RowsDiffer):
+        write.write_at_once(how, Grants()(1), wrong)
+    assert (state.fence(), state.read()) == (None, [])
+    assert write.write_at_once(how, Grants()(1), emitted(area, 4, said=1)).keys == 4
 
 
 def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_them(area: StagingArea) -> None:
