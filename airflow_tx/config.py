@@ -66,6 +66,10 @@ def _seconds(option: str, value: str) -> float:
     return number
 
 
+def _names(option: str, value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
 def _positive_seconds(option: str, value: str) -> float:
     number = _seconds(option, value)
     if number == 0:
@@ -95,6 +99,7 @@ class Settings:
     replay_backoff: float = _read_by(_seconds)
     coordinator_poll: float = _read_by(_positive_seconds)
     coordinator_linger: float = _read_by(_seconds)
+    preload: tuple[str, ...] = _read_by(_names)
     session_timeout: float = _read_by(_positive_seconds)
     connect_timeout: float = _read_by(_positive_seconds)
 

@@ -91,6 +91,14 @@ OPTIONS: dict[str, _Option] = {
         "15",
         "Seconds that the coordinator stays in its worker after it did something, before it defers itself.",
     ),
+    "preload": _option(
+        "string",
+        "",
+        "Modules that the scheduler, the triggerer and the DAG processor import before they fork processes, separated "
+        "by commas, so that no task has to import them again; besides those of this provider and of Airflow's own "
+        "task processes. Each must be safe to fork: no thread, no connection.",
+        "psycopg2, pyspark.sql.connect.session",
+    ),
     "session_timeout": _option(
         "float", "10", "Seconds without a sign of life after which ZooKeeper ends a client's session."
     ),

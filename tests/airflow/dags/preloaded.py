@@ -1,0 +1,15 @@
+"""A plain task that says what was imported before it began, though its DAG imports nothing of ours."""
+
+import sys
+
+from airflow.sdk import DAG, task
+
+with DAG("preloaded", schedule=None):
+
+    @task
+    def imported() -> list[str]:
+        return sorted(
+            {"airflow_tx.commit.commit", "airflow_tx.store.zookeeper", "colorsys", "pyspark"} & {*sys.modules}
+        )
+
+    imported()
