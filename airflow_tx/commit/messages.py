@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeGuard
 
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Origin
@@ -34,7 +35,7 @@ class Messages:
     problem: str = ""
 
 
-def is_processing(record: TransactionRecord | None, attempt: int) -> bool:
+def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
     """Whether an attempt may still wait for messages; once it is processed, they were acked."""
     return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
 
@@ -85,7 +86,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
     """
     attempt = begun.attempt
     record = ledger.status(attempt.txid) if spec.ackers else None
-    if record is None or not is_processing(record, attempt.attempt):
+    if not is_processing(record, attempt.attempt):
         return Messages()
     origin = Origin(spec.topology, attempt.txid, attempt.attempt)
     found = messages_of(

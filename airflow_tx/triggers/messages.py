@@ -33,7 +33,7 @@ class MessagesTrigger(WaitTrigger):
 
     def event(self, store: Store) -> Event | None:
         record = Reader(store).peek_if_any(TransactionRecord, self.paths.transaction(self.txid))
-        if record is None or not is_processing(record, self.attempt):
+        if not is_processing(record, self.attempt):
             return {"reason": "its record changed"}
         origin = Origin(self.topology, self.txid, self.attempt)
         now = datetime.now(timezone.utc)

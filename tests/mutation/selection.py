@@ -23,8 +23,10 @@ SLOW = 3.0
 def is_slow(item: pytest.Item) -> bool:
     """Whether it needs a server, or takes long."""
     needed = set(getattr(item, "fixturenames", ()))
+    file, _, name = item.nodeid.lower().partition("::")
+    example = name.partition("[")[2]
     return bool(
-        any(server in item.nodeid.lower() for server in SERVERS)
+        any(server in file or server in example for server in SERVERS)
         or needed & {*SERVERS, "url"}
         or any(item.get_closest_marker(mark) for mark in ("long", "chaos"))
         or "test_exploration" in item.nodeid

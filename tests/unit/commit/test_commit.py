@@ -35,7 +35,7 @@ from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.api import Delete, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
@@ -712,6 +712,21 @@ def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_t
         left.append(sorted(area.files.list("numbers")))
     assert left == [["1"], ["2"], ["2", "3"], ["4"]]
     assert source.cleaned == [1, 2, 2, 4]
+
+
+def test_what_was_staged_goes_also_if_the_ledger_has_forgotten_its_run(make: Any, store: CountingStore) -> None:
+    first, second = make("r1"), make("r2")
+    for run in (first, second):
+        run.begin()
+        processing = run.start()
+        area, where = processing.staging, processing.staging.try_dir("numbers", processing.attempt, processing.task)
+        area.files.write(where.child("rows"), b"")
+        run.work()
+    first.commit_now()
+    store.multi([], [Delete(first.spec.paths.history(1))])
+    second.commit_now()
+    assert sorted(area.files.list("numbers")) == ["2"]
+    assert not [line for line in second.log.lines if "was not cleaned up" in line]
 
 
 # --- what the source learns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.handoff import pass_on, take_skip
+from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, undoable
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
@@ -136,13 +137,63 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
         return found
 
     monkeypatch.setattr(kept, "holds", look_and_be_overtaken)
-    with pytest.raises(SkipRefused, match="kept.*cannot undo"):
+    with pytest.raises(SkipRefused, match="kept.*cannot undo it. Replay it until it is committed"):
         take_skip(ledger, 1, {kept.name: kept}, log=run.log)
     ledger.run(skip.withdraw_skip, 1)
     run.begin()
     run.work()
     assert run.commit_now() is None
     assert counts(kept) == {"count": 10}
+
+
+def test_a_skip_of_what_was_never_granted_asks_nothing_of_the_states(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    monkeypatch.setattr(kept, "holds", lambda txid: True)
+    ledger = run.commit().ledger
+    ledger.run(skip.note_skip, 1, WHY)
+    assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
+
+
+def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
+    ledger = open_run(make, "r1").commit().ledger
+    ledger.run(skip.note_skip, 1, WHY)
+    states, log = {state.name: state}, open_run(make, "r2").log
+    assert take_skip(ledger, 1, states, log=log) == Committed(1, here=True)
+    assert take_skip(ledger, 1, states, log=log) == Committed(1, here=False)
+
+
+def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_is(make: Any) -> None:
+    first = make("r1")
+    assert first.begin().attempt.txid == 1
+    ledger = open_run(make, "r2").commit().ledger
+    ledger.run(skip.note_skip, 2, WHY)
+    assert due_skip(ledger) is None
+    first.work()
+    first.commit_now()
+    assert due_skip(ledger) is None, "whoever passed the turn on has taken it"
+    assert ledger.turn().record is None
+    open_run(make, "r3")
+    ledger.run(skip.note_skip, 3, WHY)
+    assert due_skip(ledger) == 3
+
+
+def test_a_state_undoes_what_it_can_roll_back_and_what_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    opaque, exact = (MemoryState(kind, values={"n": Count()}, kind=kind) for kind in ("opaque", "transactional"))
+    states = {"opaque": opaque, "exact": exact}
+    for held, undoes in (((), True), ((2,), False), ((3,), True), ((1, 2), False)):
+        for each in states.values():
+            monkeypatch.setattr(each, "holds", held.__contains__)
+        assert undoable(states, 1, 2) == {"opaque": True, "exact": undoes}
+
+
+def test_the_states_of_a_dag_are_those_of_its_committers(state: MemoryState) -> None:
+    other = MemoryState("other", values={"n": Count()})
+    committers = [SimpleNamespace(updates=(update(state),)), SimpleNamespace(updates=(update(other),))]
+    assert states_of(SimpleNamespace(tasks=[*committers, object()])) == {"words": state, "other": other}
 
 
 class Noted:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Reference
+from airflow_tx.acks.reference import Origin, Reference
 from airflow_tx.acks.task_emitter import TaskEmitter
+from airflow_tx.acks.tree import TreeReport
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.commit.commit import Completion
+from airflow_tx.commit.messages import Messages, messages_of
 from airflow_tx.errors import (
     AckersUnavailable,
     FailedTransaction,
@@ -32,6 +37,7 @@ from airflow_tx.store.memory import MemoryStore
 from airflow_tx.triggers.messages import MessagesTrigger
 from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.message_run import MessageRun, MessageSpec
+from tests.unit.commit.test_commit import Broker
 from tests.unit.conftest import Sleeps
 
 AWAY = AckersUnavailable(where="redis", reason="refused")
@@ -133,6 +139,43 @@ def test_messages_that_are_not_acked_in_time_fail_the_attempt(make: Any) -> None
     assert run.record is not None
     assert run.record.phase is Phase.FAILED
     assert run.count == 0
+
+
+def test_messages_that_were_acked_in_time_are_not_too_late_afterwards(make: Any) -> None:
+    run: MessageRun = make(message_timeout=1e-6)
+    run.begin()
+    run.ack(*run.work())
+    assert run.commit_now() is None
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(59.999, False), (60.0, True), (61.0, True)])
+def test_the_time_for_messages_ends_so_many_seconds_after_begin(seconds: float, late: bool) -> None:
+    trees = TreeReport(emitted={TaskTry("count", -1, "try"): 2}, open={"count": 1}, twice={})
+    ackers: Any = SimpleNamespace(report=lambda origin: trees)
+    began = datetime(2013, 1, 1, tzinfo=timezone.utc)
+    record: Any = SimpleNamespace(began=began.isoformat())
+    found = messages_of(
+        lambda: nullcontext(ackers),
+        Origin("numbers", 1, 1),
+        record,
+        timeout=60,
+        now=began + timedelta(seconds=seconds),
+    )
+    waiting = "of 2 trees of messages these are not complete: 1 of task count"
+    expected = Messages(problem=f"after 60 s (message_timeout) it still waits: {waiting}")
+    assert found == (expected if late else Messages(waiting=waiting))
+
+
+def test_the_source_learns_of_messages_that_have_failed(make: Any) -> None:
+    broker = Broker()
+    run: MessageRun = make(source=broker, message_timeout=1e-6)
+    run.begin()
+    run.work()
+    with pytest.raises(MessagesFailed):
+        run.commit_now()
+    ((txid, rows, reason),) = broker.learned
+    assert (txid, rows) == (1, [0, 10])
+    assert "message_timeout" in reason
 
 
 def test_a_message_that_was_acked_twice_fails_the_attempt(run: MessageRun) -> None:

@@ -94,6 +94,16 @@ def test_a_committer_that_was_killed_after_its_mark_tells_of_them_when_it_starts
     assert read(run, told(run)["words"]) == [word("man", 3)]
 
 
+def test_of_a_committed_transaction_only_those_are_told_that_the_dag_still_names(
+    make: Any,  # noqa: F811
+    state: MemoryState,
+) -> None:
+    run = make("r1", [persistent_aggregate(SOURCE, state=state, new_values="words")])
+    committed(run, [word("man", 3)])
+    run.updates = [persistent_aggregate(SOURCE, state=state, new_values="totals")]
+    assert told(run) == {}
+
+
 def test_what_an_outranked_grant_has_staged_is_not_what_counts(
     make: Any,  # noqa: F811
     state: MemoryState,

@@ -19,7 +19,7 @@ from airflow_tx.errors import (
     PhaseIncomplete,
     StagingError,
 )
-from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import History, decode
 from airflow_tx.state import Count, MemoryState
@@ -193,12 +193,13 @@ def test_a_task_between_the_committers_that_has_not_succeeded_is_named(with_c: P
     incomplete(with_c, f"c is {state or 'not run'}. Clear c")
 
 
-def test_an_instance_of_a_task_between_the_committers_is_named(make: Any, of_b: MemoryState) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_instance_of_a_task_between_the_committers_is_named(make: Any, of_b: MemoryState, index: int) -> None:
     phase = PhaseRun(make, update("count", of_b), update("count", words("of_d")), ROWS, between=["c"], mapped=["c"])
     phase.acquire()
     phase.commit("b", "d")
-    phase.states.update(c_0="success", c_1="failed")
-    incomplete(phase, r"c\[1\] is failed. Clear c:")
+    phase.states.update({"c_0": "success", "c_1": "success", f"c_{index}": "failed"})
+    incomplete(phase, rf"c\[{index}\] is failed. Clear c:")
 
 
 @pytest.mark.parametrize("state", ["skipped", "removed"])
@@ -229,6 +230,23 @@ def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b:
     with pytest.raises(Outranked, match="a later grant"):
         phase.committer("b").write(first)
     assert counts(of_b) == {}
+
+
+def test_a_committer_that_is_outranked_after_its_write_is_found_out_by_the_last_task(
+    phase: PhaseRun, of_b: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase.acquire()
+    write = of_b.write
+
+    def write_and_be_outranked(*arguments: Any, **options: Any) -> int:
+        monkeypatch.setattr(of_b, "write", write)
+        keys = write(*arguments, **options)
+        phase.acquire()
+        return keys
+
+    monkeypatch.setattr(of_b, "write", write_and_be_outranked)
+    phase.commit("b", "d")
+    incomplete(phase, "b has not written under the grant of this phase")
 
 
 # --- the turn is taken again
@@ -327,6 +345,19 @@ def test_an_output_of_a_task_that_said_nothing_of_its_attempt_is_refused(with_c:
     with_c.acquire()
     with_c.xcoms["c", "return_value", -1] = ROWS
     refuses_c(with_c, NOT_WHAT_IT_GAVE)
+
+
+def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: MemoryState) -> None:
+    from airflow_tx.staging import write_manifest, write_rows
+
+    with_c.acquire()
+    with_c.returns("c", "what the operator returned")
+    own = with_c.run.begun
+    where = with_c.run.spec.staging().try_dir("numbers", own.attempt, TaskTry("c", -1, "try"))
+    staged = write_manifest(where, {"words": write_rows(where, "words", ROWS)})["words"].to_json()
+    with_c.xcoms["c", "return_value", -1] = staged
+    with_c.commit("d")
+    assert counts(of_d) == WRITTEN
 
 
 def test_of_several_outputs_of_a_task_between_the_committers_one_may_be_written(make: Any, of_d: MemoryState) -> None:

@@ -21,19 +21,10 @@ from airflow_tx.staging.output import Output
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.unit.commit.test_write import area, small
 
+__all__ = ["area", "small"]
 ATTEMPT = TransactionAttempt(1, 1)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "LARGE_ROWS", 10)
-    monkeypatch.setattr(write, "ROWS_A_WRITE", 4)
-
-
-@pytest.fixture
-def area(tmp_path: Path) -> StagingArea:
-    return StagingArea(str(tmp_path))
 
 
 def words(name: str = "words", *, kind: Any = "opaque", **values: Any) -> MemoryState:
@@ -235,7 +226,7 @@ def test_keys_that_are_equal_are_in_one_portion(area: StagingArea) -> None:
 @pytest.mark.parametrize(
     ("keys", "count", "chunks"), [(["word"], 1, 2), (["word"], 15, 3), (["word"], 1000, 200), ([], 15, 1)]
 )
-def test_spark_writes_in_chunks_of_rows_and_one_key_in_one(
+def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, log: Any, keys: list[str], count: int, chunks: int
 ) -> None:
     """What starts Spark is replaced: that is another process."""
