@@ -62,10 +62,11 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         own, receipt = held.get(txid), chain.receipts.get(txid)
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
-        if own is not None and receipt is None:
-            chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
-        elif own is not None and receipt is not None:
-            _compare_one(chain, state.name, own, receipt)
+        if own is not None:
+            if receipt is None:
+                chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
+            else:
+                _compare_one(chain, state.name, own, receipt)
         elif receipt is not None and state.name in receipt.written:
             if (forgets and txid < since) or _is_lost(chain, state.name, receipt):
                 gone.append(txid)

@@ -107,6 +107,11 @@ def test_a_state_forgets_its_oldest_receipts_and_only_when_it_has_enough(
     )
 
 
+def test_what_a_state_has_forgotten_is_told_of_the_range_alone(ledger: LedgerEvidence, states: Any) -> None:
+    found = verified(ledger, [holding(states[0], (), 0), states[1]], first=2, last=4)
+    assert said(found) == ([], [f"transactions 2 to 4: state s0 {ALONE}"])
+
+
 @pytest.mark.parametrize(
     ("what", "told", "generation", "accepted"),
     [
@@ -130,6 +135,19 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
 ) -> None:
     renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
     assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
+
+
+def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
+    found = verified(ledger, [held(states[0], 3, written={"other": {"keys": 1}}), states[1]])
+    assert said(found) == (["transaction 3: its receipt in state s0 and that of the ledger differ in written"], [])
+
+
+def test_what_comes_after_a_receipt_that_was_changed_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+    own = ledger.histories[3].receipt
+    assert own is not None
+    other = history(ledger, 3, receipt={**own, "rows": 9})
+    findings, _ = said(verified(other, [holding(states[0], (1, 2, 3, 5)), states[1]]))
+    assert findings[1:] == ["transaction 4: its receipt in state s0 is missing"]
 
 
 def test_a_receipt_of_another_life_of_the_ledger_counts_for_nothing(ledger: LedgerEvidence, states: Any) -> None:
@@ -417,6 +435,12 @@ def test_a_state_without_fence_and_receipts_is_named(ledger: LedgerEvidence, sta
     note = "state own: it keeps neither fence nor receipts; the ledger alone vouches for it"
     assert said(verified(ledger, [*states, own])) == ([], [note])
     assert said(verified(ledger, [*states, own], last=4)) == ([], [])
+
+
+def test_the_fence_of_a_state_without_receipts_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+    own = replace(fence(states[0], txid=4), receipts=None)
+    finding = "state s0: its fence says transaction 4, and 5 was committed to it"
+    assert said(verified(ledger, [own, states[1]])) == ([finding], [])
 
 
 def test_a_state_to_which_nothing_was_committed_needs_no_fence(ledger: LedgerEvidence, states: Any) -> None:
