@@ -31,8 +31,8 @@ class Chain:
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
         """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
-        self.begins = 0
-        """The transaction from which on nothing is missing."""
+        self.begins: int | None = None
+        """The transaction from which on nothing is missing; None: there is no receipt."""
         self._read_ledger()
         self._read_states()
 
@@ -125,20 +125,19 @@ class Chain:
         """Compare each receipt with the hash that the next one names, and find what is missing between them."""
         ledger, last = self.ledger, self.last
         before: Receipt | None = None
-        compared = False
         for txid in range(min(self.receipts, default=1), last + 1):
             receipt = self.receipts.get(txid)
             if receipt is None:
-                # Of one that was changed nobody knows the hash.
-                compared = compared and ("", txid) not in self.changed
+                if ("", txid) in self.changed:
+                    before = None  # nobody knows its hash
                 self._missing(txid)
                 continue
-            if before is None:
+            if self.begins is None:
                 self.begins = txid
-            elif compared and receipt.previous != before.hash:
+            elif before is not None and receipt.previous != before.hash:
                 self._broken(before, receipt)
-            before, compared = receipt, True
-        if before is not None and compared and last == ledger.current - 1 and ledger.topology.receipt != before.hash:
+            before = receipt
+        if before is not None and last == ledger.current - 1 and ledger.topology.receipt != before.hash:
             if not self._rebuilt(before, ledger.topology.generation):
                 named = ledger.topology.receipt[:16] or "none"
                 self.findings.append(
@@ -148,11 +147,12 @@ class Chain:
 
     def _missing(self, txid: int) -> None:
         history, rebuilt = self.ledger.histories.get(txid), self.ledger.topology.rebuilt
-        if history is not None and history.receipt is None:
-            self.notes.append(f"transaction {txid}: it has no receipt; an older release granted it")
-        elif history is None and txid <= rebuilt:
+        if history is not None:
+            if history.receipt is None:
+                self.notes.append(f"transaction {txid}: it has no receipt; an older release granted it")
+        elif txid <= rebuilt:
             self.notes.append(f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it")
-        elif history is None:
+        else:
             self.find(txid, "it is final, and its record in the history is missing")
 
     def _broken(self, before: Receipt, receipt: Receipt) -> None:

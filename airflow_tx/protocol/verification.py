@@ -49,7 +49,7 @@ def verified(
         for state in states:
             _compare_fence(chain, state)
     chain.tell()
-    vouched = max(chain.begins, first) if chain.receipts else None
+    vouched = None if chain.begins is None else max(chain.begins, first)
     return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))
 
 
@@ -112,23 +112,24 @@ def _compare_ends(chain: Chain) -> None:
 def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     fence, topology, where = state.fence, chain.ledger.topology, f"state {state.name}:"
     last = topology.states.get(state.name)
-    if fence is None and state.receipts is None:
-        chain.notes.append(f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it")
-    elif fence is None and last is not None:
-        chain.findings.append(f"{where} it has no fence, and transaction {last} was committed to it")
-    elif fence is not None and fence.incarnation != topology.incarnation:
+    if fence is None:
+        if state.receipts is None:
+            chain.notes.append(f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it")
+        elif last is not None:
+            chain.findings.append(f"{where} it has no fence, and transaction {last} was committed to it")
+        return
+    txid = fence.token.txid
+    if fence.incarnation != topology.incarnation:
         said = f"its fence is of ledger {fence.incarnation}, this is ledger {topology.incarnation}"
         chain.findings.append(f"{where} {said}")
-    elif fence is not None and last is not None and fence.token.txid < last:
-        said = f"its fence says transaction {fence.token.txid}, and {last} was committed to it"
-        chain.findings.append(f"{where} {said}")
-    elif fence is not None and last is not None and fence.token.txid == last in chain.receipts:
-        receipt = chain.receipts[last]
-        for name, said, kept in _fence_apart(fence, receipt):
-            of = f"the receipt of transaction {last} {in_short(kept)}"
+    elif last is not None and txid < last:
+        chain.findings.append(f"{where} its fence says transaction {txid}, and {last} was committed to it")
+    elif txid == last and txid in chain.receipts:
+        for name, said, kept in _fence_apart(fence, chain.receipts[txid]):
+            of = f"the receipt of transaction {txid} {in_short(kept)}"
             chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
-    elif fence is not None and fence.token.txid > max(chain.ledger.current, chain.ledger.latest):
-        said = f"its fence says transaction {fence.token.txid}, and it is the turn of {chain.ledger.current}"
+    elif txid > max(chain.ledger.current, chain.ledger.latest):
+        said = f"its fence says transaction {txid}, and it is the turn of {chain.ledger.current}"
         chain.findings.append(f"{where} {said}")
 
 

@@ -167,9 +167,9 @@ def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, sta
     own = ledger.histories[3].receipt
     assert own is not None
     forged = Receipt.from_json({**own, "rows": 9}).hash[:16]
-    findings, _ = said(verified(history(ledger, 3, receipt={**own, "rows": 9}), states))
+    found = verified(history(ledger, 3, receipt={**own, "rows": 9}), states)
     hashes = f"its hash is {forged}, and {own['hash'][:16]} stands beside it"
-    assert findings == [f"transaction 3: its receipt was changed: {hashes}"]
+    assert said(found) == ([f"transaction 3: its receipt was changed: {hashes}"], [])
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], hash="0" * 64)
     findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
@@ -296,6 +296,24 @@ def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) 
     findings, _ = said(verified(other, []))
     second = Receipt.from_json(other.histories[2].receipt).hash[:16]
     assert findings == [f"transaction 3: it follows receipt none, and that of transaction 2 is {second}"]
+
+
+def test_behind_a_receipt_that_was_changed_nothing_is_compared_until_there_is_another_one(
+    ledger: LedgerEvidence,
+) -> None:
+    own = ledger.histories[2].receipt
+    assert own is not None
+    other = history(ledger, 2, receipt={**own, "rows": 9})
+    findings, _ = said(verified(history(other, 3, receipt=None), []))
+    assert [each.partition(" was changed")[0] for each in findings] == ["transaction 2: its receipt"]
+
+
+def test_all_transactions_of_an_older_release_are_named_if_there_is_no_receipt(ledger: LedgerEvidence) -> None:
+    for txid in range(1, 6):
+        ledger = history(ledger, txid, receipt=None)
+    notes = [f"transaction {txid}: it has no receipt; an older release granted it" for txid in range(1, 6)]
+    assert verified(ledger, []) == Verified(None, 5, (), tuple(notes))
+    assert verified(ledger, [], last=4) == Verified(None, 4, (), tuple(notes[:4]))
 
 
 def test_transactions_that_an_older_release_granted_are_named_behind_the_first_receipt(ledger: LedgerEvidence) -> None:
@@ -484,11 +502,11 @@ def test_what_a_fence_says_of_its_batch_is_compared(ledger: LedgerEvidence, stat
     ]
 
 
-@pytest.mark.parametrize("batch", ["nothing", '{"rows":5}', "[]"])
+@pytest.mark.parametrize("batch", ["nothing", '{"rows":5}', "[]", "x" * 50])
 def test_what_is_no_batch_in_a_fence_is_found(ledger: LedgerEvidence, states: Any, batch: str) -> None:
     own: Any = states[0].fence
     findings, _ = said(verified(ledger, [replace(states[0], fence=replace(own, batch=batch)), states[1]]))
-    said_of_it = f"state s0: its fence says batch {json.dumps(batch)}, the receipt of transaction 5"
+    said_of_it = f"state s0: its fence says batch {json.dumps(batch[:40])}, the receipt of transaction 5"
     assert findings[-1] == f'{said_of_it} "rows and positions"'
 
 
@@ -558,6 +576,12 @@ def test_a_range_says_from_where_on_the_chain_vouches(ledger: LedgerEvidence, st
     assert verified(ledger, states, first=3) == Verified(3, 5, (), ())
     assert verified(ledger, states, last=9) == Verified(1, 5, (), ())
     assert verified(ledger, states, last=2) == Verified(1, 2, (), ())
+
+
+def test_a_range_before_the_first_receipt_is_vouched_for_by_nobody(ledger: LedgerEvidence) -> None:
+    older = history(history(ledger, 1, receipt=None), 2, receipt=None)
+    assert verified(older, [], last=2) == Verified(None, 2, (), ())
+    assert verified(older, [], last=3) == Verified(3, 3, (), ())
 
 
 def test_a_ledger_without_receipts_vouches_for_nothing(ledger: LedgerEvidence) -> None:
