@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,10 +48,19 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
     }
 
 
-def yield_slot(spec: TransactionSpec, context: Any, *, blocking: int, txid: int | None, log: Any) -> None:
+def yield_slot(
+    spec: TransactionSpec,
+    context: Any,
+    *,
+    blocking: int,
+    txid: int | None,
+    missing: datetime | None = None,
+    log: Any,
+) -> None:
     """Yield, if that still helps; otherwise the caller goes on waiting.
 
     :param blocking: the txid whose run has no run slot.
+    :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
     :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
     from airflow_tx.protocol.answers import Done
@@ -60,8 +70,12 @@ def yield_slot(spec: TransactionSpec, context: Any, *, blocking: int, txid: int 
     with spec.store() as store:
         ledger = spec.ledger(store)
         record = ledger.status(blocking)
-        holder = None if record is None else record.run_id
-        if holder is None or compat.run_state(ti, spec.dag_id, holder) != QUEUED:
+        if record is not None:
+            holder, is_queued = record.run_id, compat.run_state(ti, spec.dag_id, record.run_id) == QUEUED
+        else:
+            holder = "none" if missing is None else f"of {missing.isoformat()}"
+            is_queued = missing is not None and compat.runs_on(spec.dag_id, missing, [QUEUED]) > 0
+        if not is_queued:
             return
         if compat.is_paused(spec.dag_id):
             log.info("Run %s waits for a run slot while DAG %s is paused: nobody makes room.", holder, spec.dag_id)

@@ -8,6 +8,7 @@ airflow.jobs.triggerer_job_runner, and gets no answer ever to another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import TxError
@@ -91,7 +92,23 @@ def is_paused(dag_id: str) -> bool | None:
 
 def running_runs(dag_id: str) -> int:
     """How many runs of the DAG are running, those of a backfill included."""
-    return int(_ask(_count_running(dag_id)).count)
+    return int(_ask(_count(dag_id, ["running"])).count)
+
+
+def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
+    """Find the logical date of a run of the DAG that is queued or running and comes before this date."""
+    from airflow.sdk.execution_time.comms import GetPreviousDagRun
+
+    for state in ("running", "queued"):
+        found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
+        if found is not None:
+            return datetime.fromisoformat(found.logical_date.isoformat())
+    return None
+
+
+def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
+    """How many runs of this logical date are in one of these states."""
+    return int(_ask(_count(dag_id, states, date)).count)
 
 
 # --- from a trigger ----------------------------------------------------------------------------------------------
@@ -111,7 +128,11 @@ async def is_paused_async(dag_id: str) -> bool | None:
 
 
 async def running_runs_async(dag_id: str) -> int:
-    return int((await _ask_async(_count_running(dag_id))).count)
+    return int((await _ask_async(_count(dag_id, ["running"]))).count)
+
+
+async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) -> int:
+    return int((await _ask_async(_count(dag_id, states, date))).count)
 
 
 # --- how Airflow is asked ----------------------------------------------------------------------------------------
@@ -174,10 +195,10 @@ async def _state(dag_id: str, run_id: str) -> str | None:
         raise
 
 
-def _count_running(dag_id: str) -> Any:
+def _count(dag_id: str, states: Collection[str], date: datetime | None = None) -> Any:
     from airflow.sdk.execution_time.comms import GetDRCount
 
-    return GetDRCount(dag_id=dag_id, states=["running"])
+    return GetDRCount(dag_id=dag_id, states=list(states), logical_dates=None if date is None else [date])
 
 
 def _status(error: AirflowRuntimeError) -> int | None:

@@ -67,6 +67,15 @@ class OtherSource(SourceError):
     )
 
 
+class AheadOfOrder(TxError):
+    """An interval whose turn to get a txid has not come: its run waits.
+
+    :param after: the date to which the order must have come; `missing`: that of the interval which is next.
+    """
+
+    template = "The interval {interval} waits: the one that begins at {missing} comes before it, and has no txid yet."
+
+
 class PartitionUnavailable(SourceError):
     """A partition of a source that cannot be reached now. An opaque source is used without it, others stop."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.skipmixin import SkipMixin
@@ -10,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import Refused, SkippedTransaction
+from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
 from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.spec import HasTransaction, TransactionSpec
@@ -50,13 +51,16 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         spec, ti = self.transaction, context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
         try:
-            answer = ask(spec, ti, compat.run_info(context), retry=compat.is_retry(ti, self.retries or 0), log=self.log)
+            retry = compat.is_retry(ti, self.retries or 0)
+            answer = ask(spec, ti, compat.run_info(context), retry=retry, dag=self.dag, log=self.log)
         except SkippedTransaction as error:
             # Green, as the run that found the skip still to be done.
             self.log.warning("%s", error)
             self._skip_all(ti)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
+        except AheadOfOrder as ahead:
+            self._wait_in_order(context, ahead)
         if isinstance(answer, Begun):
             return self._begun(context, answer)
         if isinstance(answer, WindowFull):
@@ -75,7 +79,10 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
-            yield_slot(self.transaction, context, blocking=event["yield"], txid=None, log=self.log)
+            missing = event.get("missing") and datetime.fromisoformat(event["missing"])
+            yield_slot(
+                self.transaction, context, blocking=event["yield"], txid=None, missing=missing or None, log=self.log
+            )
         return self.execute(context)
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
@@ -116,6 +123,30 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
             hold=Settings.load().min_deferral,
             slots=slots_of(spec, context, txid=None),
             key=key_of(spec, compat.run_info(context)),
+        )
+        self.defer(trigger=trigger, method_name="execute_again")
+
+    def _wait_in_order(self, context: Context, ahead: AheadOfOrder) -> NoReturn:
+        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.processing.begin import key_of
+        from airflow_tx.processing.order import gap
+        from airflow_tx.protocol.replay import LIVE_RUN_STATES
+        from airflow_tx.triggers.order import OrderTrigger
+
+        spec = self.transaction
+        self.log.info("%s", ahead)
+        if not compat.runs_on(spec.dag_id, ahead.missing, LIVE_RUN_STATES):
+            self.log.warning("%s", gap(spec.dag_id, ahead.missing, ahead.after))
+        trigger = OrderTrigger(
+            zookeeper_conn_id=spec.conn_id,
+            root=spec.paths.root,
+            topology=spec.topology,
+            max_pending=spec.request.max_pending,
+            hold=Settings.load().min_deferral,
+            slots=slots_of(spec, context, txid=None),
+            key=key_of(spec, compat.run_info(context)),
+            after=ahead.after.isoformat(),
+            missing=ahead.missing.isoformat(),
         )
         self.defer(trigger=trigger, method_name="execute_again")
 

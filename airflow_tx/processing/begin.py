@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.order import in_turn
 from airflow_tx.processing.outcome import note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -36,20 +37,26 @@ LAG_PATIENCE = 5.0
 
 
 def ask(
-    spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool, log: Any = log
+    spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool, dag: Any = None, log: Any = log
 ) -> Begun | NoData | WindowFull | AlreadyCommitted:
     """Ask for the transaction of a run, and send how far the source is ahead.
 
-    :param ti: the task instance of `begin`.
+    :param ti: the task instance of `begin`; `dag`: whose schedule says which data interval comes before another one.
     :param retry: whether Airflow retried it; otherwise it is a first try, or was cleared.
     :raises Refused: see `Ledger.begin`.
     :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
+    :raises AheadOfOrder: the run of an earlier data interval has to begin before.
     """
+
+    def decided(attempt: TransactionAttempt, position: Any) -> Batch | None:
+        source = in_turn(spec, _of(spec, run), run, dag, attempt, position)
+        return _decide(spec, source, ledger, attempt, position)
+
     with spec.store() as store:
         ledger = spec.ledger(store)
         answer = ledger.begin(
             make_request(spec, ti, run, ledger, retry=retry),
-            decide=lambda attempt, position: _decide(spec, _of(spec, run), ledger, attempt, position),
+            decide=decided,
             decide_again=lambda attempt, metadata: decide_again(_of(spec, run), attempt, metadata),
             run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
             is_current=lambda: compat.is_current_try(str(ti.id)),

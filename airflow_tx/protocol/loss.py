@@ -14,7 +14,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
+from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair, put
 
 ACCEPT_LOSS = "accept-loss"
 LOSSES_A_RECORD = 500
@@ -52,7 +52,7 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
     """Find the position from which a source is asked once the transaction before has ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
-        return StartPosition(position)
+        return StartPosition(topology.origin if position is None else position)
     if not topology.partitioned:
         behind = _behind(accepted, WHOLE, position)
         return StartPosition(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
@@ -146,6 +146,23 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     state = RotatingTransactionalState(read, paths)
     positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
     return [start_after(read, paths, topology, position).position for position in positions if position is not None]
+
+
+def next_position(read: Reader, paths: Paths) -> Any:
+    """Read the position from which the next new transaction is decided; None: there is none yet."""
+    topology = read.peek_if_any(TopologyRecord, paths.record)
+    if topology is None:
+        return None
+    last = RotatingTransactionalState(read, paths).get_last_state()
+    return start_after(read, paths, topology, None if last is None else last.position).position
+
+
+def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
+    """Note the position that the first transaction is decided from; the answer is the one that holds afterwards."""
+    topology = read.get(TopologyRecord, paths.record)
+    if topology.origin is not None or read.get(Counter, paths.allocated).txid > 0:
+        return Decision(next_position(read, paths))
+    return put(paths.record, replace(topology, origin=position, op=stamp.op), position)
 
 
 def note_losses(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision[Repaired]:

@@ -46,8 +46,7 @@ class TopologyRecord:
     :param states: per state, the last txid whose grant raised its fence and which became final.
     :param births: per state, the birth in its fence: of its last final one, or of the one that a rebuilt ledger begins.
     :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
-    :param partitioned: whether the source has partitions, each with a position.
-    :param blocked: the transaction that is replayed no more, and why; None if there is none.
+    :param partitioned: whether the source has partitions; `blocked`: the transaction that is replayed no more, and why.
     :param bid: which waiter is about to give up its run slot, while that is decided.
     :param yielded: per run_id, a waiter that has given up its run slot, to be started again; `yields`: how many in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
@@ -55,7 +54,7 @@ class TopologyRecord:
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
     :param accepted: the same as older releases kept it: per partition, the losses with who, when and why.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
-    :param receipt: the hash of the last receipt; "": there is none yet, or the ledger was rebuilt after it.
+    :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
     """
 
     incarnation: str
@@ -78,6 +77,7 @@ class TopologyRecord:
     rebuilt: int = 0
     garbage: list[str] = field(default_factory=list)
     receipt: str = ""
+    origin: Any = None
 
 
 @dataclass(frozen=True)

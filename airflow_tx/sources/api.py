@@ -51,6 +51,8 @@ class Source(ABC):
     partitioned: ClassVar[bool] = False
     per_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
+    in_order: bool = False
+    """Whether its batches are data intervals, of which none has a txid before those of earlier dates have theirs."""
     columns_cost: ClassVar[bool] = False
     """Whether Spark reads fewer columns in less time, so that none is read for a digest of rows alone."""
     unit: ClassVar[str] = "rows"

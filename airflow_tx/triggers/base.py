@@ -67,9 +67,12 @@ class WaitTrigger(LedgerTrigger):
     slots: dict[str, Any] | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        slots = None if self.slots is None else SlotWatch(self.paths, self.slots)
-        event = await until(self.event, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=slots)
+        event = await until(self.event, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=self.watch())
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    def watch(self) -> SlotWatch | None:
+        """Make what sees whether the run is in the way of another one; None: it is in nobody's."""
+        return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod
     def event(self, store: Store) -> Event | None:

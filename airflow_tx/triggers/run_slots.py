@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import QUEUED
+from airflow_tx.processing.order import gap, order_in
 from airflow_tx.protocol import run_slots
 from airflow_tx.protocol.answers import Bidding
 from airflow_tx.protocol.api import Store, SystemClock, SystemIds
@@ -101,3 +102,52 @@ class SlotWatch:
 
     def _ledger(self, store: Store) -> Ledger:
         return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds())
+
+
+class OrderWatch(SlotWatch):
+    """Watches for a run whose data interval is ahead, and names the interval that it waits for if nobody runs it.
+
+    :param after: the date to which the order must have come.
+    :param missing: of the interval that is next, as long as the order has not begun.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        run: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        after: datetime,
+        missing: datetime,
+        log: Any,
+    ) -> None:
+        super().__init__(paths, run, clock)
+        self._after = after
+        self._missing = missing
+        self._named: datetime | None = None
+        self._log = log
+
+    async def event(self, ask: Ask) -> dict[str, Any] | None:
+        event = await super().event(ask)
+        return None if event is None else {**event, "missing": self._missing.isoformat()}
+
+    def _read_turn(self, store: Store) -> _Turn | None:
+        ledger = self._ledger(store)
+        turn = ledger.turn()
+        if turn.record is not None:
+            return super()._read_turn(store)
+        self._missing = order_in(store, self._paths) or self._missing
+        return _Turn(turn.current, "", ledger.topology().yields)
+
+    async def _in_the_way(self, turn: _Turn) -> bool:
+        if turn.run_id:
+            return await super()._in_the_way(turn)
+        dag_id, limit, date = self._run["dag_id"], self._run["limit"], self._missing
+        if await compat.runs_on_async(dag_id, date, ["running"]):
+            return False
+        if not await compat.runs_on_async(dag_id, date, [QUEUED]):
+            if self._named != date and date < self._after:
+                self._named = date
+                self._log.warning("%s", gap(dag_id, date, self._after))
+            return False
+        return limit is None or await compat.running_runs_async(dag_id) >= limit

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.errors import OtherSource
+from airflow_tx.errors import AheadOfOrder, OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json
 from airflow_tx.sources.run.reader import ReaderSource
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
 
 Interval: TypeAlias = tuple[datetime, datetime]
+PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 
 
 class DataIntervalSource(ReaderSource):
@@ -25,18 +28,46 @@ class DataIntervalSource(ReaderSource):
     Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
     count twice: so it is when the schedule has changed from a day to an hour.
 
+    With `in_order` txids follow the dates: a run that is ahead waits for the interval before it, and one that is late,
+    before the last interval that has a txid, is refused.
+
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
+    :param in_order: whether txids follow the data intervals, whichever run begins first.
     """
+
+    def __init__(
+        self,
+        reader: str | Callable[..., Any],
+        options: Mapping[str, Any] | None = None,
+        kind: str = "transactional",
+        in_order: bool = False,
+    ) -> None:
+        super().__init__(reader, options, kind)
+        self.in_order = in_order
+        self._previous_end: PreviousEnd = lambda start, end: None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, arguments = super().serialize()
+        return path, {**arguments, "in_order": True} if self.in_order else arguments
+
+    def on_schedule(self, previous_end: PreviousEnd) -> DataIntervalSource:
+        """Return the source that knows the schedule, which may leave times out: then intervals do not touch.
+
+        :param previous_end: gives the end of the last interval before one; None: unknown.
+        """
+        bound = copy(self)
+        bound._previous_end = previous_end
+        return bound
 
     def key(self, run: RunInfo) -> str:
         return f"interval:{_words(self._interval(run))}"
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
         interval = self._of_key(self.key_of_run())
-        taken = self._taken(position)
+        taken = [each for each in self._taken(position) if each[0] < each[1]]
         for other in taken:
             if interval[0] < other[1] and other[0] < interval[1]:
                 raise self.refused(
@@ -45,9 +76,26 @@ class DataIntervalSource(ReaderSource):
                     f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
                     "later, or count again: another Transaction(topology=...) with a new state.",
                 )
+        if self.in_order and position is not None and attempt.attempt == 1:  # a replay keeps its txid
+            self._check_order(interval, order_end(position), attempt.txid)
         rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
         after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
         return Batch(metadata=rows, position={"intervals": after})
+
+    def _check_order(self, interval: Interval, end: datetime, txid: int) -> None:
+        start = interval[0]
+        if start < end:
+            raise self.refused(
+                f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where the order of txids "
+                f"stands: it would be transaction {txid}, after those of later dates",
+                "Nothing was allocated. To count it there, let the DAG say in_order=False, clear this run, and let the "
+                "DAG say in_order=True again.",
+            )
+        if end < start:
+            after = self._previous_end(*interval)
+            after = start if after is None else after
+            if end < after:
+                raise AheadOfOrder(interval=_words(interval), after=after, missing=end)
 
     def contains(self, metadata: Any, what: str) -> bool:
         start, end = _moment(metadata["from"]), _moment(metadata["to"])
@@ -97,6 +145,16 @@ class DataIntervalSource(ReaderSource):
         except (TypeError, KeyError, ValueError):
             problem = f"position {str(position)[:80]!r} has no intervals"
             raise OtherSource(source=repr(self), problem=problem) from None
+
+
+def order_end(position: Any) -> datetime:
+    """Read where the order of txids stands: the next interval begins there."""
+    return max(_moment(end) for _, end in position["intervals"])
+
+
+def order_from(start: datetime) -> Json:
+    """Return the position before the first transaction of an order that begins at `start`."""
+    return {"intervals": [[_iso(start), _iso(start)]]}
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:

@@ -1,0 +1,54 @@
+"""Txids in the order of data intervals: whose turn it is to begin, and what a run waits for. Source: protocol.md §3."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.errors import AheadOfOrder
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.loss import next_position
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.sources.api import Source
+from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end
+
+if TYPE_CHECKING:
+    from airflow_tx.compat import RunInfo
+    from airflow_tx.spec import TransactionSpec
+
+
+def in_turn(
+    spec: TransactionSpec, source: Source, run: RunInfo, dag: Any, attempt: TransactionAttempt, position: Any
+) -> Source:
+    """Return the source that decides the batch of a run by the schedule of its DAG, if its dates have an order.
+
+    :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
+    """
+    start = run.interval_start
+    if not isinstance(source, DataIntervalSource) or not source.in_order or attempt.attempt > 1 or start is None:
+        return source
+    if position is None:
+        earlier = compat.earlier_live_run(spec.dag_id, start)
+        if earlier is not None:
+            interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
+            raise AheadOfOrder(interval=interval, after=start, missing=earlier)
+    return source.on_schedule(partial(compat.previous_end, dag))
+
+
+def order_in(store: Store, paths: Paths) -> datetime | None:
+    """Read where the order of a topology stands; None: it has not begun."""
+    position = next_position(Reader(store), paths)
+    return None if position is None else order_end(position)
+
+
+def gap(dag_id: str, missing: datetime, after: datetime) -> str:
+    """Say what to do about an interval of which there is no run."""
+    return (
+        f"No run for the interval that begins at {missing.isoformat()} is queued or running, and no later one can "
+        f"begin without it: clear its run, or create it with airflow tx backfill {dag_id} --from "
+        f"{missing.isoformat()} --to {after.isoformat()}"
+    )

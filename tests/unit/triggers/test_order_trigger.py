@@ -1,0 +1,228 @@
+"""A run that is ahead of the order is woken when it has come to its interval, names a gap, and makes room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from datetime import datetime, timezone
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_tx import compat
+from airflow_tx.commit.run_slots import Yielded, yield_slot
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.run_slots import Waiter, bid
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.triggers.order import OrderTrigger
+from airflow_tx.triggers.run_slots import OrderWatch
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec
+from tests.unit.processing.test_order import DAY, FIRST, day
+
+PATHS = Paths("/airflow_tx", "days")
+GRACE = 30.0
+
+
+def spec_on(store: CountingStore) -> MemorySpec:
+    source = DataIntervalSource("package.reader", in_order=True)
+    return MemorySpec("days", "days", source, max_pending=8, memory=store)
+
+
+def ledger_on(store: CountingStore) -> Ledger:
+    return (spec := spec_on(store)).ledger(spec.memory)
+
+
+def begin(store: CountingStore, *numbers: int) -> None:
+    for number in numbers:
+        ask(spec_on(store), FakeTi("begin", f"day {number}"), day(number), retry=False, dag=DAG("days", schedule=None))
+
+
+class Airflow:
+    """The states of runs by their date, and how many runs are running."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states: dict[datetime, str] = {}
+        self.running = 8
+
+        def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
+            return int(self.states.get(date) in states)
+
+        async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) -> int:
+            return runs_on(dag_id, date, states)
+
+        async def running_runs(dag_id: str) -> int:
+            return self.running
+
+        async def run_states(dag_id: str, run_ids: list[str]) -> dict[str, str]:
+            return dict.fromkeys(run_ids, "running")
+
+        monkeypatch.setattr(compat, "runs_on", runs_on)
+        monkeypatch.setattr(compat, "runs_on_async", runs_on_async)
+        monkeypatch.setattr(compat, "running_runs_async", running_runs)
+        monkeypatch.setattr(compat, "run_states", run_states)
+        monkeypatch.setattr(compat, "earlier_live_run", lambda dag_id, date: None)
+        monkeypatch.setattr(compat, "is_paused", lambda dag_id: False)
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(monkeypatch)
+
+
+def trigger(number: int, **options: Any) -> OrderTrigger:
+    fields = {"zookeeper_conn_id": "c", "root": "/airflow_tx", "topology": "days", "max_pending": 8, "hold": 0.0}
+    dates = {"after": (FIRST + number * DAY).isoformat(), "missing": FIRST.isoformat()}
+    return OrderTrigger(**{**fields, **dates, "key": f"day {number}", "poll": 0.01, **options})
+
+
+def test_it_is_rebuilt_from_its_plain_arguments() -> None:
+    classpath, arguments = trigger(1).serialize()
+    module, _, name = classpath.rpartition(".")
+    rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
+    assert rebuilt.serialize() == (classpath, arguments)
+
+
+def test_it_wakes_the_next_interval_alone(store: CountingStore, airflow: Airflow) -> None:
+    begin(store, 0)
+    woken = [number for number in range(1, 4) if trigger(number).event(store) is not None]
+    assert woken == [1]
+    begin(store, 1)
+    assert trigger(2).event(store) == {"current": 1}
+
+
+def test_it_waits_for_room_as_well(store: CountingStore, airflow: Airflow) -> None:
+    begin(store, 0)
+    assert trigger(1, max_pending=1).event(store) is None
+
+
+def test_before_the_order_has_begun_it_asks_again_after_a_while(store: CountingStore, airflow: Airflow) -> None:
+    ledger_on(store).open(spec_on(store).request)
+    assert trigger(1).event(store) is None
+    assert trigger(1, patience=0.0).event(store) == {"current": 1}
+
+
+class Waiting:
+    """The watch of a run of day 2, whose trigger looks every second; day 0 is committed."""
+
+    def __init__(self, store: CountingStore, log: Any, *, limit: int | None = 8) -> None:
+        self.now, self.store = 0.0, store
+        run = {"dag_id": "days", "run_id": "day 2", "txid": None, "task_try": "t", "limit": limit, "grace": GRACE}
+        dates = {"after": FIRST + 2 * DAY, "missing": FIRST}
+        self.watch = OrderWatch(PATHS, run, clock=lambda: self.now, log=log, **dates)
+
+    def looks(self, seconds: float) -> Any:
+        """The event within so many seconds, if there is one."""
+
+        async def answer(question: Any) -> Any:
+            return question(self.store)
+
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            event = asyncio.run(self.watch.event(answer))
+            if event is not None:
+                return event
+        return None
+
+
+def skipped(store: CountingStore, log: Any) -> None:
+    """Day 0 begins and is skipped, so that nothing is open."""
+    from airflow_tx.commit.handoff import take_skip
+    from airflow_tx.protocol import skip
+    from airflow_tx.protocol.step import Audit
+
+    begin(store, 0)
+    ledger = ledger_on(store)
+    ledger.run(skip.note_skip, 1, Audit("ann", "broken"))
+    take_skip(ledger, 1, {}, log=log)
+
+
+def test_a_gap_is_named_once_with_what_to_do(store: CountingStore, airflow: Airflow, log: Any) -> None:
+    skipped(store, log)
+    log.lines.clear()
+    assert Waiting(store, log).looks(3 * GRACE) is None
+    (line,) = log.lines
+    assert line.startswith("No run for the interval that begins at 2026-01-02T00:00:00+00:00 is queued or running")
+    assert "airflow tx backfill days --from 2026-01-02T00:00:00+00:00 --to 2026-01-03T00:00:00+00:00" in line
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_an_interval_whose_run_is_on_its_way_is_no_gap(
+    store: CountingStore, airflow: Airflow, log: Any, state: str
+) -> None:
+    skipped(store, log)
+    log.lines.clear()
+    airflow.states, airflow.running = {FIRST + DAY: state}, 7
+    assert Waiting(store, log).looks(3 * GRACE) is None
+    assert log.lines == []
+
+
+def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, airflow: Airflow, log: Any) -> None:
+    skipped(store, log)
+    airflow.states = {FIRST + DAY: "queued"}
+    waiting = Waiting(store, log)
+    assert waiting.looks(GRACE) is None
+    event = waiting.looks(GRACE)
+    assert event == {"yield": 2, "missing": (FIRST + DAY).isoformat()}
+    ti = FakeTi("begin", "day 2")
+    context = {"ti": ti}
+    ledger = ledger_on(store)
+    ledger.run(bid, Waiter("day 2", None, str(ti.id), 2))
+    with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 of that one is queued"):
+        yield_slot(spec_on(store), context, blocking=2, txid=None, missing=FIRST + DAY, log=log)
+    assert ledger.topology().yielded["day 2"]["blocking"] == 2
+
+
+def test_it_does_not_make_room_for_a_run_that_has_begun_or_is_gone(
+    store: CountingStore, airflow: Airflow, log: Any
+) -> None:
+    skipped(store, log)
+    for airflow.states in ({}, {FIRST + DAY: "running"}):
+        context = {"ti": FakeTi("begin", "day 2")}
+        yield_slot(spec_on(store), context, blocking=2, txid=None, missing=FIRST + DAY, log=log)
+    assert ledger_on(store).topology().yielded == {}
+
+
+def test_while_a_transaction_is_open_it_is_that_one_whose_run_gets_room(
+    store: CountingStore, airflow: Airflow, log: Any
+) -> None:
+    begin(store, 0)
+    assert Waiting(store, log).looks(3 * GRACE) is None, "its run is running"
+
+
+def test_the_operator_defers_with_the_trigger_and_names_the_gap(
+    store: CountingStore, airflow: Airflow, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from airflow_tx.operators.begin import BeginTransactionOperator
+
+    begin(store, 0)
+    with DAG("days", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
+        operator = BeginTransactionOperator(task_id="begin", transaction=spec_on(store))
+    monkeypatch.setattr(type(operator), "log", log)
+    info = day(2)
+    run = SimpleNamespace(
+        run_id=info.run_id,
+        run_type="backfill",
+        data_interval_start=info.interval_start,
+        data_interval_end=info.interval_end,
+        logical_date=info.logical_date,
+        partition_key=None,
+        partition_date=None,
+        conf={},
+    )
+    context: Any = {"ti": FakeTi("begin", info.run_id), "dag_run": run, "dag": dag}
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context)
+    made = deferred.value.trigger
+    assert isinstance(made, OrderTrigger)
+    assert (made.after, made.missing) == ((FIRST + 2 * DAY).isoformat(), (FIRST + DAY).isoformat())
+    assert made.event(store) is None
+    assert [line[:24] for line in log.lines[-2:]] == ["The interval 2026-01-03T", "No run for the interval "]
