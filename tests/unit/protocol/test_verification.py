@@ -241,6 +241,16 @@ def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
     )
 
 
+def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
+    ledger: LedgerEvidence, states: Any, books: Books
+) -> None:
+    changed = [held(each, 1, rows=7) for each in states]
+    findings, notes = said(verified(forgetting(ledger, 1, 2), changed))
+    first, forged = books.receipt(1), replace(books.receipt(1), rows=7)
+    follows = f"it follows receipt {first.hash[:16]}, and that of transaction 1 is {forged.hash[:16]}"
+    assert (findings, notes) == ([f"transaction 2: {follows}"], [])
+
+
 # --- the chain
 
 
@@ -377,6 +387,15 @@ def test_a_ledger_that_was_rebuilt_begins_a_chain(
     assert (not found.findings, found.first) == (whole, 4 if whole and began_again else 1)
     told = began_again and generation == 2
     assert list(found.notes) == ([f"transaction 4: before it, {what}: it went back (ada: restored)"] if told else [])
+
+
+def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: LedgerEvidence) -> None:
+    later: dict[str, Any] = {"generation": 2}
+    other = rechained(ledger, t4={**later, "previous": "x" * 64}, t5=later)
+    other = replace(other, topology=replace(other.topology, generation=2))
+    third = Receipt.from_json(other.histories[3].receipt).hash[:16]
+    findings, _ = said(verified(repaired(other, "ledger-lost", "it went back", 2), []))
+    assert findings == [f"transaction 4: it follows receipt {'x' * 16}, and that of transaction 3 is {third}"]
 
 
 # --- positions
