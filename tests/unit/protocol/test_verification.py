@@ -572,6 +572,12 @@ def test_a_skip_is_told_with_where_its_rows_are_now(ledger: LedgerEvidence, agai
     assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, then){after}"])
 
 
+def test_a_skip_of_which_nobody_says_who_wanted_it_is_found_and_not_told(ledger: LedgerEvidence) -> None:
+    findings, notes = said(verified(rechained(ledger, t2={"outcome": "SKIPPED"}, t3={"skip": AUDIT}), []))
+    assert findings[0] == 'transaction 2: the ledger says outcome "COMMITTED", its receipt "SKIPPED"'
+    assert notes == []
+
+
 def test_a_skip_that_the_ledger_has_forgotten_is_told_by_the_states(ledger: LedgerEvidence, states: Any) -> None:
     skipped: dict[str, Any] = {"outcome": "SKIPPED", "skip": AUDIT}
     found = verified(forgetting(ledger, 1, 2), [held(each, 1, **skipped) for each in states])

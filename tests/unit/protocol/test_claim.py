@@ -1,0 +1,164 @@
+"""What a grant writes down of its transaction for the receipt, and what the end adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol import commit
+from airflow_tx.protocol.answers import Granted, Processed
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.receipt import METADATA_KEPT, REPLAYS_KEPT, Receipt, Written, is_shortened
+from airflow_tx.protocol.records import Ack, TransactionRecord, encode
+from tests.model.driver import Run, Topology
+
+NOW = "2013-01-01T00:00:00.000+00:00"
+AUDIT = {"who": "ada", "when": NOW, "why": "bad rows"}
+
+
+def noted(topology: Topology, txid: int, **fields: Any) -> TransactionRecord:
+    """Write more into the record of a transaction."""
+    record = topology.record(txid)
+    assert record is not None
+    made = replace(record, **fields)
+    topology.store().multi([], [Put(topology.paths.transaction(txid), encode(made))])
+    return made
+
+
+def receipt(topology: Topology, txid: int) -> Receipt:
+    history = topology.history(txid)
+    assert history is not None
+    return Receipt.from_json(history.receipt)
+
+
+@pytest.fixture
+def second(topology: Topology) -> Run:
+    """Transaction 1 is committed, and all of transaction 2 has acked."""
+    Run(topology, "r1").whole(2)
+    made = Run(topology, "r2", key="day 2")
+    made.processed(3, {"a": 1})
+    return made
+
+
+def granted(run: Run, **known: Any) -> Grant:
+    """The grant of a committer that knows more than that of the driver."""
+    committer = run.committer()
+    committer.processed()
+    assert isinstance(committer.done, Processed)
+    own = run.begun
+    assert own is not None
+    batch = {"metadata": own.metadata, "position": own.position, **known}
+    request = AcquireRequest(own.attempt, committer.done.epoch, own.rows_digest, **batch)
+    answer = run.topology.ledger().run(commit.acquire, request)
+    assert isinstance(answer, Granted)
+    return answer.grant
+
+
+def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology: Topology, second: Run) -> None:
+    told: dict[str, Any] = {"lost": ["row 1"], "changed": [{**AUDIT, "attempt": 0}]}
+    second.committer().processed()
+    record = noted(topology, 2, counted={"rows": 3, "digests": {"python": "python:1"}}, **told)
+    grant = granted(second, rows=3, tasks={"p": {"instances": 1}}, code={"dag_version": "v1"})
+    topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(2, "f" * 16)})
+    own, life = receipt(topology, 2), topology.topology
+    assert own == Receipt(
+        "trace", life.incarnation, 1, 2, 1, grant.token.epoch, grant.token.nonce, record.birth, "COMMITTED", "day 2",
+        "r2", NOW, [2, 5], 2, 5, receipt(topology, 1).hash, 3, "python:1", {"p": {"instances": 1}},
+        {"dag_version": "v1"}, replays=[], skip=None, written={"s": {"keys": 2, "digest": "f" * 16}}, **told,
+    )  # fmt: skip
+    assert life.receipt == own.hash
+
+
+def test_a_state_keeps_the_claim_of_its_grant_with_what_it_was_given_itself(topology: Topology, second: Run) -> None:
+    grant = granted(second)
+    kept = replace(grant, written=Written(1, f"{3:016x}")).receipt("s", Written(2, f"{4:016x}"))
+    topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(3, f"{7:016x}")})
+    assert kept == receipt(topology, 2)
+    assert Grant("trace", "life", Token(1, 1, 1, 1, "n"), {}).receipt("s", Written()) is None
+
+
+def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run) -> None:
+    topology.ledger().run(commit.commit, granted(second).token, states=["s", "t"], written={"t": Written(1)})
+    assert receipt(topology, 2).written == {"s": Written().to_json(), "t": Written(1).to_json()}
+    third = Run(topology, "r3")
+    third.processed(1, {})
+    topology.ledger().run(commit.commit, granted(third).token, states=["s"])
+    assert receipt(topology, 3).written == {"s": Written().to_json()}
+
+
+def test_a_transaction_that_an_older_release_granted_has_no_receipt(topology: Topology, second: Run) -> None:
+    grant, last = granted(second), topology.topology.receipt
+    noted(topology, 2, claim=None)
+    topology.ledger().run(commit.commit, grant.token, states=[])
+    history = topology.history(2)
+    assert history is not None
+    assert (history.receipt, topology.topology.receipt) == (None, last)
+
+
+def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topology, second: Run) -> None:
+    long = list(range(METADATA_KEPT))
+    grant = granted(second, metadata=long, position=long)
+    claim = Receipt.from_json(topology.record(2).claim)  # type: ignore[union-attr]
+    assert is_shortened(claim.metadata)
+    assert is_shortened(claim.after)
+    assert grant.token.txid == 2
+
+
+def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None:
+    topology.skip(2)
+    own = receipt(topology, 2)
+    assert (own.outcome, own.rows, own.tasks, own.previous) == ("SKIPPED", None, {}, receipt(topology, 1).hash)
+    assert own.skip == {"who": "ada", "when": NOW, "why": "rows that break the job"}
+    assert (own.metadata, own.before, own.after) == ([2, 5], 2, 5)
+
+
+# --- why it was replayed
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "its run was cleared"),
+        ({"error": "of memory"}, "of memory"),
+        ({"replay": {"attempt": 1, "reason": "its run failed"}}, "its run failed"),
+        ({"replay": {"attempt": 0, "reason": "its run failed"}}, "its run was cleared"),
+        ({"replay": {"attempt": 1, "reason": "its run failed"}, "error": "of memory"}, "of memory"),
+        ({"error": "x" * 300}, "x" * 200),
+    ],
+)
+def test_each_attempt_says_why_the_one_before_it_was_replayed(
+    topology: Topology, second: Run, fields: dict[str, Any], why: str
+) -> None:
+    granted(second)
+    noted(topology, 2, **fields)
+    topology.clock.advance(60)
+    second.begin(3)
+    record = topology.record(2)
+    assert record is not None
+    assert record.replays == [{"attempt": 1, "when": "2013-01-01T00:01:00.000+00:00", "why": why}]
+    assert record.claim is None
+    second.process({})
+    second.commit()
+    assert receipt(topology, 2).replays == record.replays
+
+
+def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> None:
+    for _ in range(REPLAYS_KEPT + 1):
+        second.begin(3)
+    record = topology.record(2)
+    assert record is not None
+    assert [each["attempt"] for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
+
+
+# --- rows
+
+
+def test_the_rows_of_a_batch_are_those_of_the_task_that_counted_most() -> None:
+    acks = {("p", index): Ack("try", "op", rows=rows) for index, rows in enumerate((3, None, 7))}
+    assert Processed(1, acks).rows == 7
+    assert Processed(1, {("p", -1): Ack("try", "op")}).rows is None
+    assert Processed(1, {}).rows is None
