@@ -12,6 +12,7 @@ from airflow_tx.protocol import move
 from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Write
 from airflow_tx.protocol.move import Mover, mark_of
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, decode
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
@@ -98,6 +99,26 @@ def test_it_goes_on_under_its_new_name_where_it_stood(store: Listing, topology: 
     assert store.get(topology.paths.base) is None
 
 
+def test_a_call_that_died_with_only_the_old_records_left_is_completed(
+    store: Listing, topology: Topology, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = mover.record()
+    assert mover.is_at(NEW, own) is False
+    with monkeypatch.context() as patch:
+        patch.setattr(mover, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            rename(mover)
+    assert mover.is_at(NEW, own) is True
+    after = record(store, NEW)
+    assert rename(mover).current == 2
+    assert record(store, NEW) == after
+    assert store.get(topology.paths.base) is None
+
+
+def killed() -> None:
+    raise KeyboardInterrupt
+
+
 def test_its_new_name_may_be_below_another_root(store: Listing, topology: Topology, mover: Mover) -> None:
     other = Paths("/other/root", "trace")
     rename(mover, other)
@@ -156,8 +177,10 @@ def another(topology: Topology, paths: Paths = NEW, *, states: bool = False) -> 
 
 
 def test_what_a_renamed_dag_has_begun_is_replaced(store: Listing, topology: Topology, mover: Mover) -> None:
-    before = topology.topology
+    before, read = topology.topology, Reader(store)
+    assert mover.check_free(read, NEW) is False
     another(topology)
+    assert mover.check_free(Reader(store), NEW) is True
     rename(mover)
     assert record(store, NEW).incarnation == before.incarnation
 
