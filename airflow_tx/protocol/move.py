@@ -159,8 +159,7 @@ class Mover:
         new = self._paths
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
-            self._check_mine(read.raw(new.record), op)
-            self._check_mine(read.raw(old.record), op)
+            self._check_mine(read.raw(new.record), op)  # whoever takes over replaces both marks at once
             after = replace(record, dag_id=dag_id, op=stamp.op)
             summary = f"it was called {old.topology}, of DAG {record.dag_id}"
             writes = [Put(new.record, encode(after))]
