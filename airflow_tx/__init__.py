@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         OpaquePartitionedTransactionalSource as OpaquePartitionedTransactionalSource,
     )
     from airflow_tx.sources.partitioned import PartitionedTransactionalSource as PartitionedTransactionalSource
+    from airflow_tx.sources.rabbit.source import RabbitQueueSource as RabbitQueueSource
     from airflow_tx.sources.redis.list import RedisListSource as RedisListSource
     from airflow_tx.sources.redis.numbered import RedisNumberedSource as RedisNumberedSource
     from airflow_tx.sources.redis.stream import RedisStreamSource as RedisStreamSource

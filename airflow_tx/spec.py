@@ -143,6 +143,14 @@ class TransactionSpec:
 
         return StagingArea.of_ledger(self.conn_id, self.paths.root)
 
+    @property
+    def named_source(self) -> Source:
+        """Its source, which knows whose rows it decides, and where it stages them if it does."""
+        source = self.source.named(self.topology)
+        if source.stages:
+            source.staging = self.staging().root
+        return source
+
 
 class HasTransaction:
     """The task by which the other tasks of a run find their transaction: `begin`."""

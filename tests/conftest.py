@@ -13,6 +13,7 @@ from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.rabbit import LocalRabbit
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.examples import examples
@@ -43,6 +44,13 @@ def postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[LocalMariaDB]:
     with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit() -> Iterator[LocalRabbit]:
+    """A test that stops it starts it again."""
+    with LocalRabbit() as server:
         yield server
 
 

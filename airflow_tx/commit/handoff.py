@@ -66,7 +66,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         # Its own run lives on: a task beside or after the block may not have read yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
-        spec.source.cleanup_before(min([*read, txid]))
+        spec.named_source.cleanup_before(min([*read, txid]))
         if spec.ackers:
             with spec.open_ackers(ledger.store) as ackers:
                 ackers.forget(spec.topology, txid)

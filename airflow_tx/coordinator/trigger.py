@@ -19,7 +19,7 @@ from airflow_tx.coordinator.plan import plan
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.worker import STATES_EVERY
 from airflow_tx.errors import TxError, UnreadableRecord
-from airflow_tx.processing.begin import decide
+from airflow_tx.processing.begin import has_batch
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
@@ -205,7 +205,7 @@ for _module in ("files.base", "files.source", "partitioned"):
 def _ask(source: Source, attempt: TransactionAttempt, position: Any) -> SourceAnswer:
     before = time.thread_time()
     try:
-        batch = decide(source, attempt, position)
+        ready = has_batch(source, attempt, position)
     except TxError as error:
         return SourceAnswer(False, error=str(error))
-    return SourceAnswer(batch is not None, time.thread_time() - before)
+    return SourceAnswer(ready, time.thread_time() - before)

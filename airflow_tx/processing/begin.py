@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.order import in_turn
-from airflow_tx.processing.outcome import note_failed
+from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
@@ -22,6 +22,8 @@ from airflow_tx.sources.lag import Lag, LagUnknown, lags
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from airflow_tx.compat import RunInfo
     from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
@@ -48,20 +50,21 @@ def ask(
     :raises AheadOfOrder: the run of an earlier data interval has to begin before.
     """
 
-    def decided(attempt: TransactionAttempt, position: Any) -> Batch | None:
-        source = in_turn(spec, _of(spec, run), run, dag, attempt, position)
-        return _decide(spec, source, ledger, attempt, position)
+    def ordered(source: Source, attempt: TransactionAttempt, position: Any) -> Source:
+        return in_turn(spec, source, run, dag, attempt, position)
 
     with spec.store() as store:
         ledger = spec.ledger(store)
-        answer = ledger.begin(
-            make_request(spec, ti, run, ledger, retry=retry),
-            decide=decided,
-            decide_again=lambda attempt, metadata: decide_again(_of(spec, run), attempt, metadata),
-            run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
-            is_current=lambda: compat.is_current_try(str(ti.id)),
-            report=lambda failed: note_failed(spec, failed.attempt, failed.metadata, failed.reason),
-        )
+        with _Decider(spec, _of(spec, run), ledger, ordered) as decider:
+            answer = ledger.begin(
+                make_request(spec, ti, run, ledger, retry=retry),
+                decide=decider.decide,
+                decide_again=decider.decide_again,
+                run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
+                is_current=lambda: compat.is_current_try(str(ti.id)),
+                report=lambda failed: note_failed(spec, failed.attempt, failed.metadata, failed.reason),
+            )
+            decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
             failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)
             with spec.open_ackers(store) as ackers:
@@ -77,11 +80,10 @@ def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFu
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(spec.request, None, "", "", retry=False, tasks=_messages(spec, ledger))
-    answer = ledger.begin(
-        request,
-        decide=lambda attempt, position: _decide(spec, spec.source, ledger, attempt, position),
-        run_state=lambda run_id: None,  # asked for other runs of the same key only
-    )
+    with _Decider(spec, spec.named_source, ledger) as decider:
+        # The state is asked of other runs of the same key only.
+        answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None)
+        decider.note(answer)
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
     return answer
 
@@ -122,7 +124,7 @@ def _given_key(run: RunInfo) -> str | None:
 def _of(spec: TransactionSpec, run: RunInfo) -> Source:
     """The source as it is to be asked for the batch of this run; one that was made anew has no dates of its own."""
     key = _given_key(run)
-    return spec.source.for_run(run) if key is None else spec.source.for_key(key)
+    return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:
@@ -134,22 +136,62 @@ def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
     return {task: f"{ledger.ids.message_id():016x}" for task in spec.tasks}
 
 
-def _sized(source: Source, ledger: Ledger) -> Source:
-    if source.batch_size is None:
-        return source
-    return source.with_limit(ledger.pace() if source.batch_size.target_seconds is not None else ())
+class _Decider:
+    """The source of one `begin`: what it has decided it keeps connected until the ledger has it.
 
-
-def _decide(
-    spec: TransactionSpec, source: Source, ledger: Ledger, attempt: TransactionAttempt, position: Any
-) -> Batch | None:
-    """Ask the source, once it is known that the output of the tasks can be staged.
-
-    :raises SourceError, ConfigError: nothing was allocated.
+    :param ordered: returns the source that decides in the order of data intervals, if there is one.
     """
-    if spec.stages:
-        spec.staging().check()
-    return decide(_sized(source, ledger), attempt, position)
+
+    def __init__(
+        self,
+        spec: TransactionSpec,
+        source: Source,
+        ledger: Ledger,
+        ordered: Callable[[Source, TransactionAttempt, Any], Source] = lambda source, attempt, position: source,
+    ) -> None:
+        self._spec, self._source, self._ledger, self._ordered = spec, source, ledger, ordered
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+
+    def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
+        """Ask the source, once it is known that the output of the tasks can be staged.
+
+        :raises SourceError, ConfigError: nothing was allocated.
+        """
+        if self._spec.stages or self._source.stages:
+            self._spec.staging().check()
+        self._source = self._ordered(self._source, attempt, position)
+        size = self._source.batch_size
+        if size is not None:
+            self._source = self._source.with_limit(self._ledger.pace() if size.target_seconds is not None else ())
+        return decide(self._source, attempt, position)
+
+    def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
+        return decide_again(self._source, attempt, metadata)
+
+    def note(self, answer: object) -> None:
+        """Let the source know if the ledger has a batch for the run."""
+        if isinstance(answer, Begun):
+            failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
+            note_begun(self._source, answer)
+
+
+def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> bool:
+    """Ask the source whether it has rows for a transaction, without taking any; it then gives back its connections.
+
+    :raises SourceError: as `decide`.
+    """
+    try:
+        if not source.stages:
+            return decide(source, attempt, position) is not None
+        with _asked(source, _question(attempt, position)):
+            return source.is_ready() and source.backlog(position) != 0
+    finally:
+        source.close()
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
@@ -158,7 +200,7 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
     :param position: where the transaction before it ended.
     :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
     """
-    with _asked(source, f"transaction {attempt.txid} after position {dumps(position)[:200]}"):
+    with _asked(source, _question(attempt, position)):
         batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
             dumps([batch.metadata, batch.position, batch.start])
@@ -186,9 +228,12 @@ def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> 
     return again
 
 
+def _question(attempt: TransactionAttempt, position: Any) -> str:
+    return f"transaction {attempt.txid} after position {dumps(position)[:200]}"
+
+
 @contextmanager
 def _asked(source: Source, what: str) -> Iterator[None]:
-    """A question to the source, after which it gives back its connections."""
     try:
         yield
     except TxError:
@@ -199,8 +244,6 @@ def _asked(source: Source, what: str) -> Iterator[None]:
             problem=f"{what}: {type(error).__name__}: {error}",
             remedy="Nothing was allocated; correct the source, then clear this task.",
         ) from error
-    finally:
-        source.close()
 
 
 # --- the lag ------------------------------------------------------------------------------------------------------

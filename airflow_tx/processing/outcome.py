@@ -1,4 +1,7 @@
-"""What the source learns of a batch: it is committed, or an attempt has failed. Source: Storm's ack and fail."""
+"""What the source learns of a batch: the ledger has it, it is committed, an attempt has failed.
+
+Source: Storm's ack and fail.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,18 @@ from airflow_tx.errors import SourceError
 if TYPE_CHECKING:
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.attempt import TransactionAttempt
+    from airflow_tx.sources.api import Source
     from airflow_tx.spec import TransactionSpec
 
 log = logging.getLogger(__name__)
+
+
+def note_begun(source: Source, begun: Begun) -> None:
+    """Call `Source.begun`; whatever goes wrong there, the transaction has begun."""
+    try:
+        source.begun(begun.txid, begun.metadata)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: begun() of transaction %s failed: %s", source, begun.attempt, error)
 
 
 def note_committed(spec: TransactionSpec, begun: Begun) -> None:
@@ -20,7 +32,7 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
 
     :raises SourceError: it failed; the transaction is committed.
     """
-    source = spec.source.named(spec.topology)
+    source = spec.named_source
     try:
         source.committed(begun.txid, begun.metadata)
     except Exception as error:
@@ -35,7 +47,7 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
 
 def note_failed(spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
     """Call `Source.failed`; whatever goes wrong there, the attempt has failed already."""
-    source = spec.source.named(spec.topology)
+    source = spec.named_source
     try:
         source.failed(attempt.txid, metadata, reason)
     except Exception as error:  # noqa: BLE001 - of the user's code

@@ -60,8 +60,13 @@ class Source(ABC):
     rows_can_change: ClassVar[bool] = True
     """Whether the rows of a batch can be others than were decided, as in a file that was corrected; not in a log, which
     only grows."""
+    stages: ClassVar[bool] = False
+    """Whether it keeps in the staging area what it takes, since its server forgets what was taken; a coordinator that
+    waits for rows then asks for its `backlog`."""
     topology: str = "TOPOLOGY"
     """Whose rows they are, as the advice of an error names it; see `named`."""
+    staging: str = ""
+    """The root of the staging area, for a source that `stages`, where it decides and where a batch is committed."""
     batch_size: BatchSize | None = None
     """The limits of its arguments; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
@@ -179,8 +184,15 @@ class Source(ABC):
         """
         return None
 
+    def begun(self, txid: int, metadata: Json) -> None:
+        """Do what is due when the ledger has the batch that this object has decided, such as to ack its messages.
+
+        It is called at most once, on the object that still has the connections of `decide`; never, if the process dies
+        before. `decide` of the next transaction then is the first to learn it, by its position.
+        """
+
     def committed(self, txid: int, metadata: Json) -> None:
-        """Do what is due when a batch is committed, such as to ack its messages to a broker (Storm's ack of a spout).
+        """Do what is due when a batch is committed, such as to let go of its messages (Storm's ack of a spout).
 
         It is called at least once: again if the committer died, or if it raised an error, which fails the try of the
         commit task and not the transaction.

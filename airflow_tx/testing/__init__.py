@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_tx.testing.servers.mariadb import LocalMariaDB as LocalMariaDB
     from airflow_tx.testing.servers.memcached import LocalMemcached as LocalMemcached
     from airflow_tx.testing.servers.postgres import LocalPostgres as LocalPostgres
+    from airflow_tx.testing.servers.rabbit import LocalRabbit as LocalRabbit
     from airflow_tx.testing.servers.redis import LocalRedis as LocalRedis
     from airflow_tx.testing.servers.spark_connect import LocalSparkConnect as LocalSparkConnect
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper as LocalZooKeeper

@@ -65,7 +65,7 @@ def test_what_every_room_may_use_needs_only_the_standard_library() -> None:
 
 
 def test_sources_and_staging_load_no_heavy_library_before_they_read_or_write() -> None:
-    kinds = [f"sources/{kind}" for kind in ("files", "run", "kafka", "redis")]
+    kinds = [f"sources/{kind}" for kind in ("files", "run", "kafka", "rabbit", "redis")]
     _import_without(HEAVY, [*_modules("sources", *kinds, "staging"), "airflow_tx.sources.sql.source"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.message import parsed_message
 from airflow_tx.sources.redis.server import RedisDatabase
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
@@ -149,18 +149,12 @@ class Part:
         try:
             if isinstance(raw, dict):
                 return {name.decode(): value.decode() for name, value in raw.items()}
-            text = raw.decode()
         except UnicodeDecodeError as error:
             raise self.unreadable(id_, f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
-        if not self.objects:
-            return text
         try:
-            found = json.loads(text)
+            return parsed_message(raw, objects=self.objects)
         except ValueError as error:
-            raise self.unreadable(id_, f"it is no JSON ({error})") from None
-        if not isinstance(found, dict):
-            raise self.unreadable(id_, f"it is a JSON {type(found).__name__}, not an object")
-        return found
+            raise self.unreadable(id_, str(error)) from None
 
 
 def message_digest(message: bytes) -> str:

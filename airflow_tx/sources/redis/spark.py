@@ -7,11 +7,13 @@ Connect server, which writes plans to its log, with the functions in them and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.errors import FailedBatch
+from airflow_tx.sources.message import arrow_rows
 from airflow_tx.sources.redis.log import Part
 
 if TYPE_CHECKING:
@@ -54,21 +56,10 @@ def _reader(parts: list[Part], columns: pa.Schema) -> Any:
 
 
 def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def unreadable(row: Mapping[str, Any], why: str) -> FailedBatch:
+        return part.unreadable(row[part.log.id_column], why)
+
     with closing(part.log.database.client()) as client:
         rows = part.rows(client)
         while page := list(islice(rows, _ROWS_A_BATCH)):
-            yield _batch(part, page, columns)
-
-
-def _batch(part: Part, rows: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    try:
-        return pa.RecordBatch.from_pylist(rows, schema=columns)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        for row in rows:
-            try:
-                pa.RecordBatch.from_pylist([row], schema=columns)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise part.unreadable(row[part.log.id_column], f"it does not fit the schema ({error})") from None
-        raise
+            yield arrow_rows(page, columns, unreadable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -30,21 +30,29 @@ class SourceLedger:
         self.suite = suite
         self.places: list[Any] = [None]
         self.keys: set[str] = set()
+        self.asked: Source | None = None
+
+    def close(self) -> None:
+        """Let the source that has decided give back its connections."""
+        if self.asked is not None:
+            self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
         """The batch after the last one, which is not taken yet."""
+        self.close()
         source = self.suite.make()
-        bound = source if run is None else source.for_run(run)
+        self.asked = source if run is None else source.for_run(run)
         txid = TransactionAttempt(len(self.places), attempt)
-        batch = bound.decide(txid, plain(self.places[-1])) if bound.is_ready() else None
-        source.close()
-        return batch
+        return self.asked.decide(txid, plain(self.places[-1])) if self.asked.is_ready() else None
 
     def keep(self, batch: Batch) -> None:
         """The batch is the next transaction's: its position is where the next one begins."""
         place, after = self.places[-1], plain(batch.position)
         # A partition that takes no part keeps its place.
         self.places.append({**(place or {}), **after} if self.suite.make().partitioned else after)
+        if self.asked is not None:
+            self.asked.begun(len(self.places) - 1, plain(batch.metadata))
+        self.close()
 
     def run(self) -> RunInfo | None:
         """The next run, of those that the source wants to know."""
@@ -132,8 +140,10 @@ class SourceCase:
     # --- what the tests use ---------------------------------------------------------------------------------------
 
     @pytest.fixture
-    def ledger(self) -> SourceLedger:
-        return SourceLedger(self)
+    def ledger(self) -> Iterator[SourceLedger]:
+        ledger = SourceLedger(self)
+        yield ledger
+        ledger.close()
 
     @pytest.fixture(autouse=True)
     def _session(self, spark: SparkSession | None) -> None:
