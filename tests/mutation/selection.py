@@ -15,7 +15,18 @@ from _pytest.runner import runtestprotocol
 
 from tests.mutation.mutants import Mutant
 
-SERVERS = ("zookeeper", "postgres", "mariadb", "rabbit", "redis", "kafka", "memcached", "delta", "spark", "source_suite")
+SERVERS = (
+    "zookeeper",
+    "postgres",
+    "mariadb",
+    "rabbit",
+    "redis",
+    "kafka",
+    "memcached",
+    "delta",
+    "spark",
+    "source_suite",
+)
 # Of one test on the code as it is, while its lines are traced; slower ones are left out.
 SLOW = 3.0
 
