@@ -77,6 +77,12 @@ def _positive_seconds(option: str, value: str) -> float:
     return number
 
 
+def _flag(option: str, value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise _refuse(option, value, "True or False")
+    return value.strip().lower() == "true"
+
+
 def _read_by(reader: Callable[[str, str], Any]) -> Any:
     return field(metadata={"read": reader})
 
@@ -97,6 +103,7 @@ class Settings:
     yield_after: float = _read_by(_seconds)
     max_replays: int = _read_by(_count_or_none)
     replay_backoff: float = _read_by(_seconds)
+    lane: bool = _read_by(_flag)
     coordinator_poll: float = _read_by(_positive_seconds)
     coordinator_linger: float = _read_by(_seconds)
     preload: tuple[str, ...] = _read_by(_names)

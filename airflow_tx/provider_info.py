@@ -83,6 +83,13 @@ OPTIONS: dict[str, _Option] = {
         "Seconds that the coordinator waits before the first replay of a failed transaction; twice as long before "
         "each further one, 600 at most.",
     ),
+    "lane": _option(
+        "boolean",
+        "False",
+        "Whether a coordinator processes and commits transactions in its own worker, without a run for each, where "
+        "the DAG's tasks allow that; a run is then made only of those that go wrong there.",
+        "True",
+    ),
     "coordinator_poll": _option(
         "float", "1", "Seconds between two looks of the coordinator at the ledger and at its source."
     ),

@@ -11,6 +11,7 @@ from airflow_tx import compat
 from airflow_tx.commit.handoff import NewValues, clean_up, found_again, pass_on, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
+from airflow_tx.commit.run import AirflowRun, CommittingRun
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, whole, write_at_once, write_update
@@ -69,6 +70,7 @@ class Commit:
         self.states = {update.state.name: update.state for update in updates}
         self.ledger = ledger
         self.ti = ti
+        self.own_run: CommittingRun = AirflowRun(ti)
         self.log = log
         self.new_values: dict[str, dict[str, Any]] = {}
         """References to what the updates have left for later tasks, by name; once it is committed, or written."""
@@ -149,7 +151,7 @@ class Commit:
 
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
         """
-        own, states = self.begun.attempt, compat.instance_states(self.ti, self.spec.tasks, self.spec.mapped)
+        own, states = self.begun.attempt, self.own_run.instance_states(self.spec.tasks, self.spec.mapped)
         wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
             rows, emitted = self.begun.rows_digest, self.messages.emitted
@@ -168,13 +170,10 @@ class Commit:
         return answer
 
     def _read(self, update: Update) -> RowsToWrite:
-        def pull(task: str, name: str, index: int) -> Any:
-            return compat.pull(self.ti, task, name, index)
-
         assert self._processed is not None
         attempt = self.begun.attempt
         empty = self.begun.metadata is None  # a replay that found no rows
-        values = values_of(update, self._processed.acks, attempt, pull, empty=empty)
+        values = values_of(update, self._processed.acks, attempt, self.own_run.output, empty=empty)
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
     def _acquire(
@@ -198,7 +197,7 @@ class Commit:
             position=self.begun.position,
             rows=processed.rows,
             tasks=tasks_of(processed.acks),
-            code=code_of(processed.acks, compat.dag_version(self.ti)),
+            code=code_of(processed.acks, self.own_run.dag_version),
         )
         return self.ledger.run(commit.acquire, request)
 
@@ -232,8 +231,11 @@ class Commit:
         failpoint("commit.after_mark", **self._where)
         self.log.info("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._pass_on(committed)
-        clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
+        self._clean_up()
         note_committed(self.spec, self.begun)
+
+    def _clean_up(self) -> None:
+        clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
@@ -265,7 +267,7 @@ class Commit:
                 update.state.raise_fence(grant)
             for update, found in zip(self.updates, rows, strict=True):
                 failpoint("commit.before_write", state=update.state.name, **self._where)
-                own, file = staged.of(update), self._dag_file
+                own, file = staged.of(update), self.own_run.dag_file
                 written[update.state.name] = write_update(update, grant, found, dag_file=file, log=self.log, output=own)
         for name, each in written.items():
             self.log.info("State %s: %s keys", name, each.keys)
@@ -273,24 +275,20 @@ class Commit:
         return written
 
     def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
-        return NewValues(self.spec.staging().kept, grant, task_id or self.ti.task_id)
+        return NewValues(self.spec.staging().kept, grant, task_id or self.own_run.task_id)
 
     def _announced(self, grant: Grant) -> AbstractContextManager[None]:
         """Show in the ledger who holds the turn, if the store can."""
-        text = dumps({"token": grant.token.to_json(), "run_id": self.ti.run_id, "task_try": str(self.ti.id)})
+        run = {"run_id": self.own_run.run_id, "task_try": self.own_run.task_try}
+        text = dumps({"token": grant.token.to_json(), **run})
         return self.ledger.store.announce(self.spec.paths.owner(grant.token.nonce), text.encode())
 
     def _log_already(self) -> None:
         # The task that committed it may have been killed before it left its new values.
-        area, own = self.spec.staging().kept, self.begun.attempt
-        self.new_values = found_again(area, self.spec.topology, own.txid, self.ti.task_id, own.birth, self.updates)
+        area, own, task = self.spec.staging().kept, self.begun.attempt, self.own_run.task_id
+        self.new_values = found_again(area, self.spec.topology, own.txid, task, own.birth, self.updates)
         self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)
         note_committed(self.spec, self.begun)
-
-    @property
-    def _dag_file(self) -> str:
-        task = getattr(self.ti, "task", None)
-        return str(task.dag.fileloc) if task is not None else ""
 
     @property
     def _where(self) -> Mapping[str, Any]:

@@ -64,7 +64,7 @@ class PhasePart(Commit):
 
     def _put(self, grant: Grant, update: Update, staged: NewValues) -> Written:
         rows, own = self._read(update), staged.of(update)
-        return write_update(update, grant, rows, dag_file=self._dag_file, log=self.log, output=own)
+        return write_update(update, grant, rows, dag_file=self.own_run.dag_file, log=self.log, output=own)
 
     def _left(self, grant: Grant, staged: NewValues) -> dict[str, dict[str, Any]]:
         """Make the new values visible; references by name.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_tx.config import Settings
+from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.transaction import Transaction, defined
+
+log = logging.getLogger(__name__)
 
 # @continuous wants one; any in the past does.
 _EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -22,6 +28,7 @@ def coordinator_dag(
     replay_backoff: float | None = None,
     poll: float | None = None,
     linger: float | None = None,
+    lane: bool | None = None,
     **dag_options: Any,
 ) -> DAG:
     """Make the DAG `<topology>_coordinator`, whose one task runs for ever.
@@ -43,13 +50,16 @@ def coordinator_dag(
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
     :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
     :param linger: seconds that it stays in its worker after it did something; default: `[tx] coordinator_linger`.
+    :param lane: whether it processes and commits transactions itself, in its own worker, and makes runs of those alone
+        that go wrong there, see `docs/lane.md`; default: `[tx] lane`. Where a task needs a run, all of them are runs.
     :param dag_options: of the DAG, such as `tags` or `default_args`.
     :raises TransactionDefinitionError: there is no such transaction above.
     """
-    spec = defined(transaction.topology if isinstance(transaction, Transaction) else transaction)
+    spec, of = defined(transaction.topology if isinstance(transaction, Transaction) else transaction)
+    plan, note = _plan(spec, of, Settings.load().lane if lane is None else lane)
     options: dict[str, Any] = {
         "start_date": _EVER,
-        "description": f"Starts and replays the transactions of {spec.topology}",
+        "description": f"Starts and replays the transactions of {spec.topology}{note}",
         **dag_options,
         "schedule": "@continuous",
         "max_active_runs": 1,
@@ -64,5 +74,17 @@ def coordinator_dag(
             replay_backoff=replay_backoff,
             poll=poll,
             linger=linger,
+            lane=plan,
         )
     return dag
+
+
+def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:
+    """Give the plan of a lane; without one, the note that says why."""
+    if not wanted:
+        return None, ""
+    try:
+        return lane_plan(spec, dag), ", those that go well in its lane"
+    except GoesByRuns as error:
+        log.warning("%s", error)
+        return None, f". {error}"

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.coordinator.snapshot import LedgerSnapshot, of_lane
 from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 
@@ -51,6 +51,7 @@ class Finding(str, Enum):
 
     NOTHING = "nothing"
     UNBORN = "its run was never created"
+    LEFT = "it has left the lane"
     ENDED = "its run ended without a commit"
     GONE = "its run was deleted"
     NOTED = "its replay was asked for, and nothing came of it"
@@ -187,6 +188,13 @@ def _find(case: OpenTransaction, one: Health) -> Finding:
     state = case.states[record.run_id]
     if state in LIVE_RUN_STATES:
         return _find_live(case, one)
+    if txid in case.look.lane:
+        return Finding.LATE if _is_late(case, one) else Finding.NOTHING
+    return _find_stopped(case, state)
+
+
+def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
+    record, txid = case.record, case.txid
     if record.skip is not None and txid != case.look.current:
         return Finding.NOTHING  # its turn will come, with whatever it has
     if is_noted(record):
@@ -199,6 +207,8 @@ def _find(case: OpenTransaction, one: Health) -> Finding:
         return Finding.YIELDED if is_free(case.look, case.states, txid) else Finding.IN_THE_WAY
     if txid in case.moved:
         return Finding.MOVED if _is_decided(case, txid - 1) else Finding.NOTHING
+    if state is None and of_lane(record):
+        return Finding.LEFT
     return Finding.GONE if state is None else Finding.ENDED
 
 
@@ -208,14 +218,19 @@ def _find_live(case: OpenTransaction, one: Health) -> Finding:
         return Finding.NOTHING  # it begins as soon as it has a run slot
     if record.phase is Phase.COMMITTING and txid == case.look.current and record.skip is None:
         return _find_committer(case, one)
-    begun = record.request != ""
-    if begun and record.phase in _INCOMPLETE and one.working >= case.rules.message_timeout:
+    if _is_late(case, one):
         return Finding.LATE
     if is_noted(record):
         return Finding.NOTHING  # on its way
     if txid in case.moved and _is_decided(case, txid - 1):
         return Finding.MOVED  # its committer would find out, and fail
     return Finding.NOTHING
+
+
+def _is_late(case: OpenTransaction, one: Health) -> bool:
+    record = case.record
+    begun = record.request != ""
+    return begun and record.phase in _INCOMPLETE and one.working >= case.rules.message_timeout
 
 
 def _find_committer(case: OpenTransaction, one: Health) -> Finding:
@@ -277,6 +292,6 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
         return SUSPICION
     if one.finding is Finding.SILENT:
         return max(rules.silence, FORGOTTEN) if is_noted(record) else rules.silence
-    if one.finding in (Finding.UNBORN, Finding.GONE, Finding.MOVED, Finding.SKIP, Finding.YIELDED):
+    if one.finding in (Finding.UNBORN, Finding.LEFT, Finding.GONE, Finding.MOVED, Finding.SKIP, Finding.YIELDED):
         return again
     return None

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.coordinator.health import CoordinatorMemory
+    from airflow_tx.coordinator.lane import NoLane
+    from airflow_tx.coordinator.lane_plan import LanePlan
     from airflow_tx.coordinator.worker import Pace
+    from airflow_tx.protocol.api import Store
 
 # Every line of it may be killed and run again, and it runs for ever.
 RETRIES = 100_000
@@ -36,6 +39,7 @@ class CoordinateOperator(BaseOperator):
 
     :param transaction: the block whose runs it starts.
     :param max_replays: default: `[tx] max_replays`; and so on.
+    :param lane: how it works on transactions itself; None: each becomes a run.
     """
 
     template_fields: Sequence[str] = ()
@@ -49,6 +53,7 @@ class CoordinateOperator(BaseOperator):
         replay_backoff: float | None = None,
         poll: float | None = None,
         linger: float | None = None,
+        lane: LanePlan | None = None,
         retries: int = RETRIES,
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
@@ -59,6 +64,7 @@ class CoordinateOperator(BaseOperator):
         self.replay_backoff = replay_backoff
         self.poll = poll
         self.linger = linger
+        self.lane = lane
 
     def execute(self, context: Context) -> None:
         self.go_on(context)
@@ -68,21 +74,31 @@ class CoordinateOperator(BaseOperator):
         from airflow_tx.coordinator.health import CoordinatorMemory
         from airflow_tx.coordinator.worker import Coordination
 
-        event = event or {}
+        event = {"refresh": False, **(event or {})}
         memory = CoordinatorMemory.from_json(event.get("memory"))
         pace, hold = self._pace(), 0.0
         try:
             with self.transaction.store() as store:
-                work = Coordination(self.transaction, pace, store, context["ti"], self.log, memory)
-                hold = work.run()
+                lane = self._lane(store, context["ti"])
+                work = Coordination(self.transaction, pace, store, context["ti"], self.log, memory, lane=lane)
+                with lane.opened():
+                    hold = work.run()
                 memory = work.memory
+                event["refresh"] |= lane.is_over
         except StoreError as error:
             # Its trigger waits until the ledger can be read again.
             self.log.warning("%s The coordinator goes on as soon as it can be read.", error)
-        if event.get("refresh") and self._is_old(context):
+        if event["refresh"] and self._is_old(context):
             self.log.info("The coordinator goes on in a new run, which has the newest version of its DAG")
             return
         self._defer(pace, memory, max(hold, pace.hold))
+
+    def _lane(self, store: Store, ti: Any) -> NoLane:
+        from airflow_tx.coordinator.lane import Lane, NoLane
+
+        if self.lane is None:
+            return NoLane()
+        return Lane(self.lane, store, ti, self.log, patience=Settings.load().warm_wait)
 
     def _pace(self) -> Pace:
         from airflow_tx.coordinator.health import Rules

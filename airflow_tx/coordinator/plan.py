@@ -150,7 +150,7 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
     if finding is Finding.YIELDED:
         return Return(record.run_id, txid)
     counts = finding in (Finding.ENDED, Finding.LATE, Finding.SILENT)
-    reason = record.error if finding is Finding.ENDED and record.error else finding.value
+    reason = record.error if finding in (Finding.LEFT, Finding.ENDED) and record.error else finding.value
     kind = RestartDead if finding is Finding.SILENT else Replay
     return kind(txid, record.attempt, record.run_id, record.key, reason, counts, is_noted(record))
 

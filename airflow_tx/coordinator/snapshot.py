@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import LANE_TRY
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -26,6 +27,7 @@ class LedgerSnapshot:
     :param busy: whether Airflow says that the committer of `current` is running; None: not asked.
     :param topology: None: there is no ledger yet.
     :param opened: the open transactions, from `current` to `allocated`.
+    :param lane: those of them that a lane works on, as far as is seen.
     """
 
     now: datetime
@@ -36,6 +38,7 @@ class LedgerSnapshot:
     busy: bool | None = None
     topology: TopologyRecord | None = None
     opened: Mapping[int, TransactionRecord] = field(default_factory=dict)
+    lane: frozenset[int] = frozenset()
 
     @property
     def run_ids(self) -> tuple[str, ...]:
@@ -45,6 +48,11 @@ class LedgerSnapshot:
 
     def room(self, max_pending: int) -> bool:
         return self.allocated + 1 < self.current + max_pending
+
+
+def of_lane(record: TransactionRecord) -> bool:
+    """Whether a lane has begun the newest attempt of a transaction."""
+    return record.request.startswith(LANE_TRY)
 
 
 def _now() -> datetime:
@@ -100,6 +108,7 @@ class SnapshotReader:
             # The last one: whoever yields by now has said so in its record, too.
             topology=read.peek(TopologyRecord, paths.record),
             opened=dict(sorted(opened.items())),
+            lane=self._in_lane(opened),
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
@@ -116,6 +125,12 @@ class SnapshotReader:
         if look.topology is None:
             return position
         return start_after(Reader(self.store), self._paths, look.topology, position).position
+
+    def _in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
+        # One with an error has left its lane, or is about to.
+        tries = {txid: each.request for txid, each in opened.items() if of_lane(each) and each.error is None}
+        alive = {each for each in set(tries.values()) if self.store.get(self._paths.lane(each)) is not None}
+        return frozenset(txid for txid, each in tries.items() if each in alive)
 
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:

@@ -14,6 +14,7 @@ from airflow_tx import compat
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.compat import text
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
@@ -70,6 +71,7 @@ class Coordination:
     :param store: of the ledger, connected.
     :param ti: its task instance.
     :param memory: what it knew before.
+    :param lane: works on new transactions, while it is open; None: each of them becomes a run.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Coordination:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        lane: NoLane | None = None,
     ) -> None:
         self.spec = spec
         self.pace = pace
@@ -94,6 +97,7 @@ class Coordination:
         self._log = log
         self._clock = clock
         self._sleep = sleep
+        self._lane = lane or NoLane()
         self._planned_at = clock()
         self._paused = False
         self._done = 0
@@ -110,14 +114,16 @@ class Coordination:
         idle_since = self._clock()
         while True:
             found = self.step()
-            if self._paused:
-                return PAUSED
+            if not self._lane.working and (self._paused or self._lane.is_over):
+                return PAUSED if self._paused else 0.0
             now = self._clock()
-            if self._done:
+            if self._done or self._lane.working:
                 idle_since = now
             elif now - idle_since >= self.pace.linger and not self._soon(found):
                 return 0.0
-            if not self._done or self.memory.source_wait > 0:
+            if self._lane.working:
+                self._lane.wait(self.pace.poll)
+            elif not self._done or self.memory.source_wait > 0:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
@@ -126,10 +132,10 @@ class Coordination:
         look = self._looker.look()
         if look is None:  # it changes just now
             return Plan((), 0.0, self.memory)
-        look = replace(look, busy=self._busy(look))
+        look = replace(look, busy=self._busy(look), lane=self._lane.open_in(look))
         now = self._clock()
         elapsed, self._planned_at = now - self._planned_at, now
-        ready = allocates(self.spec) and self.memory.source_wait <= elapsed
+        ready = allocates(self.spec) and self.memory.source_wait <= elapsed and not self._lane.is_over
         found = plan(look, self._run_states(look), self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
         if any(not isinstance(each, Allocate) for each in found.actions):
             # What was known of the runs may be some seconds old.
@@ -198,13 +204,18 @@ class Coordination:
 
     def _allocate(self) -> None:
         from airflow_tx.processing.begin import allocate
-        from airflow_tx.protocol.answers import Begun
+        from airflow_tx.protocol.answers import Begun, NoData
 
+        before = self._lane.begun
         try:
-            answer = allocate(self.spec, self._ledger)
+            answer = allocate(self.spec, self._ledger) if self._lane.rests else self._lane.work(self.pace.poll)
         except (SourceError, ConfigError, Refused) as error:
             self.memory = self.memory.failed(self.pace.poll)
             self._say("source", f"{error} The source is asked again, later and later; replays go on.")
+            return
+        if self._lane.begun != before:
+            self.memory = self.memory.answered(self.pace.poll if isinstance(answer, NoData) else 0.0)
+            self._did()
             return
         if not isinstance(answer, Begun):
             self.memory = self.memory.answered(self.pace.poll)

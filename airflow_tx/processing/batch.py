@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import get_current_context
-
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
 from airflow_tx.processing.task import Processing
@@ -100,7 +98,7 @@ def current_batch(*, reliable: bool = True) -> CurrentBatch:
         transaction is not committed then.
     :raises AirflowFailException: `begin` of its run has not given it a transaction.
     """
-    return CurrentBatch(Processing.of(get_current_context()), reliable=reliable)
+    return CurrentBatch(Processing.current(), reliable=reliable)
 
 
 def locate_output(

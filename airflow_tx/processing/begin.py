@@ -74,12 +74,13 @@ def ask(
         return answer
 
 
-def allocate(spec: TransactionSpec, ledger: Ledger) -> Begun | NoData | WindowFull:
+def allocate(spec: TransactionSpec, ledger: Ledger, task_try: str = "") -> Begun | NoData | WindowFull:
     """Give the next transaction to a run that does not exist yet; the answer names it.
 
+    :param task_try: of a lane that works on it instead, and begins it by that.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
-    request = BeginRequest(spec.request, None, "", "", retry=False, tasks=_messages(spec, ledger))
+    request = BeginRequest(spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger))
     with _Decider(spec, spec.named_source, ledger) as decider:
         # The state is asked of other runs of the same key only.
         answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None)

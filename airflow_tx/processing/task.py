@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEY = "airflow_tx_processing"
+_inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", default=None)
 
 
 class Processing:
@@ -71,6 +73,22 @@ class Processing:
         made._ti = ti
         context[_KEY] = made  # type: ignore[literal-required]
         return made
+
+    @classmethod
+    def current(cls) -> Processing:
+        """Return that of the code that asks: of a task that this process has called itself, else of its own."""
+        from airflow.sdk import get_current_context
+
+        return _inner.get() or cls.of(get_current_context())
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Let it be the current one within the block."""
+        token = _inner.set(self)
+        try:
+            yield
+        finally:
+            _inner.reset(token)
 
     @classmethod
     @contextmanager
@@ -117,7 +135,7 @@ class Processing:
         from airflow_tx.protocol.answers import AlreadyCommitted
 
         with self._final_refusals(), self._connected() as ledger:
-            answer = ledger.start(self.attempt, self.task, is_current=lambda: compat.is_current_try(self.task.task_try))
+            answer = ledger.start(self.attempt, self.task, is_current=self._is_current)
         if isinstance(answer, AlreadyCommitted):
             raise AirflowSkipException(
                 f"Transaction {answer.txid} of {self.topology} is already committed: nothing to do."
@@ -191,6 +209,10 @@ class Processing:
             if isinstance(error, StaleAttempt) and self._is_replaced():
                 put_back(self._ti)
             raise AirflowFailException(str(error)) from None
+
+    def _is_current(self) -> bool:
+        """Whether this try is still its task's current one."""
+        return compat.is_current_try(self.task.task_try)
 
     def _is_replaced(self) -> bool:
         """Whether `begin` of its own run has given it another attempt, or is about to."""

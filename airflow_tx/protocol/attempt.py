@@ -45,6 +45,10 @@ class TaskTry:
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
+LANE_TRY = "lane-"
+"""How the try of a lane begins, by which it has begun its transactions; no step asks for it."""
+
+
 @dataclass(frozen=True)
 class Token:
     """What a grant of the commit turn is known by, in the ledger and in the fence of every state.

@@ -81,6 +81,10 @@ class Paths:
         """Ephemeral, while the committer that was given this grant holds the turn; for display only."""
         return f"{self.coordinator}/owner-{nonce}"
 
+    def lane(self, task_try: str) -> str:
+        """Ephemeral, while a lane works on the transactions that it has begun under this try; for display only."""
+        return f"{self.coordinator}/{task_try}"
+
     @property
     def histories(self) -> str:
         return f"{self.base}/history"

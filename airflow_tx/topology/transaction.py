@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
     from typing_extensions import Self
 
-_defined: dict[str, TransactionSpec] = {}
-"""The transactions that DAG files have defined in this process, by topology."""
+_defined: dict[str, tuple[TransactionSpec, DAG]] = {}
+"""The transactions that DAG files have defined in this process, and their DAGs, by topology."""
 
 
 class Transaction:
@@ -126,7 +126,7 @@ class Transaction:
         check(block)
         self._bind(block)
         # A file that is parsed again replaces its own.
-        _defined[self._spec.topology] = begin.transaction
+        _defined[self._spec.topology] = (begin.transaction, self._dag)
 
     def _bind(self, block: Block) -> None:
         acking = [task for task in block.tasks if task.task_id in block.must_ack]
@@ -172,8 +172,8 @@ def _current_dag(topology: str | None) -> DAG:
     return found
 
 
-def defined(topology: str) -> TransactionSpec:
-    """Return the transaction of a topology that a DAG file has defined in this process.
+def defined(topology: str) -> tuple[TransactionSpec, DAG]:
+    """Return the transaction of a topology that a DAG file has defined in this process, and its DAG.
 
     :raises TransactionDefinitionError: no block of that name has ended yet.
     """

@@ -23,10 +23,14 @@ COORDINATORS = ("coordinated_coordinator", "coordinated_twin")
 class Feed:
     """A folder that grows by files of SIZE numbers, and what is to happen to them."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._folder = stack.folder / "coordinated"
-        self._marks = stack.folder / "marks"
+    def __init__(
+        self, stack: Stack, dag: str = DAG, coordinators: tuple[str, ...] = COORDINATORS, marks: str = "marks"
+    ) -> None:
+        self._folder = stack.folder / dag
+        self._marks = stack.folder / marks
         self.stack = stack
+        self.dag = dag
+        self.coordinating = coordinators
         self.files = 0
         for folder in (self._folder, self._marks):
             folder.mkdir()
@@ -37,7 +41,7 @@ class Feed:
 
     @property
     def ledger(self) -> RawLedger:
-        return self.stack.ledger(DAG)
+        return self.stack.ledger(self.dag)
 
     def add(self, *marks: str | None) -> list[Path | None]:
         """One file for each mark; the marks are files, too."""
@@ -56,7 +60,7 @@ class Feed:
 
     def stop(self) -> None:
         """Keep the coordinators from doing anything."""
-        for dag_id in COORDINATORS:
+        for dag_id in self.coordinating:
             self.airflow.pause(dag_id)
         eventually(lambda: "running" not in self.coordinators().values(), 240, "no coordinator runs", interval=0.3)
 
@@ -67,12 +71,12 @@ class Feed:
             self.airflow.pause(dag_id, False)
             return True
 
-        for dag_id in COORDINATORS:
+        for dag_id in self.coordinating:
             eventually(partial(unpaused, dag_id), 240, f"{dag_id} is known")
 
     def coordinators(self) -> dict[str, str | None]:
         """The states of their tasks."""
-        runs = [(dag_id, run["dag_run_id"]) for dag_id in COORDINATORS for run in self.airflow.runs(dag_id)]
+        runs = [(dag_id, run["dag_run_id"]) for dag_id in self.coordinating for run in self.airflow.runs(dag_id)]
         return {dag_id: self.airflow.states(dag_id, run_id).get("coordinate") for dag_id, run_id in runs}
 
     def committed(self, timeout: float = 300) -> None:
@@ -87,8 +91,8 @@ class Feed:
         history = self.ledger.history()
         assert [entry.txid for entry in history] == list(range(1, self.files + 1))
         assert all(entry.outcome == "COMMITTED" for entry in history)
-        eventually(lambda: self.stack.totals(DAG), 240, "there are totals")
-        self.stack.assert_counted_once(DAG, self.files * SIZE)
+        eventually(lambda: self.stack.totals(self.dag), 240, "there are totals")
+        self.stack.assert_counted_once(self.dag, self.files * SIZE)
 
     def record(self, txid: int) -> dict[str, Any]:
         """The record of an open transaction."""
@@ -97,12 +101,12 @@ class Feed:
 
     def log(self) -> str:
         """What the coordinators said."""
-        runs = [(dag_id, run["dag_run_id"]) for dag_id in COORDINATORS for run in self.airflow.runs(dag_id)]
+        runs = [(dag_id, run["dag_run_id"]) for dag_id in self.coordinating for run in self.airflow.runs(dag_id)]
         return "\n".join(self.airflow.whole_log(dag_id, run_id, "coordinate") for dag_id, run_id in runs)
 
     def explain(self) -> str:
         """For a test that fails."""
-        runs = {run["dag_run_id"]: run["state"] for run in self.airflow.runs(DAG)}
+        runs = {run["dag_run_id"]: run["state"] for run in self.airflow.runs(self.dag)}
         open_ = {txid: self.record(int(txid)) for txid in self.ledger.names("coordinator/transactions")}
         return f"runs {runs}\nopen {open_}\n{self.log()}"
 

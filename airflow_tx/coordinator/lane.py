@@ -1,0 +1,265 @@
+"""The lane: the coordinator processes and commits transactions itself; what goes wrong there becomes a run.
+
+It may be killed at any line, woken up late, or exist twice. The ledger knows nothing of it: same steps, tokens, fences.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
+from airflow_tx.commit.handoff import clean_up
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.coordinator.lane_plan import LanePlan
+from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction, lane_failpoint
+from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.errors import SkippedTransaction, StoreError, TxError
+from airflow_tx.processing.begin import allocate
+from airflow_tx.protocol import commit
+from airflow_tx.protocol.answers import Begun, NoData, WindowFull
+from airflow_tx.protocol.attempt import LANE_TRY
+from airflow_tx.protocol.records import dumps
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
+
+# After so long it ends, so that the next one has the modules that the DAG file imports as they are by then.
+STINT = 600.0
+# So many in a row that leave it, and it takes no more: they go by runs at once.
+LEFT_IN_A_ROW = 3
+# Commits between two times that what is left of old ones is removed.
+CLEAN_EVERY = 50
+_POLL = 0.5
+_JOIN = 30.0
+
+
+class TurnNotReached(TxError):
+    """A transaction of a lane that waits for an earlier one which is not the lane's."""
+
+    template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
+
+
+class NoLane:
+    """In place of a lane where there is none: every new transaction becomes a run."""
+
+    task_try = ""
+    begun = 0
+    working: frozenset[int] = frozenset()
+    is_over = False
+    rests = True
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
+        """Give the transactions that a lane works on, as far as the ledger shows."""
+        return look.lane
+
+    def wait(self, seconds: float) -> None:
+        """Wait for nothing: it works on no transaction."""
+        raise AssertionError("there is no lane")
+
+    def work(self, seconds: float) -> Begun | NoData | WindowFull:
+        """Begin nothing: it rests."""
+        raise AssertionError("there is no lane")
+
+
+class Lane(NoLane):
+    """Works on transactions of a topology, in order: `work` begins and processes them, a thread commits them.
+
+    :param store: of the ledger, connected as long as the lane.
+    :param ti: the task instance of the coordinator.
+    :param patience: seconds that a transaction may wait for its turn.
+    """
+
+    def __init__(
+        self,
+        plan: LanePlan,
+        store: Store,
+        ti: Any,
+        log: Any,
+        *,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self.task_try = f"{LANE_TRY}{uuid.uuid4().hex}"
+        self._spec, self._store, self._ti, self._log = plan.spec, store, ti, log
+        self._patience = patience
+        self._clock = clock
+        # One for each thread: a ledger object remembers what it has read.
+        self._begins, self._commits = plan.spec.ledger(store), plan.spec.ledger(store)  # type: ignore[arg-type]
+        self._ended = threading.Condition()
+        self._working: set[int] = set()
+        self._queue: queue.SimpleQueue[LaneTransaction | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._left_in_a_row = self._committed = 0
+        self.begun = 0
+        self._opened_at, self._file = clock(), _version(plan.dag_file)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Let it be open as long as the block; what it has not committed by its end, leaves it."""
+        committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
+        shown = dumps({"run_id": self._ti.run_id, "task_try": str(self._ti.id)})
+        with self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
+            committer.start()
+            try:
+                yield
+            finally:
+                self._stopping.set()
+                self._queue.put(None)
+                committer.join(_JOIN)
+
+    @property
+    def working(self) -> frozenset[int]:  # type: ignore[override]
+        """The transactions that it has begun, and that neither are final nor have left it."""
+        with self._ended:
+            return frozenset(self._working)
+
+    @property
+    def is_over(self) -> bool:  # type: ignore[override]
+        """Whether it begins no more: the DAG file is another one by now, or may be."""
+        return self._clock() - self._opened_at > STINT or _version(self.plan.dag_file) != self._file
+
+    @property
+    def rests(self) -> bool:  # type: ignore[override]
+        """Whether it begins no more, because what it begins leaves it."""
+        return self._left_in_a_row >= LEFT_IN_A_ROW
+
+    def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
+        """Give the transactions that a lane works on; of its own ones it knows that better than the ledger."""
+        own = {txid for txid, record in look.opened.items() if record.request == self.task_try}
+        return (look.lane - own) | (own & self.working)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a transaction has ended, or left, but not longer than so many seconds."""
+        with self._ended:
+            before = len(self._working)
+            self._ended.wait_for(lambda: len(self._working) < before, seconds)
+
+    def work(self, seconds: float) -> Begun | NoData | WindowFull:
+        """Begin and process transactions for so many seconds, as long as there are some; the last answer.
+
+        :raises Refused, SourceError, ConfigError: nothing was begun.
+        :raises StoreError: the ledger cannot be reached.
+        """
+        until = self._clock() + seconds
+        while True:
+            answer = self._advance()
+            left = until - self._clock()
+            if left <= 0 or isinstance(answer, NoData) or self.rests:
+                return answer
+            if isinstance(answer, WindowFull):
+                if not self.working:
+                    return answer
+                self.wait(left)
+
+    # --- in the thread of the coordinator
+
+    def _advance(self) -> Begun | NoData | WindowFull:
+        begun = allocate(self._spec, self._begins, self.task_try)
+        if not isinstance(begun, Begun):
+            return begun
+        self.begun += 1
+        with self._ended:
+            self._working.add(begun.txid)
+        lane_failpoint("lane.after_begin", begun, self._spec.topology)
+        transaction = LaneTransaction(self.plan, begun, self._begins, self.task_try)
+        try:
+            transaction.process()
+        except StoreError:
+            self._drop(begun)
+            raise
+        except (Exception, SystemExit, AirflowTaskTimeout) as error:  # noqa: BLE001 - of the user's code
+            self._leave(begun, transaction.fail, error)
+        else:
+            lane_failpoint("lane.after_process", begun, self._spec.topology)
+            self._queue.put(transaction)
+        return begun
+
+    # --- in the thread that commits
+
+    def _commit_all(self) -> None:
+        while (transaction := self._queue.get()) is not None:
+            begun = transaction.begun
+            own = LaneCommit(self.plan, transaction, self._commits, self._ti, self._log)
+            try:
+                self._commit(own)
+            except SkippedTransaction as error:
+                self._log.warning("%s", error)
+            except BaseException as error:  # noqa: BLE001 - of a state of the user's, too
+                self._leave(begun, partial(self._note, own), error)
+            else:
+                self._committed += 1
+                self._left_in_a_row = 0
+                if self._committed % CLEAN_EVERY == 0:
+                    self._clean_up(begun.txid)
+            self._drop(begun)
+
+    def _commit(self, own: LaneCommit) -> None:
+        """Commit a transaction, once those before it that are not of this lane are final.
+
+        :raises TurnNotReached: they are not, in time.
+        """
+        own.complete()  # so that who waits behind it knows
+        self._await_turn(own.begun.txid)
+        line = commit_in_turn(own, self._store, patience=self._patience)
+        if line is not None:
+            raise TurnNotReached(seconds=self._patience, current=line.current)
+
+    def _await_turn(self, txid: int) -> None:
+        until = self._clock() + self._patience
+        while (current := self._commits.turn().current) < txid:
+            if self._stopping.is_set() or self._clock() >= until:
+                raise TurnNotReached(seconds=self._patience, current=current)
+            with self._store.watch(self._spec.paths.current) as watch:
+                if self._commits.turn().current == current:
+                    watch.wait(_POLL)
+
+    def _note(self, own: LaneCommit, reason: str) -> str:
+        self._commits.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
+        return reason
+
+    def _clean_up(self, txid: int) -> None:
+        clean_up(self._spec, self._commits, self._ti, txid, log=self._log)
+
+    # --- in both
+
+    def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
+        """Let a transaction go: the coordinator makes an ordinary run of it."""
+        reason = f"{type(error).__name__}: {error}"
+        try:
+            reason = note(reason)
+        except TxError as refusal:
+            self._log.info("%s", refusal)
+        text = "Transaction %s leaves the lane (%s); it becomes run %s"
+        self._log.warning(text, begun.attempt, reason, begun.run_id, exc_info=error)
+        self._left_in_a_row += 1
+        if self.rests:
+            text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"
+            self._log.warning(text, self._left_in_a_row)
+        self._drop(begun)
+
+    def _drop(self, begun: Begun) -> None:
+        with self._ended:
+            self._working.discard(begun.txid)
+            self._ended.notify_all()
+
+
+def _version(file: str) -> tuple[float, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return (0.0, 0)  # in a bundle that is gone, or just being written: the next look tells
+    return (found.st_mtime, found.st_size)

@@ -1,0 +1,264 @@
+"""A topology in memory whose coordinator has a lane, and an Airflow that executes the runs when it is told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.lane import Lane
+from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
+from airflow_tx.coordinator.worker import Coordination, Pace
+from airflow_tx.processing.begin import ask
+from airflow_tx.processing.outputs import returned
+from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History, TransactionRecord, decode
+from airflow_tx.sources.api import SourceKind
+from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.topology.transaction import defined
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+PATHS = Paths("/airflow_tx", "numbers")
+RULES = Rules(max_pending=4, max_replays=3, backoff=0.0, message_timeout=1000.0, silence=10.0)
+TASK = "count"
+
+
+class CoordinatorTi(FakeTi):
+    """A coordinator's task instance: Airflow knows of no task of the runs that it asks for."""
+
+    def get_task_states(self, *, dag_id: str, run_ids: list[str], task_ids: Any = None) -> dict[str, Any]:
+        return {}
+
+
+class Bounded(Numbers):
+    """So many transactions of ten numbers, and then nothing."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.count = count
+
+    def initialize_transaction(self, txid: int, position: Any) -> Any:
+        return None if (position or 0) >= 10 * self.count else super().initialize_transaction(txid, position)
+
+
+class OpaqueBounded(Bounded):
+    kind = SourceKind.OPAQUE
+
+
+class ShowingStore(CountingStore):
+    """Shows what is announced, as ZooKeeper does, until the session of who announces it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: dict[str, bytes] = {}
+
+    @contextmanager
+    def announce(self, path: str, data: bytes) -> Iterator[None]:
+        self.shown[path] = data
+        try:
+            yield
+        finally:
+            self.shown.pop(path, None)
+
+    def get(self, path: str) -> Any:
+        if path in self.shown:
+            return SimpleNamespace(data=self.shown[path], version=0)
+        return super().get(path)
+
+
+@dataclass
+class LaneWorld:
+    """One topology.
+
+    :param on_batch: what its task does with a batch, before it counts.
+    """
+
+    store: ShowingStore
+    log: Any
+    source: Any = field(default_factory=Bounded)
+    on_batch: Callable[[Any], None] = lambda batch: None
+    options: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, Any] = field(default_factory=dict)
+    paused: bool = False
+    state: MemoryState = field(
+        default_factory=lambda: MemoryState("totals", keys=["key"], values={"rows": Count(), "sum": Sum()})
+    )
+
+    def __post_init__(self) -> None:
+        with DAG("numbers", schedule=None, max_active_runs=8) as self.dag, Transaction(source=self.source):
+
+            @task
+            def count() -> list[dict[str, Any]]:
+                batch = current_batch()
+                self.on_batch(batch)
+                numbers = [row["number"] for row in batch.read()]
+                return [{"key": "all", "rows": len(numbers), "sum": sum(numbers)}]
+
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count(), state=self.state)])
+        spec, _ = defined("numbers")
+        own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
+        self.spec = MemorySpec(
+            "numbers", "numbers", **{**own, "begin": spec.begin, "tasks": spec.tasks, "inside": spec.inside}
+        )
+
+    # --- Airflow
+
+    def start_run(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+        if run_id in self.runs and not reset:
+            return False
+        self.conf.setdefault(run_id, conf)
+        self.runs[run_id] = "queued"
+        return True
+
+    def execute(self, run_id: str) -> Begun:
+        """Execute a run, all of its tasks."""
+        begun = ask(self.spec, FakeTi("begin", run_id), replace(run_of(run_id), conf=self.conf[run_id]), retry=False)
+        assert isinstance(begun, Begun), begun
+        self.runs[run_id] = "running"
+        committer = FakeTi("commit", run_id, runs=self.runs)
+        processing = Processing(self.spec, begun, TaskTry(TASK, -1, f"{run_id}.{begun.attempt.attempt}"), anchored=True)
+        processing.start()
+        numbers = range(*begun.metadata)
+        rows = [{"key": "all", "rows": len(numbers), "sum": sum(numbers)}]
+        processing.ack(returned(rows, multiple=False))
+        committer.xcoms[TASK, "return_value", -1], committer.states[TASK] = rows, "success"
+        ledger: Any = self.spec.ledger(self.store)  # type: ignore[arg-type]
+        commit = Commit(self.spec, begun, self.plan().updates, ledger, committer, self.log)
+        while commit_in_turn(commit, self.store, patience=1) is not None:
+            time.sleep(0.01)  # it is deferred meanwhile
+        self.runs[run_id] = "success"
+        return begun
+
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Let somebody execute each run soon after it was started, one after the other."""
+        over = threading.Event()
+
+        def execute() -> None:
+            while not over.wait(0.01):
+                for run_id, state in sorted(self.runs.items(), key=lambda item: int(item[0].split("-")[1])):
+                    if state == "queued":
+                        self.execute(run_id)
+
+        thread = threading.Thread(target=execute, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(30)
+
+    # --- the coordinator
+
+    def plan(self) -> LanePlan:
+        return replace(lane_plan(self.spec, self.dag), spec=self.spec)
+
+    def lane(self, patience: float = 20.0, store: Any = None) -> Lane:
+        return Lane(self.plan(), store or self.store, CoordinatorTi("coordinate", "c"), self.log, patience=patience)
+
+    def coordinate(self, lane: Lane | None = None, store: Any = None, **pace: Any) -> Coordination:
+        """Do what a coordinator with a lane does in its worker, until there is nothing to do."""
+        lane = lane or self.lane(store=store)
+        fields: dict[str, Any] = {"rules": RULES, "poll": 0.02, "linger": 0.1, "hold": 0.0, **pace}
+        ti, memory = CoordinatorTi("coordinate", "c", runs=self.runs), CoordinatorMemory()
+        own = Coordination(self.spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane)
+        with lane.opened():
+            own.run()
+        return own
+
+    def settle(self, **pace: Any) -> None:
+        """Coordinate, again and again, until all that the source has is committed; runs are executed meanwhile."""
+        while len(self.history) < self.source.count:
+            self.coordinate(**pace)
+
+    # --- what became of it
+
+    def record(self, txid: int) -> TransactionRecord | None:
+        path = PATHS.transaction(txid)
+        node = self.store.get(path)
+        return None if node is None else decode(TransactionRecord, path, node.data)
+
+    @property
+    def history(self) -> dict[int, History]:
+        children = self.store.children(PATHS.histories)
+        found = {}
+        for name in children.names if children else ():
+            path = PATHS.history(int(name))
+            node = self.store.get(path)
+            assert node is not None
+            found[int(name)] = decode(History, path, node.data)
+        return dict(sorted(found.items()))
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many rows are counted, and their sum."""
+        stored = self.state.database.rows.get(("all",))
+        return (0, 0) if stored is None or stored.value is None else tuple(stored.value)
+
+    def assert_exact(self, transactions: int) -> None:
+        assert list(self.history) == list(range(1, transactions + 1))
+        assert {entry.outcome.value for entry in self.history.values()} == {"COMMITTED"}
+        assert self.totals == (10 * transactions, sum(range(10 * transactions)))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class MortalStore(Store):
+    """The connection of a process that dies at its n-th request, before or after that has arrived."""
+
+    def __init__(self, store: ShowingStore, last: int, *, arrives: bool) -> None:
+        self.store = store
+        self.left = last
+        self.arrives = arrives
+
+    @property
+    def dead(self) -> bool:
+        return self.left <= 0
+
+    def _sent(self, request: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left > 0:
+            return request()
+        if self.left == 0 and self.arrives:
+            request()
+        self.store.shown.clear()
+        raise Killed
+
+    def get(self, path: str) -> Any:
+        return self._sent(lambda: self.store.get(path))
+
+    def children(self, path: str) -> Any:
+        return self._sent(lambda: self.store.children(path))
+
+    def multi(self, requirements: Any, writes: Any) -> None:
+        self._sent(lambda: self.store.multi(requirements, writes))
+
+    def sync(self) -> None:
+        self._sent(self.store.sync)
+
+    def ensure(self, path: str) -> None:
+        self._sent(lambda: self.store.ensure(path))
+
+    def watch(self, *paths: str) -> Any:
+        return self.store.watch(*paths)
+
+    @contextmanager
+    def announce(self, path: str, data: bytes) -> Iterator[None]:
+        self.store.shown[path] = data
+        yield

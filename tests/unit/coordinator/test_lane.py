@@ -1,0 +1,288 @@
+"""The lane on the ledger in memory: what goes well never becomes a run, and what does not becomes one, exactly."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from airflow.sdk import get_current_context
+
+from airflow_tx import FailedBatch, compat
+from airflow_tx.coordinator import lane as lane_module
+from airflow_tx.coordinator.lane import Lane
+from airflow_tx.coordinator.lane_tasks import LaneTransaction
+from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.processing.begin import allocate
+from airflow_tx.processing.task import Processing
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.records import Phase
+from tests.unit.coordinator.lane_world import (
+    PATHS,
+    RULES,
+    Bounded,
+    Killed,
+    LaneWorld,
+    MortalStore,
+    OpaqueBounded,
+    ShowingStore,
+)
+
+
+@pytest.fixture
+def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    worlds: list[LaneWorld] = []
+
+    def made(**options: Any) -> LaneWorld:
+        worlds.append(LaneWorld(ShowingStore(), log, **options))
+        return worlds[-1]
+
+    log.error = log.warning
+    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
+    monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
+    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
+    return made
+
+
+def begun_by_lane(world: LaneWorld, lane: Lane) -> Begun:
+    """The next transaction, as the lane begins it."""
+    begun = allocate(world.spec, world.spec.ledger(world.store), lane.task_try)  # type: ignore[arg-type]
+    assert isinstance(begun, Begun)
+    return begun
+
+
+class Fails:
+    """What a task does with its batch: it fails for some transactions."""
+
+    def __init__(self, *txids: int, error: BaseException | None = None) -> None:
+        self.txids = txids
+        self.error = error or FailedBatch("not this one")
+
+    def __call__(self, batch: Any) -> None:
+        if batch.txid in self.txids:
+            raise self.error
+
+
+def test_what_goes_well_is_committed_in_order_without_a_run(make: Any) -> None:
+    world = make(source=Bounded(5))
+    world.coordinate()
+    world.assert_exact(5)
+    assert world.runs == {}
+    assert [entry.run_id for entry in world.history.values()] == [f"tx-{txid}" for txid in range(1, 6)]
+    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert all(entry.receipt is not None for entry in world.history.values())
+    assert world.store.shown == {}
+
+
+def test_a_window_of_one_is_enough(make: Any) -> None:
+    world = make(options={"max_pending": 1})
+    world.coordinate(rules=replace(RULES, max_pending=1))
+    world.assert_exact(3)
+
+
+@pytest.mark.parametrize("error", [FailedBatch("not this one"), ValueError("?"), SystemExit(3)])
+@pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
+def test_one_that_fails_becomes_a_run_and_the_others_go_on_in_order(make: Any, source: Any, error: Any) -> None:
+    world = make(source=source(5), on_batch=Fails(2, error=error))
+    with world.executing():
+        world.settle()
+    world.assert_exact(5)
+    assert world.runs == {"tx-2": "success"}
+    assert world.conf["tx-2"] == {"airflow_tx": {"key": "tx-2"}}
+    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1, 1, 1]
+    (why,) = [line for line in world.log.lines if "is replayed" in line]
+    assert "not counted" in why
+    assert f"task count: {type(error).__name__}" in why
+
+
+def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> None:
+    world = make(on_batch=Fails(1))
+    lane = world.lane()
+    with lane.opened():
+        lane.work(0.0)
+        assert lane.working == frozenset()
+    record = world.record(1)
+    assert record is not None
+    assert record.phase is Phase.FAILED
+    assert record.error == "FailedBatch: not this one" or "FailedBatch" in str(record.error)
+    assert record.run_id == "tx-1"
+
+
+def test_a_task_that_asks_for_the_context_of_its_run_leaves_the_lane(make: Any) -> None:
+    def asks(batch: Any) -> None:
+        get_current_context()["dag_run"]
+
+    world = make(source=Bounded(1), on_batch=asks)
+    with world.executing():
+        world.settle()
+    world.assert_exact(1)
+    assert world.runs == {"tx-1": "success"}
+
+
+def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
+    def hangs(batch: Any) -> None:
+        threading.Event().wait(60)
+
+    world = make(source=Bounded(1), on_batch=hangs, options={"message_timeout": 0.2})
+    with world.executing():
+        world.settle()
+    world.assert_exact(1)
+    assert world.history[1].attempts == 2
+
+
+def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 2)
+    world = make(source=Bounded(6), on_batch=Fails(1, 2, 3, 4, 5, 6))
+    with world.executing():
+        world.settle(linger=10.0)
+    world.assert_exact(6)
+    assert [entry.attempts for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
+    assert (
+        "2 transactions in a row have left the lane: it begins no more, and the next ones are runs" in world.log.lines
+    )
+
+
+def test_one_that_waits_too_long_for_an_earlier_run_leaves_the_lane(make: Any) -> None:
+    world = make(source=Bounded(3), on_batch=Fails(1))
+    lane = world.lane(patience=0.1)
+    with lane.opened():
+        lane.work(0.0)
+        lane.work(0.0)
+        while lane.working:
+            lane.wait(0.1)
+    record = world.record(2)
+    assert record is not None
+    assert record.phase is Phase.PROCESSED
+    assert "its turn has not come within 0.1 s: it waits for transaction 1" in str(record.error)
+    with world.executing():
+        world.settle()
+    world.assert_exact(3)
+    assert world.runs == {"tx-1": "success", "tx-2": "success"}
+
+
+def test_while_its_dag_is_paused_nothing_is_begun_and_what_was_begun_is_committed(make: Any) -> None:
+    world = make(source=Bounded(9))
+    pausing = threading.Event()
+
+    def pauses(batch: Any) -> None:
+        if batch.txid == 3:
+            world.paused = True
+            pausing.set()
+
+    world.on_batch = pauses
+    world.coordinate(poll=0.0001)
+    assert pausing.is_set()
+    assert 3 <= len(world.history) < 9
+    world.assert_exact(len(world.history))
+    world.paused = False
+    world.coordinate()
+    world.assert_exact(9)
+
+
+def test_a_dag_file_that_changes_ends_it_between_two_transactions(make: Any, monkeypatch: Any) -> None:
+    world = make(source=Bounded(9))
+    version = [1.0, 1]
+    monkeypatch.setattr(lane_module, "_version", lambda file: tuple(version))
+
+    def changes(batch: Any) -> None:
+        if batch.txid == 3:
+            version[0] = 2.0
+
+    world.on_batch = changes
+    world.coordinate(poll=0.0001)
+    assert 3 <= len(world.history) < 9
+    world.assert_exact(len(world.history))
+
+
+def test_runs_go_along_beside_it(make: Any) -> None:
+    world = make(source=Bounded(6))
+    world.conf["by-hand"] = {}
+
+    def takes_the_next(batch: Any) -> None:
+        if batch.txid == 2:
+            threading.Thread(target=world.execute, args=("by-hand",)).start()
+            while world.store.get(PATHS.run("by-hand")) is None:
+                threading.Event().wait(0.01)
+
+    world.on_batch = takes_the_next
+    world.coordinate()
+    world.assert_exact(6)
+    assert world.history[3].run_id == "by-hand"
+
+
+def test_two_lanes_share_the_transactions(make: Any) -> None:
+    world = make(source=Bounded(12))
+    threads = [threading.Thread(target=world.coordinate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    world.assert_exact(12)
+    assert world.runs == {}
+
+
+def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
+    world = make(source=Bounded(1), options={"max_pending": 1})
+    lane = world.lane()
+    with lane.opened():
+        begun = begun_by_lane(world, lane)
+        look = SnapshotReader(world.store, PATHS).look()
+        assert look is not None
+        assert look.lane == {1}
+        world.coordinate()
+        assert world.runs == {}
+    with world.executing():
+        world.settle()
+    world.assert_exact(1)
+    assert world.runs == {begun.run_id: "success"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
+def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_counted_once(
+    make: Any, source: Any, arrives: bool
+) -> None:
+    killed = 0
+    for last in range(1, 1000):
+        world = make(source=source(3))
+        store = MortalStore(world.store, last, arrives=arrives)
+        with suppress(Killed):
+            world.coordinate(store=store, linger=0.0)
+        killed += store.dead
+        with world.executing():
+            world.settle(linger=0.01, poll=0.005)
+        world.assert_exact(3)
+        assert len(world.runs) <= 3
+        if not store.dead:
+            break
+    assert killed > 40
+
+
+def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:
+    world = make(source=Bounded(1))
+
+    def is_taken_over(batch: Any) -> None:
+        world.conf["tx-1"] = {"airflow_tx": {"key": "tx-1"}}
+        assert world.execute("tx-1").attempt.attempt == 2
+
+    world.on_batch = is_taken_over
+    world.coordinate()
+    world.assert_exact(1)
+    assert world.history[1].attempts == 2
+
+
+def test_of_a_transaction_whose_task_a_run_has_started_the_lane_writes_nothing(make: Any) -> None:
+    """A retried `begin` of the run goes on with the attempt of the lane, if it has not started any task."""
+    world = make(source=Bounded(1))
+    lane = world.lane()
+    begun = begun_by_lane(world, lane)
+    Processing(world.spec, begun, TaskTry("count", -1, "of a run"), anchored=True).start()
+    transaction = LaneTransaction(lane.plan, begun, world.spec.ledger(world.store), lane.task_try)
+    with pytest.raises(Exception, match="count"):
+        transaction.process()

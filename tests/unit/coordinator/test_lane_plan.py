@@ -1,0 +1,199 @@
+"""Which DAGs go by a lane, and what is said of the others when their file is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset, task
+
+from airflow_tx import (
+    CommitOperator,
+    SparkBatchOperator,
+    Transaction,
+    commit_phase,
+    coordinator_dag,
+    current_batch,
+    persistent_aggregate,
+)
+from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
+from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.topology.transaction import defined
+from tests.unit.bench import Numbers
+
+Body = Callable[[Transaction], Any]
+
+
+def state() -> MemoryState:
+    return MemoryState("totals", keys=["word"], values={"count": Count()})
+
+
+def commit(rows: Any, **options: Any) -> CommitOperator:
+    return CommitOperator(task_id="commit", updates=[persistent_aggregate(rows, state=state())], **options)
+
+
+def planned(body: Body, *, source: Any = None, **options: Any) -> LanePlan:
+    """The plan of a DAG whose block has this body."""
+    more = {name: options.pop(name) for name in ("ackers",) if name in options}
+    with (
+        DAG("planned", schedule=None, max_active_runs=8, **options) as dag,
+        Transaction(source=source or Numbers(), **more) as tx,
+    ):
+        body(tx)
+    return lane_plan(defined("planned")[0], dag)
+
+
+@task
+def count(batch: Any) -> list[dict[str, Any]]:
+    return [{"word": "a", "count": batch["txid"]}]
+
+
+@task
+def add(rows: Any, more: Any, factor: int = 1) -> list[dict[str, Any]]:
+    return [*rows, *more] * factor
+
+
+@task
+def with_ti(batch: Any, ti: Any = None) -> list[Any]:
+    return []
+
+
+@task
+def with_context(batch: Any, **context: Any) -> list[Any]:
+    return []
+
+
+@task
+async def later(batch: Any) -> list[Any]:
+    return []
+
+
+@task.short_circuit
+def maybe(batch: Any) -> bool:
+    return True
+
+
+@task
+def beside() -> None:
+    current_batch()
+
+
+def test_plain_functions_are_called_each_after_those_whose_output_it_takes() -> None:
+    def body(tx: Transaction) -> None:
+        first, second = count.override(task_id="z")(tx.batch), count.override(task_id="y")(tx.batch)
+        limited = add.override(task_id="a", execution_timeout=timedelta(seconds=7))
+        commit(limited([first], more=second, factor=2))
+
+    plan = planned(body)
+    assert [each.task_id for each in plan.tasks][-1] == "a"
+    assert {each.task_id for each in plan.tasks} == {"z", "y", "a"}
+    assert plan.tasks[-1].call.timeout == 7.0
+    assert plan.committer == "commit"
+    assert len({each.code for each in plan.tasks}) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (lambda tx: commit(with_ti(tx.batch)), "of task 'with_ti', its function takes 'ti' of the context of the run"),
+        (lambda tx: commit(with_context(tx.batch)), "its function takes **context, which is the context of the run"),
+        (lambda tx: commit(count(f"{tx.topology} {{{{ ds }}}}")), "its argument 'planned {{ ds }}' is a template"),
+        (lambda tx: commit(count(tx.batch.map(str))), "of task 'count', its argument is a MapXComArg"),
+        (lambda tx: commit(count.expand(batch=[1, 2])), "of task 'count', it is mapped"),
+        (lambda tx: commit(later(tx.batch)), "of task 'later', its function is async"),
+        (lambda tx: commit(maybe(tx.batch)), "it is a _ShortCircuitDecoratedOperator, and no plain @task function"),
+        (lambda tx: commit(count.override(pool="p")(tx.batch)), "of task 'count', it has pool = 'p'"),
+        (lambda tx: commit(count.override(queue="q")(tx.batch)), "of task 'count', it has queue = 'q'"),
+        (lambda tx: commit(count.override(trigger_rule="all_done")(tx.batch)), "it has trigger_rule = 'all_done'"),
+        (lambda tx: commit(count.override(on_success_callback=print)(tx.batch)), "it has an on_success_callback"),
+        (lambda tx: commit(count.override(pre_execute=print)(tx.batch)), "of task 'count', it has pre_execute"),
+        (lambda tx: commit(count(tx.batch), outlets=[Asset("a")]), "of task 'commit', it has outlets = [Asset("),
+        (
+            lambda tx: commit(SparkBatchOperator(task_id="app", application="app.py").output["counts"]),
+            "of task 'app', it is a SparkBatchOperator, and no plain @task function",
+        ),
+        (
+            lambda tx: (commit(count(tx.batch)), beside()),
+            "task 'beside' is not before the committer, and only a run would execute it",
+        ),
+    ],
+)
+def test_what_needs_a_run_is_named_with_its_task(body: Body, reason: str) -> None:
+    with pytest.raises(GoesByRuns) as found:
+        planned(body)
+    assert str(found.value).startswith("Topology 'planned' goes by runs, not by a lane: ")
+    assert reason in str(found.value)
+
+
+def test_a_commit_phase_goes_by_runs() -> None:
+    def body(tx: Transaction) -> None:
+        counted = count(tx.batch)
+        with commit_phase():
+            commit(counted)
+
+    with pytest.raises(GoesByRuns, match="it has a commit phase"):
+        planned(body)
+
+
+def test_messages_go_by_runs() -> None:
+    with pytest.raises(GoesByRuns, match="its tasks emit messages"):
+        planned(lambda tx: commit(count(tx.batch)), ackers=1)
+
+
+def test_a_callback_of_the_dag_goes_by_runs() -> None:
+    with pytest.raises(GoesByRuns, match="DAG 'planned' has an on_success_callback"):
+        planned(lambda tx: commit(count(tx.batch)), on_success_callback=print)
+
+
+def test_a_source_that_does_something_after_a_commit_goes_by_runs() -> None:
+    class Acking(Numbers):
+        def committed(self, txid: int, metadata: Any) -> None:
+            """Acks."""
+
+    with pytest.raises(GoesByRuns, match=r"its source \(Acking\) does something when a batch is committed"):
+        planned(lambda tx: commit(count(tx.batch)), source=Acking())
+
+
+def test_a_task_after_the_block_goes_by_runs() -> None:
+    with DAG("after", schedule=None, max_active_runs=8) as dag:
+        with Transaction(source=Numbers()) as tx:
+            last = commit(count(tx.batch))
+        last >> beside()
+    with pytest.raises(GoesByRuns, match="task 'beside' is not before the committer"):
+        lane_plan(defined("after")[0], dag)
+
+
+def coordinator(body: Body, **options: Any) -> tuple[DAG, CoordinateOperator]:
+    with DAG("laned", schedule=None, max_active_runs=8), Transaction(source=Numbers()) as tx:
+        body(tx)
+    made = coordinator_dag("laned", **options)
+    operator = made.task_dict["coordinate"]
+    assert isinstance(operator, CoordinateOperator)
+    return made, operator
+
+
+def test_there_is_no_lane_unless_it_is_wanted() -> None:
+    made, operator = coordinator(lambda tx: commit(count(tx.batch)))
+    assert operator.lane is None
+    assert made.description == "Starts and replays the transactions of laned"
+
+
+def test_a_lane_is_wanted_of_one_coordinator_or_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert coordinator(lambda tx: commit(count(tx.batch)), lane=True)[1].lane is not None
+    monkeypatch.setenv("AIRFLOW__TX__LANE", "true")
+    assert coordinator(lambda tx: commit(count(tx.batch)))[1].lane is not None
+    assert coordinator(lambda tx: commit(count(tx.batch)), lane=False)[1].lane is None
+
+
+def test_a_coordinator_without_a_lane_that_is_wanted_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+    made, operator = coordinator(lambda tx: commit(with_ti(tx.batch)), lane=True)
+    line = (
+        "Topology 'laned' goes by runs, not by a lane: "
+        "of task 'with_ti', its function takes 'ti' of the context of the run."
+    )
+    assert operator.lane is None
+    assert [record.getMessage() for record in caplog.records] == [line]
+    assert made.description == f"Starts and replays the transactions of laned. {line}"
