@@ -91,6 +91,9 @@ ARG_TO = _arg("--to", dest="last", type=int, metavar="TXID", help="The last tran
 ARG_RECOUNT = _arg(
     "--recount", type=int, default=0, metavar="N", help="Read the rows of the last N batches from the source again"
 )
+ARG_VALUES = _arg(
+    "--values", action="store_true", help="Add up the values of the states, and compare the totals with the receipts"
+)
 ARG_WHAT = _arg(
     "what",
     metavar="WHAT",
@@ -125,7 +128,7 @@ TX_COMMANDS = (
             "accepted losses, repairs, and what nobody can vouch for. Nothing is changed."
         ),
         func=_command("receipts.verify"),
-        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_RECOUNT, ARG_DAG_ID, *_LEDGER),
+        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_RECOUNT, ARG_VALUES, ARG_DAG_ID, *_LEDGER),
     ),
     ActionCommand(
         name="find",

@@ -20,6 +20,7 @@ from airflow_tx.protocol.verification import Verified, verified
 
 if TYPE_CHECKING:
     from airflow_tx.sources.api import Source
+    from airflow_tx.state.api import FencedState
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class _Evidence:
 @command
 def verify(args: Namespace) -> None:
     """`airflow tx verify TOPOLOGY`."""
-    evidence = _evidence(args)
+    evidence = _evidence(args, values=args.values)
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
     findings = (*found.findings, *recounted.findings)
@@ -96,20 +97,24 @@ def _contains(source: Source, receipt: Receipt, what: str) -> bool | None:
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-def _evidence(args: Namespace) -> _Evidence:
+def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
     from airflow_tx.cli.dags import dag_of
 
     with store_of(args) as store:
         paths = paths_of(args)
         ledger = ledger_evidence(store, paths)
         spec, states = dag_of(args, ledger.topology.dag_id)
-        found = tuple(
-            StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept)
-            for name, state in sorted(states.items())
-        )
+        found = tuple(_of_state(name, state, values=values) for name, state in sorted(states.items()))
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
         ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
     return _Evidence(ledger, found, spec.source)
+
+
+def _of_state(name: str, state: FencedState, *, values: bool) -> StateEvidence:
+    columns = state.columns
+    # Before the fence, which says whether anybody has written to it meanwhile.
+    totals = state.totals(columns.added_up) if values and columns is not None else None
+    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals)
 
 
 def _unknown_states(evidence: _Evidence) -> Iterator[str]:

@@ -49,7 +49,7 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, digest_of_chunks, read_by, seal, staged_parts, total
+    from airflow_tx.spark.writers import WriteJob, read_by, seal, staged_parts, total, written_by
     from airflow_tx.staging.manifest import check_emitted
 
     copied = state.for_executors()
@@ -59,7 +59,7 @@ def write_by_spark(
     sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
     url = _connect_url(spark)
     answers = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
-    keys, taken = total(answers)
+    _, taken = total(answers)
     read = read_by(answers)
     if read is not None and rows.output.reliable:
         check_emitted(rows.where, rows.name, read, RowsDigest.of(len(rows), rows.output.row_digest))
@@ -68,7 +68,7 @@ def write_by_spark(
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
     if output is not None:
         output.staged(staged_parts(answers))
-    written = Written(keys, digest_of_chunks(answers))
+    written = written_by(answers)
     state.write(replace(grant, written=written), (), complete=True)
     return written
 

@@ -185,7 +185,7 @@ def _write_one(
     given = keyed(rows, state)
     if output is not None:
         given = list(given)
-    tally = RowTally(given)
+    tally = RowTally(given, _added_up(state))
     written = tally.written(state.raise_and_write(grant, tally) if raising else state.write(grant, tally))
     if output is not None:
         output.keys(state, _keys(state, given), chunk=0)
@@ -197,13 +197,17 @@ def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutpu
     written, chunk = Written(), -1
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)
-        tally = RowTally(given)
+        tally = RowTally(given, _added_up(state))
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
     state.write(replace(grant, written=written), (), chunk=chunk + 1, complete=True)
     return written
+
+
+def _added_up(state: Any) -> tuple[str, ...]:
+    return () if state.columns is None else state.columns.added_up
 
 
 def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

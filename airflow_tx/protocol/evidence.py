@@ -49,12 +49,14 @@ class StateEvidence:
     :param fence: None: it has none.
     :param receipts: None: it keeps none.
     :param receipts_kept: how many it keeps at least, before it forgets older ones; None: all.
+    :param totals: by value column that is added up, the total over all keys; None: nobody has read its values.
     """
 
     name: str
     fence: HeldFence | None
     receipts: Sequence[HeldReceipt] | None
     receipts_kept: int | None = None
+    totals: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Source: docs/protocol.md §10.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -33,17 +33,31 @@ class Written:
 
     :param keys: how many keys were written; rows, where the state takes them as they are.
     :param digest: of the rows that it was given, whatever their order: 16 hex digits.
+    :param sums: of value columns that are added up, where all their values were whole numbers.
     """
 
     keys: int = 0
     digest: str = "0" * 16
+    sums: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Written) -> Written:
         total = (int(self.digest, 16) + int(other.digest, 16)) % _MODULUS
-        return Written(self.keys + other.keys, f"{total:016x}")
+        return Written(self.keys + other.keys, f"{total:016x}", self._sums_with(other))
+
+    def _sums_with(self, other: Written) -> Mapping[str, int]:
+        if not self.keys or not other.keys:
+            return self.sums or other.sums
+        both = self.sums.keys() & other.sums.keys()
+        return {name: self.sums[name] + other.sums[name] for name in both}
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        plain = {"keys": self.keys, "digest": self.digest}
+        return {**plain, "sums": dict(self.sums)} if self.sums else plain
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Written:
+        """Read what `to_json` gave; an older release gave no sums."""
+        return cls(value["keys"], value["digest"], value.get("sums", {}))
 
 
 NOTHING_WRITTEN = Written()
@@ -53,10 +67,14 @@ class RowTally(Iterable[Mapping[str, Any]]):
     """Digests rows as they are read; read again, it begins again.
 
     The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
+
+    :param added: columns that are added up as well.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> None:
         self._rows, self._sum = rows, 0
+        self._added = tuple(added)
+        self._sums: dict[str, int] = {}
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> RowTally:
@@ -64,7 +82,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
         return rows if isinstance(rows, cls) else cls(rows)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self._sum = 0
+        self._sum, self._sums = 0, dict.fromkeys(self._added, 0)
         known: tuple[str, ...] = ()
         names: list[str] = []
         for row in self._rows:
@@ -72,11 +90,21 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 known, names = own, sorted(own)
             text = repr([row[name] for name in names])
             self._sum += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+            if self._sums:
+                self._add_up(row)
             yield row
+
+    def _add_up(self, row: Mapping[str, Any]) -> None:
+        for name in tuple(self._sums):
+            value = row.get(name, "")
+            if type(value) is int:
+                self._sums[name] += value
+            elif value is not None:
+                del self._sums[name]  # it may become another number in the store
 
     def written(self, keys: int) -> Written:
         """Say what was read, of which a state has made so many keys."""
-        return Written(keys, f"{self._sum % _MODULUS:016x}")
+        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums))
 
 
 @dataclass(frozen=True)

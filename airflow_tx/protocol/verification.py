@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.protocol.chain import Chain, in_short
 from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidence
+from airflow_tx.protocol.loss import ACCEPT_LOSS
+from airflow_tx.protocol.move import RENAME
 from airflow_tx.protocol.receipt import Receipt, digest_of
 from airflow_tx.protocol.repair import STATE_LOST
+
+_HARMLESS = frozenset({ACCEPT_LOSS, RENAME})
+"""Repairs after which the receipts still say all that states were given."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ def verified(
         _compare_ends(chain)
         for state in states:
             _compare_fence(chain, state)
+            _compare_totals(chain, state)
     chain.tell()
     vouched = None if chain.begins is None else max(chain.begins, first)
     return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))
@@ -131,6 +137,37 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     elif txid > max(chain.ledger.current, chain.ledger.latest):
         said = f"its fence says transaction {txid}, and it is the turn of {chain.ledger.current}"
         chain.findings.append(f"{where} {said}")
+
+
+def _compare_totals(chain: Chain, state: StateEvidence) -> None:
+    """Compare the totals of value columns with what all receipts together say was added to them."""
+    if state.totals is None:
+        return
+    where = f"state {state.name}: its values were not compared:"
+    written = {each.txid: each.written[state.name] for each in chain.receipts.values() if state.name in each.written}
+    repair = next((each for each in chain.ledger.repairs if each.what not in _HARMLESS), None)
+    fence = state.fence
+    if not state.totals:
+        chain.notes.append(f"{where} no column of it can be added up")
+    elif repair is not None:
+        chain.notes.append(f"{where} the ledger was repaired ({repair.what}), so it is not known from what they go on")
+    elif chain.begins != 1:
+        chain.notes.append(f"{where} the receipts do not go back to transaction 1")
+    elif fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        chain.notes.append(f"{where} it was being written to")
+    else:
+        for name, total in state.totals.items():
+            _compare_total(chain, state.name, name, total, list(written.values()))
+
+
+def _compare_total(chain: Chain, state: str, name: str, total: int, written: Sequence[Mapping[str, Any]]) -> None:
+    parts = [each.get("sums", {}).get(name) for each in written if each["keys"]]
+    if None in parts:
+        unknown = f"{parts.count(None)} of its receipts do not say how much was added to {name}"
+        chain.notes.append(f"state {state}: {unknown}")
+    elif sum(parts) != total:
+        said = f"its column {name} adds up to {total}, and its receipts to {sum(parts)}"
+        chain.findings.append(f"state {state}: {said}")
 
 
 def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any, Any]]:

@@ -38,7 +38,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
         keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
         for first in keyed:
             failpoint("spark.before_chunk", **where)
-            tally = RowTally(chain([first], keyed))
+            tally = RowTally(chain([first], keyed), state.columns.added_up)
             written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
             told.update(written.to_json())
             failpoint("spark.after_chunk", **where)

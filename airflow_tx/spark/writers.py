@@ -149,9 +149,9 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
 
 
-def digest_of_chunks(told: Iterable[Mapping[str, Any]]) -> str:
-    """Digest the rows that all chunks wrote."""
-    return sum((Written(0, chunk["digest"]) for chunk in told if chunk["keys"]), Written()).digest
+def written_by(told: Iterable[Mapping[str, Any]]) -> Written:
+    """Add up what all chunks wrote."""
+    return sum((Written.from_json(chunk) for chunk in told if chunk["keys"]), Written())
 
 
 def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -168,6 +168,11 @@ class FencedState(ABC):
         :param limit: at most so many keys; which ones, is the store's affair.
         """
         return []
+
+    def totals(self, names: Collection[str]) -> dict[str, int]:
+        """Add up value columns of whole numbers over all keys; none, if it cannot list its keys."""
+        rows = self.read()
+        return {name: sum(row[name] or 0 for row in rows) for name in names}
 
     def take_over(self, old: str) -> None:
         """Take the fence of a state that has this name now, unless it came along with the values.

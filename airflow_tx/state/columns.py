@@ -66,6 +66,12 @@ class Columns:
         if problem:
             raise ConfigError(option=f"State {self.state!r}", value=names, remedy=f"{problem[0].upper()}{problem[1:]}.")
 
+    @property
+    def added_up(self) -> tuple[str, ...]:
+        """Name the value columns whose total over all keys is exactly the sum of all that was ever added to them."""
+        exact = {"sum", "count"}
+        return tuple(name for name, each in self.values.items() if each.name in exact and each.type == "bigint")
+
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
         for name, composite in self.composites.items():

@@ -49,6 +49,7 @@ class Pipeline:
 
     :param tasks: how many processing tasks a run has.
     :param by_interval: the rows of a run are its own, as of a data interval: those of run "r7" are 7.
+    :param added: columns that receipts add up.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Pipeline:
         tasks: int = 1,
         history: int = 1000,
         by_interval: bool = False,
+        added: Sequence[str] = (),
     ) -> None:
         self.store = store
         self.paths = Paths(root, topology)
@@ -70,6 +72,7 @@ class Pipeline:
         self.tasks = [f"task{number}" for number in range(tasks)]
         self.history = history
         self.by_interval = by_interval
+        self.added = added
         self.written: dict[str, Written] = {}
         self._tries = itertools.count()
         self._clock = Clock()
@@ -123,15 +126,15 @@ class Pipeline:
     def write(self, grant: Grant, rows: Any) -> None:
         """Add the row to every state, as a committer does."""
         update = [{"key": "total", "n": rows}]
-        tally = RowTally(update)
+        tally = RowTally(update, self.added)
         self.written = {state.name: tally.written(len(list(tally))) for state in self.states}
         if len(self.states) == 1:
-            self.states[0].raise_and_write(grant, update)
+            self.states[0].raise_and_write(grant, tally)
             return
         for state in self.states:
             state.raise_fence(grant)
         for state in self.states:
-            state.write(grant, update)
+            state.write(grant, tally)
 
     def mark(self, grant: Grant, ledger: Ledger | None = None) -> None:
         """Make the transaction final."""

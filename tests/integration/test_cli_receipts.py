@@ -60,7 +60,7 @@ def root(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> str:
     (airflow.dags / "twice").unlink(missing_ok=True)
     url = f"sqlite:///{airflow.database}"
     state = SqlState.from_url(url, table="words", keys=["key"], values={"n": Sum()}, label="tx_state")
-    pipeline = Pipeline(store, zookeeper_root, [state])
+    pipeline = Pipeline(store, zookeeper_root, [state], added=["n"])
     for number in range(TXIDS):
         pipeline.run(f"run {number + 1}")
     return zookeeper_root
@@ -123,6 +123,15 @@ def test_what_was_changed_in_zookeeper_is_found(
     store.multi([], [Put(f"{root}/flights/{path}", json.dumps({**json.loads(node.data), **change}).encode())])
     (found,) = findings(airflow, root)
     assert found.startswith(finding)
+
+
+def test_a_value_that_was_changed_in_the_table_is_found_by_its_total(airflow: Commands, root: str) -> None:
+    assert findings(airflow, root, "--values") == []
+    execute(airflow, "UPDATE words SET n = n + 1")
+    assert findings(airflow, root) == []
+    assert findings(airflow, root, "--values") == [
+        "state tx_state.words: its column n adds up to 16, and its receipts to 15"
+    ]
 
 
 def test_batches_are_counted_again(airflow: Commands, root: str) -> None:

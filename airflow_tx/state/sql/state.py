@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.protocol.receipt import RowTally
@@ -113,6 +113,10 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         with self._store.transaction(reading=True) as connection:
             return self._store.read(connection, limit)
+
+    def totals(self, names: Collection[str]) -> dict[str, int]:
+        with self._store.transaction(reading=True) as connection:
+            return self._store.totals(connection, names)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         with self._store.transaction(reading=True) as connection:

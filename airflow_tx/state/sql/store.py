@@ -5,7 +5,7 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -39,6 +39,7 @@ from airflow_tx.state.sql.types import digests
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
 _KEY_TYPES = "the types of the key columns"
+_HALF = 2**32
 
 
 class SqlStore(FencedStore):
@@ -134,6 +135,16 @@ class SqlStore(FencedStore):
         query = sa.select(*[table.c[name] for name in names]).order_by(*[table.c[name] for name in self.columns.keys])
         query = query.limit(limit)
         return [self.columns.completed(dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+
+    def totals(self, connection: Connection, names: Collection[str]) -> dict[str, int]:
+        found = self._found(connection)
+        if found is None or not names:
+            return dict.fromkeys(names, 0)
+        # In two parts: a total may leave 64 bits, in which SQLite adds up.
+        half, columns = sa.literal(_HALF, sa.BigInteger()), [found[0].c[name] for name in names]
+        parts = [sa.func.sum(part) for each in columns for part in ((each - each % half) // half, each % half)]
+        row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
+        return {name: high * _HALF + low for name, high, low in zip(names, row[::2], row[1::2], strict=True)}
 
     def multi_get(self, connection: Connection, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))

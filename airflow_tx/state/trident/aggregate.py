@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
@@ -80,6 +80,9 @@ class TridentAggregate(TridentState, QueryableState):
             remedy = f"Name the keys: airflow tx state get TOPOLOGY {self.name} KEY ..."
             raise StateError(state=self.name, problem="a map cannot list its keys", remedy=remedy)
         return [row for row in self.multi_get([()]) if row is not None]
+
+    def totals(self, names: Collection[str]) -> dict[str, int]:
+        return {} if self.columns.keys else super().totals(names)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         types = self.key_types()

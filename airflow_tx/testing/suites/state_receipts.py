@@ -73,6 +73,12 @@ class ReceiptSuite(StateTests):
             state.write(old, rows({"a": 1}))
         assert kept(state) == [expected(new, state, rows({"a": 1}))]
 
+    def test_a_value_column_is_added_up_over_all_keys(self, state: FencedState, grants: Grants) -> None:
+        assert state.totals(["n"]) == {"n": 0}
+        grants.commit(1, state, {"a": 2**62, "b": 2**62, "c": None, "e": -3})
+        grants.commit(2, state, {"a": -1, "d": 2**62})
+        assert state.totals(["n"]) == {"n": 3 * 2**62 - 4}
+
     def test_a_grant_of_an_older_release_leaves_none(self, state: FencedState, grants: Grants) -> None:
         state.raise_and_write(replace(grants(1), claim=""), rows({"a": 1}))
         assert kept(state) == []

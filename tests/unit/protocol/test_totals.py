@@ -1,0 +1,143 @@
+"""What was added to value columns, and the totals of a state that has other values than its receipts add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.evidence import StateEvidence
+from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.records import RepairRecord
+from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.state import Avg, Count, Max, Sum
+from airflow_tx.state.columns import Columns
+from tests.unit.protocol.books import Books
+
+TOTALS = {"n": 15}
+
+
+def written(rows: list[dict[str, Any]], *added: str) -> Written:
+    tally = RowTally(rows, added)
+    return tally.written(len(list(tally)))
+
+
+def test_columns_are_added_up_and_null_adds_nothing() -> None:
+    rows: list[dict[str, Any]] = [{"n": 2, "m": -3, "other": 7}, {"n": None, "m": 2**70, "other": 7}]
+    assert written(rows, "n", "m").sums == {"n": 2, "m": 2**70 - 3}
+
+
+@pytest.mark.parametrize("value", [2.0, Decimal(2), True, "2", ...])
+def test_a_column_of_anything_but_whole_numbers_has_no_sum(value: Any) -> None:
+    odd = {"m": 1} if value is ... else {"n": value, "m": 1}
+    assert written([{"n": 1, "m": 1}, odd], "n", "m").sums == {"m": 2}
+
+
+def test_rows_that_are_read_again_are_added_up_once() -> None:
+    tally = RowTally([{"n": 1}, {"n": 2}], ["n"])
+    list(tally)
+    list(tally)
+    assert tally.written(2).sums == {"n": 3}
+
+
+def test_parts_are_added_up_where_each_of_them_knows_its_sum() -> None:
+    one, two, none = written([{"n": 1, "m": 1}], "n", "m"), written([{"n": 2, "m": 1.0}], "n", "m"), Written()
+    assert (one + two).sums == (one + none + two).sums == {"n": 3}
+    assert (one + none).sums == (none + one).sums == {"n": 1, "m": 1}
+    assert (one + Written(1)).sums == {}
+    assert Written.from_json((one + two).to_json()) == one + two
+    assert Written.from_json({"keys": 1, "digest": "0" * 16}) == Written(1)
+
+
+def test_sums_and_counts_of_whole_numbers_are_added_up() -> None:
+    values: dict[str, Any] = {
+        "n": Count(),
+        "s": Sum(),
+        "d": Sum("double"),
+        "e": Sum("numeric"),
+        "m": Max("bigint"),
+        "a": Avg(),
+    }
+    assert set(Columns("s", ("k",), values, {}).added_up) == {"n", "s", *_counts()}
+
+
+def _counts() -> set[str]:
+    return {name for name, each in Avg().parts("a").items() if each.name == "count"}
+
+
+# --- compared -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def books() -> Books:
+    return Books(added=["n"]).run(5)
+
+
+def compared(books: Books, totals: Any = None, **changes: Any) -> Verified:
+    """What is said if state s0 has these totals."""
+    one, two = books.evidence
+    return verified(books.ledger, [replace(one, totals=TOTALS if totals is None else totals, **changes), two])
+
+
+def test_values_that_nobody_has_changed_are_as_the_receipts_say(books: Books) -> None:
+    assert books.states[0].totals(["n"]) == TOTALS
+    assert compared(books) == Verified(1, 5, (), ())
+
+
+def test_a_value_that_somebody_has_changed_is_found_in_the_total(books: Books) -> None:
+    found = compared(books, {"n": 16})
+    assert found.findings == ("state s0: its column n adds up to 16, and its receipts to 15",)
+    assert found.notes == ()
+
+
+def test_a_skip_adds_nothing() -> None:
+    books = Books(added=["n"]).run(2)
+    books.skip()
+    assert compared(books, {"n": 3}).findings == ()
+
+
+def test_what_an_older_release_has_committed_is_unknown() -> None:
+    books = Books().run(2)
+    books.pipeline.added = ["n"]
+    found = compared(books.run(3))
+    assert found.findings == ()
+    assert found.notes == ("state s0: 2 of its receipts do not say how much was added to n",)
+
+
+def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
+    fence = books.states[0].fence()
+    assert fence is not None
+    ahead = replace(fence.token, txid=6)
+    for changed in (replace(fence, token=ahead), replace(fence, token=ahead, applied=False)):
+        found = compared(books, {"n": 16}, fence=changed)
+        assert (found.findings, found.notes) == ((), (not_compared("it was being written to"),))
+
+
+def test_what_cannot_be_compared_is_named(books: Books) -> None:
+    assert compared(books, {}).notes == (not_compared("no column of it can be added up"),)
+    short = replace(books.ledger, histories={5: books.ledger.histories[5]})
+    states = [replace(StateEvidence("s0", books.states[0].fence(), None), totals={"n": 16})]
+    assert not_compared("the receipts do not go back to transaction 1") in verified(short, states).notes
+
+
+@pytest.mark.parametrize("what", ["state-lost", "state-renamed", "ledger-lost"])
+def test_after_a_repair_nobody_knows_from_what_the_values_go_on(books: Books, what: str) -> None:
+    repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
+    ledger = replace(books.ledger, repairs=[repair])
+    states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]
+    why = f"the ledger was repaired ({what}), so it is not known from what they go on"
+    assert verified(ledger, states).notes == (not_compared(why),)
+
+
+@pytest.mark.parametrize("what", ["accept-loss", "rename"])
+def test_a_repair_that_leaves_the_states_alone_is_no_obstacle(books: Books, what: str) -> None:
+    repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
+    ledger = replace(books.ledger, repairs=[repair])
+    states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]
+    assert len(verified(ledger, states).findings) == 1
+
+
+def not_compared(why: str) -> str:
+    return f"state s0: its values were not compared: {why}"
