@@ -153,6 +153,8 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
         chain.notes.append(f"{where} the ledger was repaired ({repair.what}), so it is not known from what they go on")
     elif chain.begins != 1:
         chain.notes.append(f"{where} the receipts do not go back to transaction 1")
+    elif fence is None and written:
+        chain.notes.append(f"{where} it has no fence, so somebody may be writing to it")
     elif fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
         chain.notes.append(f"{where} it was being written to")
     else:

@@ -12,8 +12,9 @@ from airflow_tx.protocol.evidence import StateEvidence
 from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.verification import Verified, verified
-from airflow_tx.state import Avg, Count, Max, Sum
+from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.columns import Columns
+from airflow_tx.state.trident.aggregate import TridentAggregate
 from tests.unit.protocol.books import Books
 
 TOTALS = {"n": 15}
@@ -117,6 +118,7 @@ def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
 
 def test_what_cannot_be_compared_is_named(books: Books) -> None:
     assert compared(books, {}).notes == (not_compared("no column of it can be added up"),)
+    assert not_compared("it has no fence, so somebody may be writing to it") in compared(books, fence=None).notes
     short = replace(books.ledger, histories={5: books.ledger.histories[5]})
     states = [replace(StateEvidence("s0", books.states[0].fence(), None), totals={"n": 16})]
     assert not_compared("the receipts do not go back to transaction 1") in verified(short, states).notes
@@ -137,6 +139,14 @@ def test_a_repair_that_leaves_the_states_alone_is_no_obstacle(books: Books, what
     ledger = replace(books.ledger, repairs=[repair])
     states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]
     assert len(verified(ledger, states).findings) == 1
+
+
+def test_a_map_that_cannot_list_its_keys_has_no_total() -> None:
+    def state(*keys: str) -> TridentAggregate:
+        return TridentAggregate(OpaqueMap(MemoryMap[Any]()), keys=keys, values={"n": Count()})
+
+    assert state("word").totals(["n"]) == {}
+    assert state().totals(["n"]) == {"n": 0}
 
 
 def not_compared(why: str) -> str:
