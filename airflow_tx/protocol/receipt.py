@@ -258,7 +258,8 @@ def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> dict[str, 
     for (task, _), ack in acks.items():
         if ack.code:
             found.setdefault(task, set()).add(ack.code)
-    return {"dag_version": dag_version, "tasks": {task: " ".join(sorted(codes)) for task, codes in found.items()}}
+    tasks = {task: " ".join(sorted(codes)) for task, codes in found.items()}
+    return {"dag_version": dag_version, "tasks": tasks} if tasks else {"dag_version": dag_version}
 
 
 def code_digest(source: bytes) -> str:

@@ -181,6 +181,7 @@ def test_of_each_task_the_code_is_known_that_its_instances_ran() -> None:
         ("deployed", 0): ack("b"), ("deployed", 1): ack("a"),
     }  # fmt: skip
     assert code_of(acks, "v1") == {"dag_version": "v1", "tasks": {"count": "b", "deployed": "a b"}}
+    assert code_of({("plain", -1): ack()}, "v1") == {"dag_version": "v1"}
 
 
 def test_a_digest_of_code_is_the_beginning_of_what_sha256sum_says() -> None:
