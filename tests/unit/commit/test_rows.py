@@ -201,7 +201,7 @@ def test_each_portion_is_a_chunk_and_the_last_one_completes_the_grant_with_all_t
     rows = staged(area, 9, state)
     written = write_update(update(state), grant, rows, dag_file="", log=None)
     assert state.chunks == [(0, False), (1, False), (2, False), (3, True)]
-    tally = RowTally(counted(9))
+    tally = RowTally(counted(9), state.columns.added_up)
     assert written == state.written == tally.written(len(list(tally)))
 
 
