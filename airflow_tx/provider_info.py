@@ -100,11 +100,11 @@ OPTIONS: dict[str, _Option] = {
     ),
     "preload": _option(
         "string",
-        "",
+        "airflow_tx",
         "Modules that the scheduler, the triggerer and the DAG processor import before they fork processes, separated "
-        "by commas, so that no task has to import them again; besides those of this provider and of Airflow's own "
-        "task processes. Each must be safe to fork: no thread, no connection.",
-        "psycopg2, pyspark.sql.connect.session",
+        "by commas, so that no task has to import them again; airflow_tx stands for all that its tasks need. Each must "
+        "be safe to fork: no thread, no connection.",
+        "airflow_tx, psycopg2, pyspark.sql.connect.session",
     ),
     "session_timeout": _option(
         "float", "10", "Seconds without a sign of life after which ZooKeeper ends a client's session."

@@ -35,11 +35,10 @@ _LEFT_OUT = ("airflow_tx.cli", "airflow_tx.plugin", "airflow_tx.testing")
 @hookimpl
 def on_starting(component: Any) -> None:
     """Import them when a scheduler, a triggerer or a DAG processor begins; what cannot be imported is logged."""
-    for name in (*_OF_OTHERS, *_rooms()):
-        import_module(name)
     for name in Settings.load().preload:
         try:
-            import_module(name)
+            for each in (*_OF_OTHERS, *_rooms()) if name == airflow_tx.__name__ else (name,):
+                import_module(each)
         except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
             log.warning(
                 "[tx] preload names %r, which cannot be imported: %s. Tasks import it themselves. Correct the name, or "

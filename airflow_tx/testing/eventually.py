@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+# A busy machine answers late, and those who ask often keep it busy: so much longer than the answer takes is the pause.
+_PAUSE = 12
+_LONGEST_PAUSE = 3.0
 
 
 class NotInTime(AssertionError):
@@ -30,13 +33,14 @@ def eventually(
     :param check: a question without side effects; what it raises counts as "not yet".
     :param timeout: seconds.
     :param what: what is waited for, for the message: "run r1 has ended".
-    :param interval: seconds between two calls.
+    :param interval: seconds between two calls at least; more if a call takes long.
     :param explain: asked once when time is up; its text goes below the message.
     :raises NotInTime: it stayed false; says the last answer or error.
     :raises Hopeless: `check` did.
     """
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         try:
             answer = check()
             if answer:
@@ -46,7 +50,8 @@ def eventually(
             raise Hopeless(f"{what}: {error}" + (f"\n{explain()}" if explain else "")) from None
         except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
             last, cause = f"the last call raised {type(error).__name__}: {error}", error
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= deadline:
             told = f"\n{explain()}" if explain else ""
             raise NotInTime(f"not within {timeout:g} s: {what}; {last}{told}") from cause
-        time.sleep(interval)
+        time.sleep(max(interval, min(_PAUSE * (now - began), _LONGEST_PAUSE)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, BaseHook, get_current_context, task
+from processor_time import note_processor_time
 
 UPSERT = (
     "INSERT INTO plain VALUES (:key, :n, :total) "
@@ -46,5 +47,5 @@ def upsert(rows: list[dict[str, Any]]) -> None:
     connection.close()
 
 
-with DAG("plain", schedule=None, max_active_runs=4):
+with DAG("plain", schedule=None, max_active_runs=4, default_args={"on_success_callback": note_processor_time}):
     upsert(sum_up(choose()))  # type: ignore[arg-type]

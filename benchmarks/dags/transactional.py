@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from airflow.sdk import DAG, task
+from processor_time import note_processor_time
 
 from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
@@ -23,6 +24,6 @@ def sum_up() -> list[dict[str, Any]]:
     return [{"key": key, "n": n, "total": total} for key, (n, total) in sums.items()]
 
 
-with DAG("transactional", schedule=None, max_active_runs=4):
+with DAG("transactional", schedule=None, max_active_runs=4, default_args={"on_success_callback": note_processor_time}):
     with Transaction(source=FileSource("files/*.csv"), max_pending=1):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(sum_up(), state=totals)])

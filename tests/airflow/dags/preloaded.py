@@ -9,7 +9,7 @@ with DAG("preloaded", schedule=None):
     @task
     def imported() -> list[str]:
         return sorted(
-            {"airflow_tx.commit.commit", "airflow_tx.store.zookeeper", "colorsys", "pyspark"} & {*sys.modules}
+            {"airflow_tx.commit.commit", "airflow_tx.store.zookeeper", "colorsys", "pyarrow"} & {*sys.modules}
         )
 
     imported()

@@ -30,6 +30,13 @@ def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_
     assert threads == 0
 
 
+def test_nothing_is_imported_where_the_option_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "")
+    monkeypatch.delitem(sys.modules, "airflow_tx.commit.commit", raising=False)
+    preload.on_starting(object())
+    assert "airflow_tx.commit.commit" not in sys.modules
+
+
 def test_a_name_that_cannot_be_imported_is_one_line_and_the_others_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
