@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.cli.cli_config import (
+from airflow.cli.cli_config import (  # type: ignore[attr-defined]
     ARG_OUTPUT,
     ARG_VERBOSE,
     ARG_YES,
@@ -13,6 +13,8 @@ from airflow.cli.cli_config import (
     CLICommand,
     GroupCommand,
     lazy_load_command,
+    parsedate,
+    positive_int,
 )
 
 
@@ -98,6 +100,15 @@ ARG_WHAT = _arg(
     "what",
     metavar="WHAT",
     help="A file, an offset of a partition (orders-0:17), an id, a date: as docs/receipts.md says of each source",
+)
+
+ARG_BACKFILLED = _arg("dag_id", metavar="DAG", help="The DAG, whose source is a DataIntervalSource")
+ARG_FROM_DATE = _arg("--from", dest="first", type=parsedate, required=True, help="The first logical date")
+ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
+ARG_IN_FLIGHT = _arg(
+    "--in-flight",
+    type=positive_int(allow_zero=False),  # type: ignore[no-untyped-call]
+    help="How many runs may be queued or running (default: max_pending of the block)",
 )
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
@@ -203,6 +214,18 @@ TX_COMMANDS = (
         ),
         func=_command("commands.repair"),
         args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+    ),
+    ActionCommand(
+        name="backfill",
+        help="Create the runs of data intervals in the order of their dates, and follow them",
+        description=(
+            "For a DAG whose source is a DataIntervalSource. Runs that exist are left as they are; the others are "
+            "created as `airflow backfill create` does, as long as fewer than --in-flight are queued or running. "
+            "Interrupted, it goes on when it is repeated. It ends once all is done, or nothing can go on without a "
+            "person; it says what is left, and its exit code is 1 then."
+        ),
+        func=_command("backfill.backfill"),
+        args=(ARG_BACKFILLED, ARG_FROM_DATE, ARG_TO_DATE, ARG_IN_FLIGHT, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),
     ),
     ActionCommand(
         name="rename",

@@ -56,14 +56,14 @@ class Days:
         """Wait until runs are in these states."""
         self.stack.airflow.wait_runs(self.dag_id, states)
 
-    def wait_all(self, count: int) -> list[str]:
+    def wait_all(self, count: int, timeout: float = 120) -> list[str]:
         """Wait until there are so many runs, and all have ended as success."""
         what = f"{count} runs of {self.dag_id} have succeeded"
 
         def told() -> str:
             return "\n".join(self.stack.airflow.describe_run(self.dag_id, run_id) for run_id in self.runs())
 
-        eventually(lambda: [*self.runs().values()] == ["success"] * count, 120, what, interval=0.3, explain=told)
+        eventually(lambda: [*self.runs().values()] == ["success"] * count, timeout, what, interval=0.3, explain=told)
         return list(self.runs())
 
     def backfill(self, **options: Any) -> None:

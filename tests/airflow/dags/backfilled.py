@@ -65,6 +65,8 @@ days = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
 daily_dag("by_day", days, DataIntervalSource("daily.of_interval"), catchup=True, is_paused_upon_creation=True)
 for dag_id in ("doubled_days", "backwards", "in_backfill"):
     daily_dag(dag_id, days, DataIntervalSource("daily.of_interval"))
+for dag_id in ("dated", "begun_backwards"):
+    daily_dag(dag_id, days, DataIntervalSource("daily.of_interval", in_order=True))
 daily_dag("by_partition", CronPartitionTimetable("0 0 * * *", timezone="UTC"), RunPartitionSource("daily.of_partition"))
 
 counting_dag("cleared_many")

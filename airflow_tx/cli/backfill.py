@@ -1,0 +1,253 @@
+"""`airflow tx backfill`: creates the runs of data intervals in the order of their dates, and follows them.
+
+Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from airflow.utils.platform import getuser
+
+from airflow_tx import compat
+from airflow_tx.cli import render
+from airflow_tx.cli.context import action
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.loss import next_position, note_origin
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding, TopologyRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end, order_from
+from airflow_tx.spec import TransactionSpec
+
+_PACE = 1.0
+
+
+@action
+def backfill(args: Namespace) -> None:
+    """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
+    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    spec, _ = transactional_dag(args.dag_id)
+    if not args.dry_run and compat.is_paused_there(spec.dag_id):
+        raise SystemExit(f"DAG {spec.dag_id} is paused, and none of its runs would start: airflow dags unpause it.")
+    with ZooKeeperHook(spec.conn_id).store() as store:
+        dates = BackfilledDates(spec, spec.ledger(store), args.first, args.last)
+        dates.check_order(note=not args.dry_run)
+        if args.dry_run:
+            render.print_rows([_row(each) for each in dates.read()], args.output)
+            return
+        progress = Progress(dates, args.in_flight or spec.window)
+        try:
+            left = progress.follow()
+        except KeyboardInterrupt:
+            left = dates.read()
+        for line in left_to_do(spec, left):
+            print(line)
+        if any(each.status is not DateStatus.DONE for each in left):
+            print("To go on, repeat the command.")
+            raise SystemExit(1)
+
+
+class DateStatus(Enum):
+    """What has become of an interval."""
+
+    DONE = "done"
+    FAILED = "failed"
+    IN_FLIGHT = "in flight"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class BackfilledDate:
+    """An interval of a backfill, with its run and its transaction, if it has one."""
+
+    interval: compat.ScheduledInterval
+    status: DateStatus
+    run: compat.DatedRun | None
+    txid: int | None
+
+    @property
+    def is_live(self) -> bool:
+        return self.run is not None and self.run.state in LIVE_RUN_STATES
+
+
+class BackfilledDates:
+    """The intervals from one date to another, as Airflow and the ledger know them."""
+
+    def __init__(self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime) -> None:
+        self.spec = spec
+        self.ledger = ledger
+        if not isinstance(spec.source, DataIntervalSource):
+            remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
+            raise ConfigError(option=f"source of {spec.topology}", value=type(spec.source).__name__, remedy=remedy)
+        self.source = spec.source
+        self.intervals = compat.scheduled_intervals(spec.dag_id, first, last)
+        if not self.intervals:
+            remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
+            raise ConfigError(option="--from, --to", value=f"{first.isoformat()}, {last.isoformat()}", remedy=remedy)
+        self._done: dict[datetime, int] = {}
+
+    def check_order(self, *, note: bool) -> None:
+        """Find out that the dates are next in the order of txids, if it has one.
+
+        :param note: whether an order that has not begun is to begin with the first of them.
+        :raises ConfigError: they leave out some, or one of them is late.
+        """
+        if not self.source.in_order:
+            return
+        start = self.intervals[0].start
+        if note:
+            self.ledger.open(self.spec.request)
+            position = self.ledger.run(note_origin, order_from(start))
+        else:
+            position = next_position(Reader(self.ledger.store), self.spec.paths) or order_from(start)
+        end = order_end(position)
+        left_out = compat.scheduled_intervals(self.spec.dag_id, end, start)
+        if any(end <= each.start < start for each in left_out):
+            raise _misplaced(start, end, "no interval can be left out")
+        late = [each for each in self.read() if each.interval.start < end and each.txid is None]
+        if late:
+            raise _misplaced(late[0].interval.start, end, "this interval is late")
+
+    def read(self) -> list[BackfilledDate]:
+        """Give all dates as they are now, the earliest one first."""
+        runs, yielded = compat.dated_runs(self.spec.dag_id, self.intervals), self._yielded()
+        return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
+
+    def create(self, date: BackfilledDate) -> None:
+        compat.create_backfill_run(self.spec.dag_id, date.interval, getuser())
+
+    def _yielded(self) -> Container[str]:
+        record = Reader(self.ledger.store).peek_if_any(TopologyRecord, self.spec.paths.record)
+        return {} if record is None else record.yielded
+
+    def _read(
+        self, interval: compat.ScheduledInterval, run: compat.DatedRun | None, yielded: Container[str]
+    ) -> BackfilledDate:
+        txid = self._done.get(interval.logical_date) or self._txid(interval)
+        if txid is not None and (interval.logical_date in self._done or self.ledger.status(txid) is None):
+            self._done[interval.logical_date] = txid  # what is final stays so
+            status = DateStatus.DONE
+        elif run is None:
+            status = DateStatus.WAITING
+        elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
+            status = DateStatus.IN_FLIGHT
+        else:
+            status = DateStatus.FAILED
+        return BackfilledDate(interval, status, run, txid)
+
+    def _txid(self, interval: compat.ScheduledInterval) -> int | None:
+        dates = (interval.start, interval.end, interval.logical_date)
+        key = self.source.key(compat.RunInfo("", "backfill", *dates, None, None, {}))
+        binding = Reader(self.ledger.store).peek_if_any(Binding, self.spec.paths.run(key))
+        return None if binding is None else binding.txid
+
+
+def _misplaced(date: datetime, end: datetime, why: str) -> ConfigError:
+    remedy = f"The order of txids stands at {end.isoformat()}, and {why}: --from {end.isoformat()}."
+    return ConfigError(option="--from", value=date.isoformat(), remedy=remedy)
+
+
+class Progress:
+    """Creates runs while there is room in flight, and says how far they are.
+
+    :param in_flight: how many runs may be queued or running.
+    """
+
+    def __init__(
+        self,
+        dates: BackfilledDates,
+        in_flight: int,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dates = dates
+        self._in_flight = in_flight
+        self._sleep = sleep
+        self._clock = clock
+
+    def follow(self) -> list[BackfilledDate]:
+        """Go on until all is done, or nothing can without a person; give the dates as they are then."""
+        dates, began, shown = self._dates.read(), self._clock(), ""
+        at_first = _counts(dates)[DateStatus.DONE]
+        while True:
+            counts = _counts(dates)
+            line = f"done {counts[DateStatus.DONE]} of {len(dates)}, " + ", ".join(
+                f"{status.value} {counts[status]}" for status in DateStatus if status is not DateStatus.DONE
+            )
+            if line != shown:
+                seconds = self._seconds_left(counts, counts[DateStatus.DONE] - at_first, self._clock() - began)
+                print(line + seconds, flush=True)
+                shown = line
+            created = self._create(dates)
+            if not created and _is_over(dates, in_order=self._dates.source.in_order):
+                return dates
+            if not created:
+                self._sleep(_PACE)
+            dates = self._dates.read()
+
+    def _create(self, dates: Sequence[BackfilledDate]) -> bool:
+        room = max(self._in_flight - sum(each.is_live for each in dates), 0)
+        wanted = [each for each in dates if each.status is DateStatus.WAITING][:room]
+        for each in wanted:
+            self._dates.create(each)
+        return bool(wanted)
+
+    def _seconds_left(self, counts: Counter[DateStatus], done: int, elapsed: float) -> str:
+        left = counts[DateStatus.IN_FLIGHT] + counts[DateStatus.WAITING]
+        return f", about {round(left * elapsed / done)} s left" if done and left else ""
+
+
+def _counts(dates: Sequence[BackfilledDate]) -> Counter[DateStatus]:
+    return Counter(each.status for each in dates)
+
+
+def _is_over(dates: Sequence[BackfilledDate], *, in_order: bool) -> bool:
+    """Ask whether nothing can be committed any more: the first that is not done has failed, and others wait for it."""
+    open_ones = [
+        each
+        for each in dates
+        if each.status is DateStatus.IN_FLIGHT
+        or each.status is DateStatus.WAITING
+        or (each.status is DateStatus.FAILED and (in_order or each.txid is not None))
+    ]
+    return not open_ones or open_ones[0].status is DateStatus.FAILED
+
+
+def _row(each: BackfilledDate) -> render.TableRow:
+    create = "create its run" if each.status is DateStatus.WAITING else "leave it"
+    return {
+        "interval": f"{each.interval.start.isoformat()}/{each.interval.end.isoformat()}",
+        "status": each.status.value,
+        "txid": each.txid,
+        "run_id": each.run.run_id if each.run else None,
+        "would": create,
+    }
+
+
+def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
+    """Say what is left to do, one line each."""
+    failed = [each for each in dates if each.status is DateStatus.FAILED and each.run is not None]
+    lines = [_failure(spec, each) for each in failed]
+    if any(each.txid is not None for each in failed):
+        lines.append(f"To replay what has failed: airflow tx replay {spec.topology} --failed")
+    for status in (DateStatus.IN_FLIGHT, DateStatus.WAITING):
+        some = [each.interval.start.isoformat() for each in dates if each.status is status]
+        if some:
+            lines.append(f"{len(some)} {status.value}: {some[0]} to {some[-1]}")
+    return lines or [f"All {len(dates)} intervals are done."]
+
+
+def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
+    assert each.run is not None
+    why = f"airflow tx show {spec.topology} {each.txid}" if each.txid else "the log of its begin says why; clear it"
+    return f"{each.interval.start.isoformat()}: run {each.run.run_id} ended as {each.run.state}: {why}"

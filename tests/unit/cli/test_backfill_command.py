@@ -1,0 +1,219 @@
+"""`airflow tx backfill`: runs in the order of their dates, as many in flight as wanted, stopped and resumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.cli.backfill import BackfilledDates, DateStatus, Progress, left_to_do
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.errors import AheadOfOrder, ConfigError
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.step import Audit
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
+from tests.unit.processing.test_order import DAY, FIRST, day
+
+
+class Airflow:
+    """Runs of days that begin, last first, and are done a second later, unless they are to fail.
+
+    :ivar created: the numbers of the days whose runs were created.
+    :ivar most: how many runs there were in flight at once.
+    """
+
+    def __init__(self, store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.log = store, log
+        self.states: dict[int, str] = {}
+        self.created: list[int] = []
+        self.failing: set[int] = set()
+        self.ending: set[int] = set()
+        self.most = 0
+        self.seconds = 0.0
+        self.stopped_at: float | None = None
+        self.in_order = True
+        monkeypatch.setattr(compat, "scheduled_intervals", self.intervals)
+        monkeypatch.setattr(compat, "dated_runs", self.runs)
+        monkeypatch.setattr(compat, "create_backfill_run", self.create)
+        monkeypatch.setattr(compat, "earlier_live_run", lambda dag_id, date: None)
+        monkeypatch.setattr(compat, "previous_end", lambda dag, start, end: None)
+
+    @property
+    def spec(self) -> MemorySpec:
+        source = DataIntervalSource("package.reader", in_order=self.in_order)
+        return MemorySpec("days", "days", source, max_pending=8, memory=self.store)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.spec.ledger(self.spec.memory)
+
+    def intervals(self, dag_id: str, first: datetime, last: datetime) -> list[compat.ScheduledInterval]:
+        starts = [FIRST + number * DAY for number in range(-5, 40)]
+        return [
+            compat.ScheduledInterval(start, start, start + DAY, start + DAY)
+            for start in starts
+            if first <= start <= last
+        ]
+
+    def runs(self, dag_id: str, intervals: Sequence[compat.ScheduledInterval]) -> dict[datetime, compat.DatedRun]:
+        return {FIRST + number * DAY: compat.DatedRun(f"day {number}", state) for number, state in self.states.items()}
+
+    def create(self, dag_id: str, interval: compat.ScheduledInterval, user: str) -> bool:
+        number = (interval.start - FIRST) // DAY
+        assert number not in self.states
+        self.states[number] = "queued"
+        self.created.append(number)
+        self.most = max(self.most, sum(state in ("queued", "running") for state in self.states.values()))
+        return True
+
+    def sleep(self, seconds: float) -> None:
+        """A second of Airflow's life."""
+        self.seconds += seconds
+        if self.stopped_at is not None and self.seconds >= self.stopped_at:
+            raise KeyboardInterrupt
+        for number in sorted(self.states, reverse=True):
+            if self.states[number] == "queued":
+                self.begin(number)
+        for number in self.ending:  # a run goes on for a moment after its commit
+            self.states[number] = "success"
+        self.ending.clear()
+        turn = self.ledger.turn()
+        if turn.record is not None and self.states[int(turn.record.run_id[4:])] == "running":
+            self.ledger.run(skip.note_skip, turn.current, Audit("ann", "as good as committed"))
+            take_skip(self.ledger, turn.current, {}, log=self.log)
+            self.ending.add(int(turn.record.run_id[4:]))
+
+    def begin(self, number: int) -> None:
+        try:
+            answer = ask(self.spec, FakeTi("begin", f"day {number}"), day(number), retry=False)
+        except AheadOfOrder:
+            return
+        if isinstance(answer, Begun):
+            self.states[number] = "failed" if number in self.failing else "running"
+
+    def dates(self, first: int, last: int) -> BackfilledDates:
+        return BackfilledDates(self.spec, self.ledger, FIRST + first * DAY, FIRST + last * DAY)
+
+    def backfill(self, first: int, last: int, in_flight: int = 3) -> list[str]:
+        """What is left to do after the command."""
+        dates = self.dates(first, last)
+        dates.check_order(note=True)
+        left = Progress(dates, in_flight, sleep=self.sleep, clock=lambda: self.seconds).follow()
+        return left_to_do(self.spec, left)
+
+    def txids(self) -> list[int]:
+        """The days in the order of their txids."""
+        found = {each.txid: number for number, each in enumerate(self.dates(0, 30).read()) if each.txid is not None}
+        return [found[txid] for txid in sorted(found)]
+
+
+@pytest.fixture
+def airflow(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(store, log, monkeypatch)
+
+
+def test_runs_are_created_in_the_order_of_their_dates_as_long_as_there_is_room(
+    airflow: Airflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert airflow.backfill(0, 9) == ["All 10 intervals are done."]
+    assert airflow.created == airflow.txids() == list(range(10))
+    assert airflow.most == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "done 0 of 10, failed 0, in flight 0, waiting 10"
+    assert lines[-1] == "done 10 of 10, failed 0, in flight 0, waiting 0"
+    assert any(
+        re.fullmatch(r"done 5 of 10, failed 0, in flight 2, waiting 3, about \d+ s left", line) for line in lines
+    )
+
+
+@pytest.mark.parametrize("stopped_at", range(1, 9))
+def test_it_goes_on_where_it_was_stopped(airflow: Airflow, stopped_at: int) -> None:
+    airflow.stopped_at = stopped_at
+    with pytest.raises(KeyboardInterrupt):
+        airflow.backfill(0, 9)
+    before = len(airflow.created)
+    airflow.stopped_at = None
+    for _ in range(20):  # nobody follows them meanwhile
+        airflow.sleep(1)
+    assert len(airflow.created) == before
+    assert airflow.backfill(0, 9) == ["All 10 intervals are done."]
+    assert airflow.created == airflow.txids() == list(range(10))
+
+
+def test_a_failed_date_ends_it_once_all_that_is_in_flight_waits_for_it_and_is_named(airflow: Airflow) -> None:
+    airflow.failing = {2}
+    assert airflow.backfill(0, 9) == [
+        "2026-01-03T00:00:00+00:00: run day 2 ended as failed: airflow tx show days 3",
+        "To replay what has failed: airflow tx replay days --failed",
+        "3 in flight: 2026-01-04T00:00:00+00:00 to 2026-01-06T00:00:00+00:00",
+        "4 waiting: 2026-01-07T00:00:00+00:00 to 2026-01-10T00:00:00+00:00",
+    ]
+    airflow.failing, airflow.states[2] = set(), "queued"
+    assert airflow.backfill(0, 9) == ["All 10 intervals are done."]
+    assert airflow.created == airflow.txids() == list(range(10))
+
+
+def test_a_run_whose_begin_has_failed_holds_an_order_up_and_nothing_else(airflow: Airflow) -> None:
+    airflow.states[1] = "failed"
+    told, *_ = airflow.backfill(0, 4)
+    assert told == ("2026-01-02T00:00:00+00:00: run day 1 ended as failed: the log of its begin says why; clear it")
+    assert airflow.txids() == [0]
+
+
+def test_without_an_order_one_whose_begin_has_failed_is_left_and_the_others_are_done(airflow: Airflow) -> None:
+    airflow.in_order, airflow.states[1] = False, "failed"
+    (told,) = airflow.backfill(0, 4)
+    assert "run day 1 ended as failed" in told
+    assert sorted(airflow.txids()) == [0, 2, 3, 4]
+
+
+def test_a_run_that_was_deleted_is_created_again_unless_its_transaction_is_done(airflow: Airflow) -> None:
+    airflow.backfill(0, 1)
+    airflow.begin(2)
+    airflow.states.clear()
+    assert airflow.backfill(0, 3) == ["All 4 intervals are done."]
+    assert airflow.created == [0, 1, 2, 3]
+
+
+def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow.backfill(0, 0)
+    airflow.states[1] = "failed"
+    monkeypatch.setattr(type(airflow.dates(0, 1)), "_yielded", lambda self: {"day 1"})
+    assert [each.status for each in airflow.dates(0, 1).read()] == [DateStatus.DONE, DateStatus.IN_FLIGHT]
+
+
+def test_dates_that_were_left_out_are_refused_before_anything_is_created(airflow: Airflow) -> None:
+    airflow.backfill(0, 1)
+    with pytest.raises(ConfigError, match=r"stands at 2026-01-03T00:00:00\+00:00, and no interval can be left out"):
+        airflow.backfill(4, 5)
+    assert airflow.backfill(2, 5) == ["All 4 intervals are done."]
+
+
+def test_late_dates_are_refused_before_anything_is_created(airflow: Airflow) -> None:
+    airflow.backfill(3, 4)
+    with pytest.raises(ConfigError, match=r"--from = '2026-01-02.*this interval is late: --from 2026-01-06"):
+        airflow.backfill(1, 6)
+    assert airflow.created == [3, 4]
+
+
+def test_a_dry_run_notes_nothing(airflow: Airflow) -> None:
+    dates = airflow.dates(0, 3)
+    dates.check_order(note=False)
+    assert [each.status for each in dates.read()] == [DateStatus.WAITING] * 4
+    assert airflow.store.children("/airflow_tx") is None
+
+
+def test_dates_without_an_interval_and_sources_without_dates_are_refused(airflow: Airflow) -> None:
+    with pytest.raises(ConfigError, match="The schedule of DAG days has no interval between these dates"):
+        airflow.dates(60, 70)
+    spec = MemorySpec("numbers", "numbers", Numbers(), memory=airflow.store)
+    with pytest.raises(ConfigError, match=r"source of numbers = 'Numbers' cannot be used\..* airflow backfill create"):
+        BackfilledDates(spec, airflow.ledger, FIRST, FIRST + timedelta(days=1))
