@@ -241,6 +241,8 @@ def test_a_call_that_was_taken_over_ends_nothing(store: Listing, topology: Topol
     before = store.snapshot()
     with pytest.raises(MoveRefused, match="another call of the command has taken over. It goes on"):
         moved._finish(topology.paths, first, own, "dag", AUDIT)
+    with pytest.raises(MoveRefused, match="another call of the command has taken over. It goes on"):
+        moved._guarded(first, iter([Create(f"{NEW.base}/late", b"")]))
     assert store.snapshot() == before
     rename(mover)
     with pytest.raises(MoveRefused, match="another call of the command has taken over"):
@@ -293,13 +295,15 @@ def test_a_last_portion_that_is_not_done_is_an_error(store: Listing, topology: T
 @pytest.mark.parametrize(
     ("together", "size", "creates", "deletes"),
     [
-        (100, 1000, [5], [5]),
-        (5, 1000, [5], [5]),
-        (2, 1000, [2, 2, 1], [2, 2, 1]),
-        (100, 24, [2, 2, 1], [3, 2]),
-        (100, 25, [3, 2], [3, 2]),
-        (100, 27, [3, 2], [3, 2]),
-        (100, 12, [1] * 5, [2, 2, 1]),
+        (100, 1000, [6], [6]),
+        (6, 1000, [6], [6]),
+        (5, 1000, [5, 1], [5, 1]),
+        (2, 1000, [2, 2, 2], [2, 2, 2]),
+        (100, 12, [1] * 6, [2, 2, 2]),
+        (100, 19, [2, 2, 2], [3, 3]),
+        (100, 24, [2, 2, 2], [3, 3]),
+        (100, 25, [3, 3], [3, 3]),
+        (100, 28, [3, 3], [4, 2]),
     ],
 )
 def test_portions_are_bounded_by_their_number_and_by_their_bytes(
@@ -317,7 +321,7 @@ def test_portions_are_bounded_by_their_number_and_by_their_bytes(
     node = store.get(mover._paths.record)
     mark = None if node is None else mark_of(node.data)
     assert mark is not None
-    names = [f"/tx/many{number}" for number in range(5)]
+    names = [f"/tx/many{number}" for number in range(6)]
     store.multis.clear()
     mover._guarded(mark["by"], (Create(name, b"123") for name in names))  # 12 bytes each
     mover._guarded(mark["by"], (Delete(name) for name in names))  # 9 bytes each
