@@ -135,6 +135,19 @@ def test_until_its_turn_it_only_reads(pair: Any, store: Meanwhile) -> None:
     assert first.commit_now() is None
 
 
+def test_whose_turn_it_is_is_read_once(pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = pair
+    read, get = list[str](), store.get
+
+    def noted(path: str) -> Any:
+        read.append(path)
+        return get(path)
+
+    monkeypatch.setattr(store, "get", noted)
+    assert commit_in_time(first, store) is None
+    assert read.count(first.spec.paths.current) == 1
+
+
 def test_what_it_has_read_before_its_turn_is_not_asked_for_again(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     store.steps = [first.commit_now]

@@ -134,6 +134,7 @@ def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
     assert len(json.dumps(kept)) < 100
     assert digest_of(kept) == digest_of(long) != digest_of(long[1:])
     assert as_kept([1, 2], METADATA_KEPT) == [1, 2]
+    assert [is_shortened(as_kept("x" * 8, most)) for most in (9, 10)] == [True, False]
 
 
 def test_a_task_of_which_one_instance_counted_is_summed_up_by_that_one() -> None:
@@ -141,7 +142,7 @@ def test_a_task_of_which_one_instance_counted_is_summed_up_by_that_one() -> None
     of_output = [{"rows": 9, "digest": "python:0000000000000007", "outputs": [["a", -1, "x"]], "at_least": False}]
     other = [{"rows": 2, "digest": "xxh64-1:0000000000000001", "outputs": [], "at_least": False}]
     acks = {
-        ("count", 0): Ack("try", "op", done=True, rows=5, read=read),
+        ("count", 0): Ack("try", "op", done=True, rows=5, read=[*read, *of_output]),
         ("count", 1): Ack("try", "op", done=True),
         ("audit", 0): Ack("try", "op", done=True, rows=5, read=[*read, *of_output]),
         ("audit", 1): Ack("try", "op", done=True, rows=2, read=other),
@@ -150,6 +151,19 @@ def test_a_task_of_which_one_instance_counted_is_summed_up_by_that_one() -> None
         "audit": {"instances": 2, "rows": 7, "outputs": {}},
         "count": {"instances": 2, "rows": 5, "outputs": {}, "digests": {"": "python:0000000000000001"}},
     }
+
+
+HASHED = {"name": "counts", "rows": 2, "row_digest": "python:0000000000000001"}
+
+
+@pytest.mark.parametrize(
+    ("other", "digests"),
+    [({"name": "counts", "rows": 5}, None), ({"name": "counts", "rows": 0}, "1"), ({"name": "counts"}, "1")],
+)
+def test_an_output_that_was_hashed_in_part_has_no_digest(other: dict[str, Any], digests: str | None) -> None:
+    acks = {("count", index): Ack("try", "op", outputs=[each]) for index, each in enumerate((HASHED, other))}
+    expected = None if digests is None else {"counts": f"python:{digests:0>16}"}
+    assert tasks_of(acks)["count"].get("digests") == expected
 
 
 def test_a_task_is_summed_up_over_its_instances() -> None:
