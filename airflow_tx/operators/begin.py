@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.skipmixin import SkipMixin
@@ -19,7 +20,7 @@ from airflow_tx.spec import HasTransaction, TransactionSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.protocol.answers import Begun, WindowFull
+    from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 
 
 class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
@@ -45,14 +46,12 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
-        from airflow_tx.processing.begin import ask
         from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 
         spec, ti = self.transaction, context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
         try:
-            retry = compat.is_retry(ti, self.retries or 0)
-            answer = ask(spec, ti, compat.run_info(context), retry=retry, dag=self.dag, log=self.log)
+            answer = self._ask(context)
         except SkippedTransaction as error:
             # Green, as the run that found the skip still to be done.
             self.log.warning("%s", error)
@@ -84,6 +83,19 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
                 self.transaction, context, blocking=event["yield"], txid=None, missing=missing or None, log=self.log
             )
         return self.execute(context)
+
+    def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
+        from airflow_tx.processing.begin import ask
+        from airflow_tx.processing.order import comes_soon
+
+        spec, ti, run = self.transaction, context["ti"], compat.run_info(context)
+        asked = partial(ask, spec, ti, run, retry=compat.is_retry(ti, self.retries or 0), dag=self.dag, log=self.log)
+        try:
+            return asked()
+        except AheadOfOrder as ahead:
+            if not comes_soon(spec, ahead, seconds=Settings.load().warm_wait):
+                raise
+        return asked()
 
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
         from airflow_tx.protocol.status import size_in_words

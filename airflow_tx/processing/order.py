@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from airflow_tx.spec import TransactionSpec
 
 
+# Seconds: runs that are created together begin within a few of each other.
+_SOON = 5.0
+_PACE = 0.2
+
+
 def in_turn(
     spec: TransactionSpec, source: Source, run: RunInfo, dag: Any, attempt: TransactionAttempt, position: Any
 ) -> Source:
@@ -37,6 +44,30 @@ def in_turn(
             interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
             raise AheadOfOrder(interval=interval, after=start, missing=earlier)
     return source.on_schedule(partial(compat.previous_end, dag))
+
+
+def comes_soon(
+    spec: TransactionSpec,
+    ahead: AheadOfOrder,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Wait in the worker for the order to come to a run, whose deferral would take longer; False: it has not come.
+
+    :param seconds: to wait at most; not at all while no run of the next interval is running, and 5 in any case.
+    """
+    if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
+        return False
+    until = clock() + min(seconds, _SOON)
+    with spec.store() as store:
+        while clock() < until:
+            end = order_in(store, spec.paths)
+            if end is not None and end >= ahead.after:
+                return True
+            sleep(_PACE)
+    return False
 
 
 def order_in(store: Store, paths: Paths) -> datetime | None:

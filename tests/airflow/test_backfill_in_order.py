@@ -59,12 +59,12 @@ def commanded(stack: Stack) -> Story:
 
 @once
 def backwards(stack: Stack) -> Story:
-    """A backfill of Airflow that starts the last day first, then a gap, which is filled, and a day that is late."""
+    """A backfill of Airflow with two run slots starts the last days first; then a gap is filled, and a day is late."""
     story = Story(days := Days(stack, "begun_backwards"))
     airflow = stack.airflow
     airflow.wait_dag("begun_backwards")
-    days.backfill(backwards=True)
-    days.wait_all(4, 300)  # one after the other comes back from its deferral
+    days.backfill(backwards=True, max_active_runs=2)
+    days.wait_all(4, 300)  # the last days make room for the first ones, and come back
     for number, (run_id, day) in enumerate((("ahead", 5), ("next", 4), ("late", -1))):
         start = DAYS[0] + day * DAY
         logical_date = DAYS[0] + timedelta(hours=number + 1)  # Airflow starts none after the end of the DAG

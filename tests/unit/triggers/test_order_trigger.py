@@ -15,7 +15,9 @@ from airflow.sdk import DAG
 
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Yielded, yield_slot
+from airflow_tx.errors import AheadOfOrder
 from airflow_tx.processing.begin import ask
+from airflow_tx.processing.order import comes_soon
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.run_slots import Waiter, bid
@@ -226,3 +228,29 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
     assert (made.after, made.missing) == ((FIRST + 2 * DAY).isoformat(), (FIRST + DAY).isoformat())
     assert made.event(store) is None
     assert [line[:24] for line in log.lines[-2:]] == ["The interval 2026-01-03T", "No run for the interval "]
+
+
+def test_it_waits_in_its_worker_as_long_as_the_order_may_come_soon(store: CountingStore, airflow: Airflow) -> None:
+    begin(store, 0)
+    ahead = AheadOfOrder(interval="day 2", after=FIRST + 2 * DAY, missing=FIRST + DAY)
+    slept: list[float] = []
+
+    def wait(*, until: int, seconds: float = 20.0) -> bool:
+        """Day 1 begins after so many looks."""
+        slept.clear()
+
+        def sleep(pause: float) -> None:
+            slept.append(pause)
+            if len(slept) == until:
+                begin(store, 1)
+
+        return comes_soon(spec_on(store), ahead, seconds=seconds, sleep=sleep, clock=lambda: sum(slept))
+
+    assert not wait(until=3)
+    assert slept == [], "its run is not running"
+    airflow.states = {FIRST + DAY: "running"}
+    assert not wait(until=3, seconds=0.0)
+    assert not wait(until=1000)
+    assert 4.5 < sum(slept) < 5.5
+    assert wait(until=3)
+    assert len(slept) == 3
