@@ -38,7 +38,7 @@ def backfill(args: Namespace) -> None:
 
     spec, _ = transactional_dag(args.dag_id)
     if not args.dry_run and compat.is_paused_there(spec.dag_id):
-        raise SystemExit(f"DAG {spec.dag_id} is paused, and none of its runs would start: airflow dags unpause it.")
+        raise SystemExit(f"DAG {spec.dag_id} is paused, and starts no run: airflow dags unpause {spec.dag_id}")
     with ZooKeeperHook(spec.conn_id).store() as store:
         dates = BackfilledDates(spec, spec.ledger(store), args.first, args.last)
         dates.check_order(note=not args.dry_run)
