@@ -11,6 +11,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reader import Reader
@@ -37,12 +38,14 @@ class Earlier:
     """An open transaction before this one.
 
     :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed.
+    :param by_lane: a lane works on it, or did: it may have no run.
     """
 
     txid: int
     run_id: str
     phase: Phase
     ready: bool
+    by_lane: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def read_line(
         if record is not None:  # else it became final in between
             skip |= each == current and record.skip is not None
             ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
-            earlier[each] = Earlier(each, record.run_id, record.phase, ready)
+            earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
     if own is None:
         return WaitingLine(txid, current, None, None, earlier, skip)
     return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks)
@@ -214,6 +217,11 @@ def _log_wait(commit: Commit, line: WaitingLine) -> None:
         return
     spec = commit.spec
     state = compat.run_state(commit.ti, spec.dag_id, first.run_id)
+    if state is None and first.by_lane:
+        text = "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. %s"
+        nothing = "There is nothing to do: what leaves the lane becomes a run."
+        commit.log.info(text, line.txid, spec.topology, first.txid, first.phase.value, nothing)
+        return
     commit.log.info(
         "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
         line.txid,

@@ -12,7 +12,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from airflow_tx.coordinator.snapshot import LedgerSnapshot, of_lane
+from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 
@@ -207,7 +208,7 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
         return Finding.YIELDED if is_free(case.look, case.states, txid) else Finding.IN_THE_WAY
     if txid in case.moved:
         return Finding.MOVED if _is_decided(case, txid - 1) else Finding.NOTHING
-    if state is None and of_lane(record):
+    if state is None and of_lane(record.request):
         return Finding.LEFT
     return Finding.GONE if state is None else Finding.ENDED
 

@@ -27,7 +27,8 @@ from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter, dumps
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store
@@ -92,7 +93,7 @@ class Lane(NoLane):
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.plan = plan
+        self.plan = plan = plan.resolved()
         self.task_try = f"{LANE_TRY}{uuid.uuid4().hex}"
         self._spec, self._store, self._ti, self._log = plan.spec, store, ti, log
         self._patience = patience
@@ -104,6 +105,8 @@ class Lane(NoLane):
         self._queue: queue.SimpleQueue[LaneTransaction | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._left_in_a_row = self._committed = 0
+        self._turn = 0
+        """The txid whose turn it is at least."""
         self.begun = 0
         self._opened_at, self._file = clock(), _version(plan.dag_file)
 
@@ -144,9 +147,7 @@ class Lane(NoLane):
 
     def wait(self, seconds: float) -> None:
         """Wait until a transaction has ended, or left, but not longer than so many seconds."""
-        with self._ended:
-            before = len(self._working)
-            self._ended.wait_for(lambda: len(self._working) < before, seconds)
+        self._wait_below(len(self.working), seconds)
 
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
         """Begin and process transactions for so many seconds, as long as there are some; the last answer.
@@ -156,6 +157,7 @@ class Lane(NoLane):
         """
         until = self._clock() + seconds
         while True:
+            self._wait_below(self._spec.window, until - self._clock())
             answer = self._advance()
             left = until - self._clock()
             if left <= 0 or isinstance(answer, NoData) or self.rests:
@@ -164,6 +166,11 @@ class Lane(NoLane):
                 if not self.working:
                     return answer
                 self.wait(left)
+
+    def _wait_below(self, count: int, seconds: float) -> None:
+        """Wait until it works on fewer transactions than `count`, or on none."""
+        with self._ended:
+            self._ended.wait_for(lambda: len(self._working) < max(count, 1), seconds)
 
     # --- in the thread of the coordinator
 
@@ -201,6 +208,7 @@ class Lane(NoLane):
             except BaseException as error:  # noqa: BLE001 - of a state of the user's, too
                 self._leave(begun, partial(self._note, own), error)
             else:
+                self._turn = begun.txid + 1
                 self._committed += 1
                 self._left_in_a_row = 0
                 if self._committed % CLEAN_EVERY == 0:
@@ -219,12 +227,14 @@ class Lane(NoLane):
             raise TurnNotReached(seconds=self._patience, current=line.current)
 
     def _await_turn(self, txid: int) -> None:
-        until = self._clock() + self._patience
-        while (current := self._commits.turn().current) < txid:
+        if txid <= self._turn:
+            return
+        until, paths = self._clock() + self._patience, self._spec.paths
+        while (current := Reader(self._store).peek(Counter, paths.current).txid) < txid:
             if self._stopping.is_set() or self._clock() >= until:
                 raise TurnNotReached(seconds=self._patience, current=current)
-            with self._store.watch(self._spec.paths.current) as watch:
-                if self._commits.turn().current == current:
+            with self._store.watch(paths.current) as watch:
+                if Reader(self._store).peek(Counter, paths.current).txid == current:
                     watch.wait(_POLL)
 
     def _note(self, own: LaneCommit, reason: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx import compat
@@ -46,6 +46,11 @@ class LanePlan:
     committer: str
     updates: tuple[Update, ...]
     dag_file: str
+
+    def resolved(self) -> LanePlan:
+        """Give the same plan, with what the configuration says in it: a lane need not ask for every transaction."""
+        spec = replace(self.spec, max_pending=self.spec.window, message_timeout=self.spec.timeout)
+        return replace(self, spec=replace(spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root))
 
 
 def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:

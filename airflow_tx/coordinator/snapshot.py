@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import LANE_TRY
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -48,11 +48,6 @@ class LedgerSnapshot:
 
     def room(self, max_pending: int) -> bool:
         return self.allocated + 1 < self.current + max_pending
-
-
-def of_lane(record: TransactionRecord) -> bool:
-    """Whether a lane has begun the newest attempt of a transaction."""
-    return record.request.startswith(LANE_TRY)
 
 
 def _now() -> datetime:
@@ -128,7 +123,7 @@ class SnapshotReader:
 
     def _in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
         # One with an error has left its lane, or is about to.
-        tries = {txid: each.request for txid, each in opened.items() if of_lane(each) and each.error is None}
+        tries = {txid: each.request for txid, each in opened.items() if of_lane(each.request) and each.error is None}
         alive = {each for each in set(tries.values()) if self.store.get(self._paths.lane(each)) is not None}
         return frozenset(txid for txid, each in tries.items() if each in alive)
 

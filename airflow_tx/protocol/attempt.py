@@ -49,6 +49,11 @@ LANE_TRY = "lane-"
 """How the try of a lane begins, by which it has begun its transactions; no step asks for it."""
 
 
+def of_lane(task_try: str) -> bool:
+    """Whether it is a lane that has begun a transaction, by the try that did."""
+    return task_try.startswith(LANE_TRY)
+
+
 @dataclass(frozen=True)
 class Token:
     """What a grant of the commit turn is known by, in the ledger and in the fence of every state.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -266,7 +266,7 @@ class RepairRecord:
 
 def encode(record: Any) -> bytes:
     """Write a record as compact, sorted JSON with its format version."""
-    return dumps({"format": RECORD_FORMAT, **asdict(record)}).encode()
+    return dumps({"format": RECORD_FORMAT, **vars(record)}).encode()
 
 
 def decode(cls: type[_R], path: str, data: bytes) -> _R:

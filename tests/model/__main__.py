@@ -30,6 +30,7 @@ LARGER = [
     Shape("transactional", 1, 4, 1),
     Shape("opaque", 1, 1, 2, people=("skip",)),
     Shape("opaque", 2, 1, 2, people=("skip", "withdraw")),
+    Shape("opaque", 1, 1, 1, people=("ahead", "lane")),
 ]
 
 

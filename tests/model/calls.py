@@ -154,8 +154,15 @@ class Calls:
         after = replace(world.with_nodes(self.store.nodes), behind=world.nodes if self.shape.lags else None)
         check_phases(world, after)
         if after.current > world.current:
-            after = became_final(world, after)
+            after = self._without_run(became_final(world, after))
         return after, Reply()
+
+    def _without_run(self, world: World) -> World:
+        """What a lane has committed needs no run: it is as one that has ended well."""
+        number = world.current - 2
+        if "lane" in self.shape.people and world.runs[number].stage == "absent":
+            return world.with_run(replace(world.runs[number], stage="green"))
+        return world
 
     def _state_call(self, world: World, call: tuple[Any, ...]) -> tuple[World, Reply]:
         _, index, method, grant, arguments = call

@@ -142,6 +142,7 @@ class Rules(Airflow):
             after = self.aside(world, -1, "coordinate", ())
             if any(actor.task == "coordinate" for actor in after.actors) or after.key != world.key:
                 yield "the coordinator looks", after
+        yield from self._lanes(world)
         if not world.budget or self.shape.clears_only:
             return
         spent = replace(world, budget=world.budget - 1)
@@ -150,3 +151,15 @@ class Rules(Airflow):
             yield from self._lost(spent, actor)
         if len(running) == 1:
             yield "another coordinator looks", self.aside(spent, -1, "coordinate", ())
+
+    def _lanes(self, world: World) -> Iterator[Step]:
+        """A lane begins the next transaction; the coordinator may start a run of it at any time, as if it were dead."""
+        lanes = [actor for actor in world.actors if actor.task == "lane"]
+        if "lane" in self.shape.people and not lanes and world.allocated < self.shape.runs:
+            yield "a lane works", self.aside(world, -1, "lane", ())
+        if not world.budget:
+            return
+        spent = replace(world, budget=world.budget - 1)
+        for actor in lanes:
+            yield "the lane dies", spent.without(actor.ident)
+            yield from self._lost(spent, actor)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_tx.cli.runs import Restarts
 from airflow_tx.cli.skips import NotInEffect, Skips
@@ -16,15 +16,18 @@ from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import pass_on, take_skip
 from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.compat import TaskFunction
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
+from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused
+from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused, TxError
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.processing import begin as beginning
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
@@ -235,6 +238,24 @@ def coordinate(env: Env, shape: Shape) -> Any:
     own.run()
 
 
+def lane(env: Env, shape: Shape) -> Any:
+    """A lane with one transaction: it begins, processes and commits it, all in one process."""
+    ti, own = ModelTi(env, shape, 0, "lane", ""), f"{LANE_TRY}{env.nonce()}"
+    call = TaskFunction(lambda: output(shape, begun, own), ((), {}), multiple=True, pushes=True, timeout=None)
+    spec = spec_of(env, shape, (("", 2),))
+    plan = LanePlan(spec, (LaneTask(TASK, call, ""),), "commit", updates_of(env, shape, "commit"), "")
+    ledger = spec.ledger(env)
+    begun: Any = beginning.allocate(spec, ledger, own)
+    if not isinstance(begun, Begun):
+        return
+    transaction = LaneTransaction(plan, begun, ledger, own)
+    try:
+        transaction.process()
+        commit_in_turn(LaneCommit(plan, transaction, ledger, ti, LOG), env, patience=0.0, clock=_no_time)
+    except (TxError, AirflowException):
+        return  # it has left the lane; that it is noted only makes the coordinator find it sooner
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "begin": begin,
     "p": process,
@@ -246,4 +267,5 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "withdraw": withdraw,
     "readmit": readmit,
     "coordinate": coordinate,
+    "lane": lane,
 }

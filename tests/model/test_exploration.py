@@ -39,6 +39,7 @@ SHAPES: list[Any] = [
     Shape("opaque", 2, 1, 1, phase=True),
     long(Shape("transactional", 2, 1, 1, phase=True)),
     Shape("opaque", 1, 1, 1, lags=True),
+    Shape("opaque", 1, 1, 0, people=("ahead", "lane")),
 ]
 
 

@@ -5,7 +5,7 @@ Key and value columns have the user's names; everything of ours begins with `tx_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -101,15 +101,23 @@ def state_table(
 
 
 def existing_key_types(
-    connection: Connection, schema: str | None, name: str, columns: Columns, kind: StateKind, dialect: Dialect
+    connection: Connection,
+    schema: str | None,
+    name: str,
+    columns: Columns,
+    make: Callable[[Mapping[str, str]], sa.Table],
+    dialect: Dialect,
 ) -> dict[str, str]:
-    """Read the key types of the table in the database; a StateError if this state would make another one."""
+    """Read the key types of the table in the database; a StateError if this state would make another one.
+
+    :param make: describes the table for types of its keys.
+    """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     there = {key: found.get(key, "") for key in columns.keys}
     known = {
         key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
     }
-    table = state_table(schema, name, columns, known, kind, dialect)
+    table = make(known)
     ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST_COLUMN: "bytes"}
     expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
@@ -185,6 +193,11 @@ def writer_of(token: Token, chunk: int) -> dict[str, Any]:
     """Write the columns that say who wrote a row as constants, which are the same for all rows of the statement."""
     values = (token.txid, token.generation, token.attempt, token.epoch, chunk)
     return {name: sa.literal_column(str(int(value))) for name, value in zip(WRITER, values, strict=True)}
+
+
+def writer_as_values(token: Token) -> dict[str, Any]:
+    """Give the columns that say who wrote a row as values, which are no part of a statement's text."""
+    return {"tx_generation": token.generation, "tx_attempt": token.attempt, "tx_epoch": token.epoch}
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:

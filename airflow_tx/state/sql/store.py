@@ -32,6 +32,7 @@ from airflow_tx.state.sql.schema import (
     split_table,
     state_table,
     upsert,
+    writer_as_values,
     writer_of,
 )
 from airflow_tx.state.sql.types import digests
@@ -50,6 +51,7 @@ class SqlStore(FencedStore):
         place = split_table(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
         self.columns, self.kind = columns, kind
+        self._made: dict[tuple[tuple[str, str], ...], sa.Table] = {}
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
 
     def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
@@ -204,7 +206,7 @@ class SqlStore(FencedStore):
         if found is None or self.kind is not StateKind.OPAQUE:
             return
         table = found[0]
-        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token, 0)))
+        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_as_values(grant.token)))
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
         # What an earlier raise has rolled back keeps its writer; it need not be written again.
@@ -221,7 +223,12 @@ class SqlStore(FencedStore):
         return ([DIGEST_COLUMN, *names], ["bytes", *kinds]) if DIGEST_COLUMN in table.c else (names, kinds)
 
     def _make(self, key_types: Mapping[str, str]) -> sa.Table:
-        return state_table(self._schema, self._name, self.columns, key_types, self.kind, self._dialect)
+        """Describe the table: the same object for the same types, by which statements are known that were compiled."""
+        types = tuple(key_types.items())
+        if types not in self._made:
+            own = (self._schema, self._name, self.columns)
+            self._made[types] = state_table(*own, key_types, self.kind, self._dialect)
+        return self._made[types]
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
         """Find the table and its key types, if it exists; its columns are compared once per object."""
@@ -229,7 +236,8 @@ class SqlStore(FencedStore):
         if key_types is None:
             if not self._has_table(connection, self._name):
                 return None
-            key_types = existing_key_types(connection, self._schema, self._name, self.columns, self.kind, self._dialect)
+            place = (self._schema, self._name)
+            key_types = existing_key_types(connection, *place, self.columns, self._make, self._dialect)
             self._facts[_KEY_TYPES] = key_types
         return self._make(key_types), key_types
 

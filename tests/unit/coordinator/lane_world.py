@@ -124,8 +124,12 @@ class LaneWorld:
         self.runs[run_id] = "queued"
         return True
 
-    def execute(self, run_id: str) -> Begun:
-        """Execute a run, all of its tasks."""
+    def execute(self, run_id: str, seconds: float = 60.0) -> Begun:
+        """Execute a run, all of its tasks.
+
+        :raises TimeoutError: its turn does not come.
+        """
+        until = time.monotonic() + seconds
         begun = ask(self.spec, FakeTi("begin", run_id), replace(run_of(run_id), conf=self.conf[run_id]), retry=False)
         assert isinstance(begun, Begun), begun
         self.runs[run_id] = "running"
@@ -139,6 +143,8 @@ class LaneWorld:
         ledger: Any = self.spec.ledger(self.store)  # type: ignore[arg-type]
         commit = Commit(self.spec, begun, self.plan().updates, ledger, committer, self.log)
         while commit_in_turn(commit, self.store, patience=1) is not None:
+            if time.monotonic() > until:
+                raise TimeoutError
             time.sleep(0.01)  # it is deferred meanwhile
         self.runs[run_id] = "success"
         return begun

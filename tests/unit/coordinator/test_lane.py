@@ -277,6 +277,18 @@ def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make
     assert world.history[1].attempts == 2
 
 
+def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -> None:
+    world = make(source=Bounded(2))
+    begun_by_lane(world, world.lane())
+    world.conf["by-hand"] = {}
+    with pytest.raises(TimeoutError):
+        world.execute("by-hand", seconds=0.1)
+    assert world.log.lines[-1] == (
+        "Transaction 2 of numbers waits for transaction 1 (PROCESSING), in the lane of its coordinator. "
+        "There is nothing to do: what leaves the lane becomes a run."
+    )
+
+
 def test_of_a_transaction_whose_task_a_run_has_started_the_lane_writes_nothing(make: Any) -> None:
     """A retried `begin` of the run goes on with the attempt of the lane, if it has not started any task."""
     world = make(source=Bounded(1))
