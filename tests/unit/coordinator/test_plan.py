@@ -150,6 +150,35 @@ def test_a_deleted_run_is_created_again_at_once_and_is_no_failure() -> None:
     assert (action.key, action.counts, action.reason) == ("interval:x", False, Finding.GONE.value)
 
 
+@pytest.mark.parametrize("phase", list(Phase))
+def test_what_has_left_a_lane_becomes_a_run_at_once_and_is_no_failure_of_a_run(phase: Phase) -> None:
+    seen = look(record(1, request="lane-1", phase=phase, error="task count: it broke"))
+    (action,) = due(seen, {"r1": None})
+    assert isinstance(action, Replay)
+    assert (action.txid, action.counts, action.reason) == (1, False, "task count: it broke")
+
+
+def test_of_a_lane_that_is_gone_nobody_knows_why() -> None:
+    (action,) = due(look(record(1, request="lane-1")), {"r1": None})
+    assert isinstance(action, Replay)
+    assert action.reason == Finding.LEFT.value
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_what_a_lane_works_on_is_left_to_it_unless_its_processing_takes_too_long(phase: Phase) -> None:
+    seen = look(record(1, request="lane-1", phase=phase), lane=frozenset({1}))
+    assert due(seen, {"r1": None}, 100.0, 899.0) == ()
+    late = due(seen, {"r1": None}, 1000.0)
+    assert [type(each) for each in late] == ([Replay] if phase in (Phase.PROCESSING, Phase.FAILED) else [])
+
+
+def test_a_run_that_has_taken_over_from_a_lane_is_a_run_like_any_other() -> None:
+    assert due(look(record(1, request="lane-1"), lane=frozenset({1})), {"r1": "running"}) == ()
+    (action,) = due(look(record(1, request="try", error="no")), {"r1": "failed"}, 10.0)
+    assert isinstance(action, Replay)
+    assert action.counts
+
+
 def test_the_reason_of_a_replay_is_that_of_the_failure() -> None:
     (action,) = due(look(record(1, phase=Phase.FAILED, error="task a: ValueError: no")), {"r1": "failed"}, 10.0)
     assert isinstance(action, Replay)
