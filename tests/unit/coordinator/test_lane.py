@@ -20,6 +20,8 @@ from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
 from tests.unit.coordinator.lane_world import (
     PATHS,
     RULES,
@@ -213,6 +215,21 @@ def test_runs_go_along_beside_it(make: Any) -> None:
     world.coordinate()
     world.assert_exact(6)
     assert world.history[3].run_id == "by-hand"
+
+
+def test_a_skip_takes_effect_in_the_lane_at_its_turn(make: Any) -> None:
+    world = make(source=Bounded(4))
+
+    def is_not_wanted(batch: Any) -> None:
+        if batch.txid == 2:
+            world.spec.ledger(world.store).run(note_skip, 2, Audit("ada", "not wanted"))
+
+    world.on_batch = is_not_wanted
+    world.coordinate()
+    outcomes = [entry.outcome.value for entry in world.history.values()]
+    assert outcomes == ["COMMITTED", "SKIPPED", "COMMITTED", "COMMITTED"]
+    assert world.totals == (30, sum(range(40)) - sum(range(10, 20)))
+    assert world.runs == {}
 
 
 def test_two_lanes_share_the_transactions(make: Any) -> None:
