@@ -77,9 +77,9 @@ class RowTally(Iterable[Mapping[str, Any]]):
         self._sums: dict[str, int] = {}
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> RowTally:
+    def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
         """Return the tally that the rows are in already, or a new one."""
-        return rows if isinstance(rows, cls) else cls(rows)
+        return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         self._sum, self._sums = 0, dict.fromkeys(self._added, 0)
@@ -104,7 +104,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     def written(self, keys: int) -> Written:
         """Say what was read, of which a state has made so many keys."""
-        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums))
+        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class MemoryState(QueryableState):
             self.database.fence, self.database.rows = raised, rows
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows)
+        tally = RowTally.of(rows, self.columns.added_up)
         checked = self._checked(tally)
         with _LOCK:
             fence.check_write(self.database.fence, grant, state=self.name)
@@ -126,7 +126,7 @@ class MemoryState(QueryableState):
         return len(checked)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows)
+        tally = RowTally.of(rows, self.columns.added_up)
         checked = self._checked(tally)
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)

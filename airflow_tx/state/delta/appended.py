@@ -25,6 +25,7 @@ class AppendColumns:
 
     aggregators: Mapping[str, Any] = {}
     composites: Mapping[str, Any] = {}
+    added_up: tuple[str, ...] = ()
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self.types = dict(types)

@@ -171,7 +171,7 @@ class DeltaState(QueryableState):
     def _change(
         self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
     ) -> int:
-        tally = RowTally.of(rows or ())
+        tally = RowTally.of(rows or (), self.columns.added_up)
         given = None if rows is None else list(tally)
         for _ in range(_RACES):
             held = self._table.read()

@@ -98,7 +98,7 @@ class RedisState(FencedInRedis, QueryableState):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        held, tally = self._fence.read(), RowTally.of(rows)
+        held, tally = self._fence.read(), RowTally.of(rows, self.columns.added_up)
         fence.check_write(held.row, grant, state=self.name)
         update = self._update(held, grant, tally, chunk)
         if update is None:
@@ -108,7 +108,7 @@ class RedisState(FencedInRedis, QueryableState):
         return update.size
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows)
+        tally = RowTally.of(rows, self.columns.added_up)
         given = list(tally)
         for _ in range(RACES):
             held = self._fence.read()

@@ -90,7 +90,7 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         return {"conn_id": self.conn_id, "table": self.table}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows)
+        tally = RowTally.of(rows, self.columns.added_up)
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=complete)
             written = self._store.put(connection, grant, tally, chunk)
@@ -99,7 +99,7 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows)
+        tally = RowTally.of(rows, self.columns.added_up)
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             written = self._store.put(connection, grant, tally, 0)

@@ -22,13 +22,18 @@ def kept(state: FencedState) -> list[StoredReceipt]:
     return found
 
 
-def expected(grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]) -> StoredReceipt:
-    """The receipt of rows that a grant has written, in parts or at once."""
-    written = Written()
+def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
+    """What a state was given, in parts or at once."""
+    found, added = Written(), () if state.columns is None else state.columns.added_up
     for part in parts:
-        tally = RowTally(part)
-        written += tally.written(len(list(tally)))
-    receipt = replace(grant, written=Written()).receipt(state.name, written)
+        tally = RowTally(part, added)
+        found += tally.written(len(list(tally)))
+    return found
+
+
+def expected(grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]) -> StoredReceipt:
+    """The receipt of rows that a grant has written."""
+    receipt = replace(grant, written=Written()).receipt(state.name, written(state, *parts))
     assert receipt is not None
     return StoredReceipt.of(receipt)
 
@@ -61,8 +66,7 @@ class ReceiptSuite(StateTests):
         state.write(grant, one, chunk=0, complete=False)
         state.write(grant, two, chunk=1, complete=False)
         assert kept(state) == []
-        written = Written(2, digest_of_rows(one, two))
-        state.write(replace(grant, written=written), (), chunk=2)
+        state.write(replace(grant, written=written(state, one, two)), (), chunk=2)
         assert kept(state) == [expected(grant, state, one, two)]
 
     def test_a_writer_that_is_refused_leaves_none(self, state: FencedState, grants: Grants) -> None:
@@ -90,12 +94,6 @@ class ReceiptSuite(StateTests):
             state.write(grant, rows({"a": 1}))
         assert [Receipt.from_json(_json(each)).written.keys() for each in kept(one)] == [{one.name}]
         assert [Receipt.from_json(_json(each)).written.keys() for each in kept(other)] == [{other.name}]
-
-
-def digest_of_rows(*parts: Sequence[dict[str, object]]) -> str:
-    """The digest of all rows, whatever their order."""
-    tally = RowTally([row for part in reversed(parts) for row in part])
-    return tally.written(len(list(tally))).digest
 
 
 def _json(stored: StoredReceipt) -> object:
