@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.commit.run_slots import Comeback, TaskRuns, comeback, slots_of, start_yielded, yield_slot
+from airflow_tx.commit.run_slots import (
+    Comeback,
+    TaskRuns,
+    Yielded,
+    comeback,
+    slots_of,
+    start_yielded,
+    yield_slot,
+)
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol import run_slots
 from airflow_tx.protocol.answers import Bidding, Done
@@ -190,6 +200,30 @@ def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflo
     first.commit()
     yield_slot(spec(topology), {"ti": ti}, blocking=1, txid=2, log=log)
     assert topology.topology.yielded == {}
+
+
+@pytest.mark.parametrize("queued", [0, 1])
+def test_a_run_that_has_no_transaction_yet_is_yielded_to_if_one_of_its_date_is_queued(
+    topology: Topology, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, log: Any, queued: int
+) -> None:
+    date, asked = datetime(2026, 1, 2, tzinfo=timezone.utc), list[Any]()
+
+    def runs_on(*of: Any) -> int:
+        asked.append(of)
+        return queued
+
+    monkeypatch.setattr(compat, "runs_on", runs_on)
+    Run(topology, "r1").whole(1)
+    ti = FakeTi("begin", "r3")
+    topology.ledger().run(run_slots.bid, Waiter("r3", None, str(ti.id), 2))
+    with (
+        pytest.raises(Yielded, match="run of 2026-01-02T00:00:00.00:00 of that one is queued")
+        if queued
+        else nullcontext()
+    ):
+        yield_slot(spec(topology), {"ti": ti}, blocking=2, txid=None, missing=date, log=log)
+    assert asked == [("dag", date, ["queued"])]
+    assert set(topology.topology.yielded) == ({"r3"} if queued else set())
 
 
 def test_a_task_clears_the_runs_of_its_dag_and_makes_those_that_are_gone(airflow: Airflow) -> None:

@@ -11,10 +11,12 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_tx.commit.commit import Commit, Completion
+from airflow_tx.commit.run import AirflowRun
 from airflow_tx.commit.turn import advice, commit_in_turn
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     FailedTransaction,
+    FenceOutranked,
     IncompleteBatch,
     LedgerBehind,
     OutputChanged,
@@ -326,6 +328,13 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
         run.commit_now()
 
 
+def test_the_file_of_a_dag_is_that_of_the_task(make: Any) -> None:
+    ti: Any = FakeTi("commit", "r1")
+    assert AirflowRun(ti).dag_file == ""
+    ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
+    assert AirflowRun(ti).dag_file == "/dags/numbers.py"
+
+
 def test_a_failed_transaction_is_not_committed(make: Any) -> None:
     run = make("r1")
     run.begin()
@@ -413,6 +422,27 @@ def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another
     run.work(count=11)
     assert run.commit_now() is None
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
+
+
+def test_no_earlier_grant_can_write_once_the_states_are_asked_whether_they_hold_the_transaction(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = transactional("first"), transactional("second")
+    run = make("r1", [update(first), update(second)])
+    run.begin()
+    run.work()
+    dies(run, monkeypatch, first, "raise_fence")
+    run.work(count=11)
+    asked, fences = first.holds, list[Any]()
+
+    def asked_with_fences(txid: int) -> bool:
+        fences.append((first.fence(), second.fence()))
+        return asked(txid)
+
+    monkeypatch.setattr(first, "holds", asked_with_fences)
+    assert run.commit_now() is None
+    ((of_first, of_second),) = fences
+    assert of_first.token == of_second.token
 
 
 def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,6 +563,17 @@ def test_a_fence_above_the_token_that_the_ledger_holds_tells_of_a_ledger_that_wa
     topology = decode(TopologyRecord, "", run.spec.memory.get(run.spec.paths.record).data)
     words.raise_fence(Grant("numbers", topology.incarnation, Token(1, 1, 9, 9, "n"), {}))
     with pytest.raises(LedgerBehind, match="--ledger-lost"):
+        run.commit_now()
+
+
+def test_a_fence_of_another_ledger_tells_nothing_of_this_one(make: Any) -> None:
+    outranked = FenceOutranked(state="words", token="1.1", found="9.9")
+    other = MemoryState("other", keys=["word"], values={"count": Count()})
+    other.raise_fence(Grant("numbers", "another", Token(1, 1, 9, 9, "n"), {}))
+    run = make("r1", [update(Failing("words", "raise_fence", outranked)), update(other)])
+    run.begin()
+    run.work()
+    with pytest.raises(FenceOutranked):
         run.commit_now()
 
 

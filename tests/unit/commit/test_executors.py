@@ -12,12 +12,12 @@ import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_tx.commit import spark_writers
+from airflow_tx.commit.handoff import NewValuesOutput
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.commit.spark_writers import spark_label, write_by_spark
 from airflow_tx.errors import FenceOutranked, RowsDiffer, StateError
@@ -96,8 +96,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @pytest.fixture
 def written(area: StagingArea, server: Server) -> Callable[..., Written]:
-    def write(state: Any, *, spark: str = "sc://spark:15002/;token=abc", output: Any = None, digest: str = "") -> Any:
-        rows = StagedRows(area, ref(area, [{**row, "step": 1} for row in ROWS], row_digest=digest), state, ATTEMPT)
+    def write(
+        state: Any, *, spark: str = "sc://spark:15002/;token=abc", output: Any = None, digest: str = "", **how: Any
+    ) -> Any:
+        emitted = ref(area, [{**row, "step": 1} for row in ROWS], row_digest=digest, **how)
+        rows = StagedRows(area, emitted, state, ATTEMPT)
         return write_by_spark(state, Grants()(1), rows, spark, partitions=3, dag_file="/dags/d.py", output=output)
 
     return write
@@ -152,14 +155,15 @@ def test_rows_that_spark_has_read_are_those_that_were_emitted(server: Server, wr
         else:
             with pytest.raises(RowsDiffer, match="of output 'counts' .* were read"):
                 written(Parallel(), digest=emitted.text)
+            assert written(Parallel(), digest=emitted.text, reliable=False).keys == 5
 
 
 def test_parts_of_new_values_that_executors_have_staged_are_added(server: Server, written: Any) -> None:
-    staged: list[Output] = []
-    output = SimpleNamespace(place="where they go", staged=staged.extend)
+    place: Any = "where they go"
+    output = NewValuesOutput(place)
     server.answers[1]["part"] = PART
     written(Parallel(), output=output)
-    assert staged == [Output((StagedFile("part", 1, 5),), ("word", "n"))]
+    assert output.parts == [Output((StagedFile("part", 1, 5),), ("word", "n"))]
     assert server.sealed[3] == "where they go"
 
 
@@ -169,7 +173,7 @@ def test_parameters_of_an_address_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spark", "kind", "url"),
+    ("spark", "kind", "address"),
     [
         ("sc://spark:15002", None, "sc://spark:15002"),
         ("local", None, None),
@@ -182,14 +186,15 @@ def test_parameters_of_an_address_are_not_shown() -> None:
         ("own", "spark_connect", "sc://own:15002/"),
         ("localhost", "spark", None),
     ],
+    ids=range(10),
 )
 def test_a_connection_or_an_address_says_which_driver_it_is(
-    monkeypatch: pytest.MonkeyPatch, spark: str, kind: str | None, url: str | None
+    monkeypatch: pytest.MonkeyPatch, spark: str, kind: str | None, address: str | None
 ) -> None:
     if kind:
         made = {"conn_type": kind, "host": "sc://own" if kind == "spark_connect" else "local", "port": 15002}
         monkeypatch.setenv(f"AIRFLOW_CONN_{spark.upper()}", json.dumps(made))
-    assert spark_writers._connect_url(spark) == url
+    assert spark_writers._connect_url(spark) == address
 
 
 # --- a driver on this machine
@@ -264,9 +269,9 @@ def test_a_driver_is_told_its_job_in_a_folder_and_answers_there(hook: Any, serve
     assert hook.ended == 1
 
 
-@pytest.mark.parametrize(("host", "local"), [("local[4]", True), ("spark://host", False)])
+@pytest.mark.parametrize(("host", "local"), [("local[4]", True), ("yarn", False), (None, False)])
 def test_a_connection_names_the_driver_and_its_command(
-    hook: Any, server: Server, written: Any, tmp_path: Path, host: str, local: bool
+    hook: Any, server: Server, written: Any, tmp_path: Path, host: str | None, local: bool
 ) -> None:
     (tmp_path / "spark-submit").rename(tmp_path / "spark3-submit")
     made = {"conn_type": "spark", "host": host, "extra": {"spark-binary": "spark3-submit"}}
@@ -274,6 +279,7 @@ def test_a_connection_names_the_driver_and_its_command(
     written(Parallel(), spark="own")
     assert hook.made["conn_id"] == "own"
     assert ("SPARK_LOCAL_IP" in os.environ) is local
+    assert os.environ["PATH"] == str(tmp_path), "the command was found there"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,18 @@ def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, 
     assert counts(state) == {}
 
 
+def test_a_committer_that_learns_of_its_skip_when_it_takes_the_turn_skips_it_and_says_so(
+    make: Any, store: Any, state: MemoryState
+) -> None:
+    committer = open_run(make, "r1").commit()
+    committer.complete()
+    committer.prepare()
+    committer.ledger.run(skip.note_skip, 1, WHY)
+    with pytest.raises(SkippedTransaction, match="Transaction 1 of numbers was skipped"):
+        committer.commit()
+    assert (record(store, 1), counts(state)) == (None, {})
+
+
 def test_what_a_skipped_transaction_had_written_is_rolled_back(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,12 @@ def test_of_a_committed_transaction_only_those_are_told_that_the_dag_still_names
     assert told(run) == {}
 
 
+def test_a_committer_without_new_values_tells_of_none(make: Any, state: MemoryState) -> None:  # noqa: F811
+    run = make("r1", [persistent_aggregate(SOURCE, state=state)])
+    assert committed(run, [word("man", 3)]) == {}
+    assert told(run) == {}, "it is committed already"
+
+
 def test_what_an_outranked_grant_has_staged_is_not_what_counts(
     make: Any,  # noqa: F811
     state: MemoryState,
@@ -288,6 +294,18 @@ def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_a
     tries = phase.run.spec.staging().kept.files.list("numbers/1/1/b@-1")
     made = [f"grant-{token.generation}.{token.epoch}-{token.birth}" for token in (first.token, second.token)]
     assert sorted(tries) == made
+
+
+def test_what_the_turn_taken_again_has_written_anew_leaves_its_new_values_anew(make: Any) -> None:  # noqa: F811
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    largest = MemoryState("largest", keys=["word"], values={"count": Max()})
+    of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
+    rows = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
+    phase = PhaseRun(make, of_b, persistent_aggregate(LEFT, state=largest), rows)
+    phase.write("b", phase.acquire())
+    phase.work(rows[:1])
+    phase.write("d", phase.acquire())
+    assert largest.read() == [{"word": "man", "count": 3}]
 
 
 def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(

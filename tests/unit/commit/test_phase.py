@@ -23,10 +23,12 @@ from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import History, decode
 from airflow_tx.state import Count, MemoryState
+from airflow_tx.state.persisted import PersistedState
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.test_commit import AWAY, counts, failed, make, state
 from tests.unit.commit.test_commit import found as open_one
+from tests.unit.commit.test_handoff import Noted
 
 __all__ = ["make", "state"]
 ROWS = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
@@ -229,6 +231,29 @@ def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b:
     phase.acquire()
     with pytest.raises(Outranked, match="a later grant"):
         phase.committer("b").write(first)
+    assert counts(of_b) == {}
+
+
+def test_a_committer_of_an_outranked_grant_writes_nothing_to_a_state_without_a_fence(make: Any) -> None:
+    noted = Noted()
+    own = Update(update("count", words("of_b")).input, PersistedState(noted, noted))
+    phase = PhaseRun(make, own, update("count", words("of_d")), ROWS)
+    first = phase.acquire()
+    phase.acquire()
+    with pytest.raises(Outranked, match="a later grant"):
+        phase.committer("b").write(first)
+    assert noted.seen == []
+
+
+def test_a_committer_writes_nothing_while_a_task_works_of_which_the_ledger_knows_nothing_yet(
+    phase: PhaseRun, of_b: MemoryState
+) -> None:
+    phase.run.spec = replace(phase.run.spec, tasks=("count", "branch"))
+    phase.states["branch"] = "skipped"
+    grant = phase.acquire()
+    phase.states["branch"] = "running"  # it was cleared
+    with pytest.raises(Outranked, match="a later grant"):
+        phase.committer("b").write(grant)
     assert counts(of_b) == {}
 
 

@@ -40,12 +40,13 @@ def update(state: Any, **how: Any) -> Update:
     return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
 
 
-def ref(area: StagingArea, *parts: list[dict[str, Any]], row_digest: str = "") -> dict[str, Any]:
+def ref(area: StagingArea, *parts: list[dict[str, Any]], row_digest: str = "", reliable: bool = True) -> dict[str, Any]:
     """A staged output of one file a part."""
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, f"try {len(parts)}"))
     written = [write_rows(where, "counts", rows, file=f"part-{number}.parquet") for number, rows in enumerate(parts)]
     files, columns = [file for part in written for file in part.files], written[-1].columns
-    return write_manifest(where, {"counts": Output(tuple(files), columns, row_digest)})["counts"].to_json()
+    output = Output(tuple(files), columns, row_digest, reliable)
+    return write_manifest(where, {"counts": output})["counts"].to_json()
 
 
 def counted(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -241,9 +242,7 @@ def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
     monkeypatch.setattr(spark_writers, "write_by_spark", write_by_spark)
     monkeypatch.setattr(write, "ROWS_A_WRITER", 5)
     state, output = postgres(keys), object()
-    how = (
-        update(state, writers="spark", spark="sc://spark:15002/;token=abc") if False else update(state, writers="spark")
-    )
+    how = update(state, writers="spark")
     rows = StagedRows(area, ref(area, [{"word": f"w{n}", "n": n} for n in range(count)]), state, ATTEMPT)
     done = write_update(how, Grants()(1), rows, dag_file="d.py", log=log, output=output)  # type: ignore[arg-type]
     assert done == "written"  # type: ignore[comparison-overlap]
@@ -268,8 +267,16 @@ def test_rows_of_a_state_without_columns_are_one_write(area: StagingArea) -> Non
     from airflow_tx.state import SqlGuard
 
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
-    how = Update(update(words()).input, guard, "worker")
-    assert fits_one_write(how, StagedRows(area, ref(area, counted(9)), guard, ATTEMPT))
+    how, rows = Update(update(words()).input, guard, "worker"), StagedRows(area, ref(area, counted(9)), guard, ATTEMPT)
+    assert fits_one_write(how, rows)
+    assert spark_of(Update(how.input, guard, spark_from_rows=9), rows) is None
+
+
+def test_the_only_key_of_a_state_without_keys_is_written_by_this_process(area: StagingArea) -> None:
+    state = postgres([])
+    rows = staged(area, 9, state)
+    assert spark_of(update(state, spark_from_rows=9), rows) is None
+    assert spark_of(update(state, writers="spark"), rows) == "spark_default"
 
 
 # --- what a transactional state compares

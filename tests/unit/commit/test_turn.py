@@ -63,7 +63,8 @@ def test_it_is_woken_when_its_turn_is_near_but_not_again_for_the_same_transactio
     assert near.wake_event(op="op", waited=[[4, "t4", "PROCESSED", True]]) == NEAR
     assert near.wake_event(op="op", waited=near.waited_for) is None
     assert line(5, 4, t4=False).wake_event(op="op", waited=[]) is None
-    assert line(5, 5).wake_event(op="op", waited=near.waited_for) == {**NEAR, "current": 5}
+    for waited in ([], near.waited_for):
+        assert line(5, 5).wake_event(op="op", waited=waited) == {**NEAR, "current": 5}
 
 
 def test_it_is_woken_when_something_happens_to_its_own_transaction() -> None:
@@ -128,6 +129,14 @@ def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topol
     first.committer().processed()
     assert read(topology, 2).earlier[1] == Earlier(1, "r1", Phase.PROCESSED, True)
     first.start().fail("of memory")
+    assert not read(topology, 2).earlier[1].ready
+
+
+def test_one_that_has_failed_after_all_of_its_tasks_have_acked_is_not_ready(topology: Topology) -> None:
+    run(topology, 1).process({})
+    record = topology.record(1)
+    assert record is not None
+    topology.store().multi([], [Put(topology.paths.transaction(1), encode(replace(record, phase=Phase.FAILED)))])
     assert not read(topology, 2).earlier[1].ready
 
 

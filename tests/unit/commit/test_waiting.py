@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from airflow_tx import compat
 from airflow_tx.commit.turn import MESSAGE_PATIENCE, WaitingLine, commit_in_turn
 from airflow_tx.errors import FailedTransaction, StaleAttempt
 from airflow_tx.processing.outputs import returned
 from airflow_tx.protocol import skip
-from airflow_tx.protocol.api import Watch
+from airflow_tx.protocol.api import Put, Watch
+from airflow_tx.protocol.attempt import LANE_TRY
+from airflow_tx.protocol.records import encode
 from airflow_tx.state import Count, MemoryState
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun
-from tests.unit.commit.test_commit import Run, counts, make, state, update
+from tests.unit.commit.test_commit import Run, counts, make, record, state, update
 from tests.unit.commit.test_handoff import WHY, killed_before_the_mark, open_run
 from tests.unit.commit.test_messages import acker_nodes
 from tests.unit.commit.test_messages import make as make_with_messages
@@ -107,6 +112,28 @@ def test_its_patience_is_for_all_of_its_waiting(pair: Any, store: Meanwhile) -> 
     assert (line.current, line.messages) == (1, False)
     assert store.waits == [(60.0, True), (60.0 - A_STEP, False)]
     assert second.log.lines[-1].startswith("Transaction 2 of numbers waits for transaction 1 (PROCESSED) of run r1")
+
+
+@pytest.mark.parametrize(
+    ("by_lane", "found", "text"),
+    [
+        (True, None, r"\(PROCESSING\), in the lane of its coordinator. There is nothing to do: what leaves the lane"),
+        (True, "failed", "of run r1, which is failed. To go on, clear that run"),
+        (False, None, "of run r1, which was deleted. To go on, start a run with the run id r1"),
+    ],
+)
+def test_it_says_what_has_become_of_the_run_that_it_waits_for(
+    pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch, by_lane: bool, found: str | None, text: str
+) -> None:
+    _, second = pair
+    first = record(store, 1)
+    assert first is not None
+    if by_lane:
+        begun_by_a_lane = replace(first, request=f"{LANE_TRY}1")
+        store.multi([], [Put(second.spec.paths.transaction(1), encode(begun_by_a_lane))])
+    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: found)
+    assert commit_in_time(second, store, patience=0.0) is not None
+    assert re.search(f"Transaction 2 of numbers waits for transaction 1 .*{text}", second.log.lines[-1])
 
 
 def test_a_change_before_it_watches_is_noticed(

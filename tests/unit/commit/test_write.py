@@ -81,6 +81,7 @@ def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> No
         (POSTGRES, None, False, 'There is no Spark: .* say which one by spark="spark_default"'),
         (POSTGRES, "spark_default", True, "Spark writes the staged output of one task; rows that tasks return"),
     ],
+    ids=["one writer", "nowhere", "plain"],
 )
 def test_spark_that_cannot_write_is_refused(
     area: StagingArea, state: Any, conn_id: str | None, plain: bool, why: str

@@ -136,3 +136,20 @@ def test_losses_are_noted_in_as_many_repairs_as_it_takes(topology: Topology, mon
     assert done.summary == "lost, and in no batch:  4 to 5"
     assert topology.topology.generation == before.generation
     assert started(topology, 0).position == 5
+
+
+def test_where_the_first_transaction_begins_is_noted_before_there_is_one(topology: Topology) -> None:
+    ledger = topology.ledger()
+    ledger.open(topology.request)
+    before = topology.topology
+    assert ledger.run(loss.note_origin, 5) == 5
+    assert (topology.topology.origin, topology.topology.op != before.op) == (5, True)
+    assert ledger.run(loss.note_origin, 6) == 5
+
+
+def test_where_the_first_transaction_has_begun_is_not_changed(topology: Topology) -> None:
+    Run(topology, "r1").begin(3)
+    assert topology.allocated == 1
+    ledger = topology.ledger()
+    assert ledger.run(loss.note_origin, 5) == loss.next_position(Reader(topology.store()), topology.paths)
+    assert topology.topology.origin is None

@@ -107,3 +107,4 @@ def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> No
 def test_a_batch_that_nobody_counted_has_no_size() -> None:
     assert Batch(None, None).size is None
     assert Batch(None, None, count=0, reason="why", unit="files").size == {"files": 0, "why": "why"}
+    assert Batch(None, None, count=3, at_most=True).size == {"rows": 3, "why": "", "at_most": True}
