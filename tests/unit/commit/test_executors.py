@@ -173,7 +173,7 @@ def test_parameters_of_an_address_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spark", "kind", "address"),
+    ("which", "kind", "address"),
     [
         ("sc://spark:15002", None, "sc://spark:15002"),
         ("local", None, None),
@@ -189,12 +189,12 @@ def test_parameters_of_an_address_are_not_shown() -> None:
     ids=range(10),
 )
 def test_a_connection_or_an_address_says_which_driver_it_is(
-    monkeypatch: pytest.MonkeyPatch, spark: str, kind: str | None, address: str | None
+    monkeypatch: pytest.MonkeyPatch, which: str, kind: str | None, address: str | None
 ) -> None:
     if kind:
         made = {"conn_type": kind, "host": "sc://own" if kind == "spark_connect" else "local", "port": 15002}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{spark.upper()}", json.dumps(made))
-    assert spark_writers._connect_url(spark) == address
+        monkeypatch.setenv(f"AIRFLOW_CONN_{which.upper()}", json.dumps(made))
+    assert spark_writers._connect_url(which) == address
 
 
 # --- a driver on this machine

@@ -293,13 +293,19 @@ def test_the_generation_outranks_that_of_the_states_and_that_of_the_ledger(behin
 
 def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
     record = replace(
-        behind.topology, states={"u": 1}, births={"u": "x"}, yields=3, blocked={"txid": 2}, bid={"txid": 3}
+        behind.topology,
+        states={"u": 1},
+        births={"u": "x"},
+        yields=3,
+        blocked={"txid": 2},
+        bid={"txid": 3},
+        receipt="hash",
     )
     behind.store().multi([], [Put(behind.paths.record, encode(record))])
     rebuilt(behind, of(behind, plan(held("s", 2))))
     after = behind.topology
     assert (after.states, after.births, after.yields) == ({"u": 1, "s": 2}, {"u": "x", "s": "b"}, 3)
-    assert (after.blocked, after.bid) == (None, None)
+    assert (after.blocked, after.bid, after.receipt) == (None, None, "")
 
 
 def test_a_ledger_that_is_further_than_its_states_is_not_lost(behind: Topology) -> None:

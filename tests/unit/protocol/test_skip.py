@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.commit import AcquireRequest, acquire
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Outcome, Phase, Skipped
+from airflow_tx.protocol.records import Outcome, Phase, Skipped, encode
 from airflow_tx.protocol.replay import note_changed, to_decide_anew
 from airflow_tx.protocol.step import Audit
 from tests.model.driver import Run, Topology
@@ -209,9 +211,11 @@ def changed(topology: Topology, **states: bool) -> Any:
 def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_grant(
     topology: Topology, run: Run
 ) -> None:
-    before = record(topology)
+    before = replace(record(topology), counted={"rows": 2})
+    topology.store().multi([], [Put(topology.paths.transaction(1), encode(before))])
     assert changed(topology) == Done()
     after = record(topology)
+    assert after.counted is None
     assert (after.phase, after.epoch) == (Phase.FAILED, before.epoch + 1)
     assert after.changed == [{**NOTED, "attempt": 1}]
     assert after.error == "its rows are to be decided anew (ada: it breaks the job)"

@@ -81,6 +81,12 @@ def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: An
     assert view(record(**changes), **line).waiting_for == text
 
 
+def test_the_first_in_line_is_named_if_it_is_known() -> None:
+    topology = TopologyRecord("life", "dag", "opaque", 8)
+    assert Line(topology, 1, {1: record(1)}).first == FIRST
+    assert Line(topology, 1, {}).first == ""
+
+
 def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() -> None:
     assert view(record(), {("count", -1): acked()}).waiting_for == TO_ITS_COMMITTER
     waiting = view(record(), {("count", -1): acked(trees=2), ("audit", -1): acked(trees=1)}).waiting_for
@@ -89,6 +95,7 @@ def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() ->
 
 def test_a_task_with_instances_acks_by_these() -> None:
     started, done = Ack("try", "op"), acked()
+    assert view(record(), {("count", 0): done}).waiting_for == TO_ITS_COMMITTER
     assert view(record(), {("count", 0): done, ("count", 1): done}).waiting_for == TO_ITS_COMMITTER
     assert view(record(), {("count", 0): done, ("count", 1): started}).waiting_for == "an ack of count[1]"
     assert view(record(), {("count", -1): started}).waiting_for == "an ack of count"

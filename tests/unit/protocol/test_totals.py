@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import StateEvidence
 from airflow_tx.protocol.receipt import RowTally, Written
 from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.protocol.verification import Verified, _compare_total, verified
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.trident.aggregate import TridentAggregate
@@ -114,6 +115,33 @@ def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
     for changed in (replace(fence, token=ahead), replace(fence, token=ahead, applied=False)):
         found = compared(books, {"n": 16}, fence=changed)
         assert (found.findings, found.notes) == ((), (not_compared("it was being written to"),))
+
+
+def test_a_state_that_is_not_known_to_be_complete_is_not_compared(books: Books) -> None:
+    fence = books.states[0].fence()
+    assert fence is not None
+    assert compared(books, {"n": 16}, fence=replace(fence, applied=False)).notes == (
+        not_compared("it was being written to"),
+    )
+
+
+def test_a_state_to_which_nothing_was_committed_has_nothing(books: Books) -> None:
+    fence = books.states[0].fence()
+    assert fence is not None
+    new = StateEvidence("new", None, None)
+    assert verified(books.ledger, [replace(new, totals={"n": 0})]).findings == ()
+    found = verified(books.ledger, [replace(new, totals={"n": 3})])
+    assert found.findings == ("state new: its column n adds up to 3, and its receipts to 0",)
+    granted = replace(fence, token=replace(fence.token, txid=1))
+    found = verified(books.ledger, [replace(new, totals={"n": 3}, fence=granted)])
+    assert (found.findings, len(found.notes)) == ((), 1)
+    assert found.notes[0].endswith("its values were not compared: it was being written to")
+
+
+def test_a_receipt_without_keys_adds_nothing(books: Books) -> None:
+    chain = Chain(books.ledger, [], 1, 5)
+    _compare_total(chain, "s0", "n", 3, [{"keys": 1, "sums": {"n": 3}}, {"keys": 0}])
+    assert (chain.findings, chain.notes) == ([], [])
 
 
 def test_what_cannot_be_compared_is_named(books: Books) -> None:

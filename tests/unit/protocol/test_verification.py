@@ -110,6 +110,8 @@ def test_a_state_forgets_its_oldest_receipts_and_only_when_it_has_enough(
 def test_what_a_state_has_forgotten_is_told_of_the_range_alone(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [holding(states[0], (), 0), states[1]], first=2, last=4)
     assert said(found) == ([], [f"transactions 2 to 4: state s0 {ALONE}"])
+    found = verified(ledger, [holding(states[0], {5}, 1), states[1]], first=2, last=3)
+    assert said(found) == ([], [f"transactions 2 to 3: state s0 {ALONE}"])
 
 
 @pytest.mark.parametrize(
