@@ -850,10 +850,11 @@ class OpaqueBroker(Broker):
         return Batch([first, first + 10], first + 10)
 
 
-@pytest.mark.parametrize("broker", [Broker(), OpaqueBroker()], ids=["transactional", "opaque"])
+@pytest.mark.parametrize("kind", [Broker, OpaqueBroker], ids=["transactional", "opaque"])
 def test_the_source_learns_of_an_attempt_that_simply_stopped_before_the_next_one_has_its_rows(
-    make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch, broker: Broker
+    make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch, kind: type[Broker]
 ) -> None:
+    broker = kind()
     run = make("r1", source=broker)
     run.begin()
     run.start()  # and its worker is lost
