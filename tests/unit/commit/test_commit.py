@@ -328,6 +328,12 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
         run.commit_now()
 
 
+def test_a_committer_names_its_run_and_its_try() -> None:
+    ti = FakeTi("commit", "r1")
+    own = AirflowRun(ti)
+    assert (own.run_id, own.task_id, own.task_try) == ("r1", "commit", str(ti.id))
+
+
 def test_the_file_of_a_dag_is_that_of_the_task(make: Any) -> None:
     ti: Any = FakeTi("commit", "r1")
     assert AirflowRun(ti).dag_file == ""
@@ -908,6 +914,18 @@ def test_an_instance_that_failed_after_its_ack_is_named_and_nothing_is_committed
     assert counts(state) == {}
 
 
+def test_before_its_grant_a_committer_knows_the_epoch_of_the_output_that_has_acked(
+    make: Any, store: CountingStore
+) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    committer = run.commit()
+    assert committer.epoch is None
+    committer.complete()
+    assert committer.epoch == found(store).epoch
+
+
 def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
@@ -951,3 +969,5 @@ def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: 
     assert node is not None
     history = decode(History, "", node.data)
     assert (history.rows, history.ack_val) == (7, "0" * 16)
+    assert history.receipt is not None
+    assert history.receipt["rows"] == 7
