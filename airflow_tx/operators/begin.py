@@ -78,10 +78,8 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
-            missing = event.get("missing") and datetime.fromisoformat(event["missing"])
-            yield_slot(
-                self.transaction, context, blocking=event["yield"], txid=None, missing=missing or None, log=self.log
-            )
+            missing = datetime.fromisoformat(event["missing"]) if "missing" in event else None
+            yield_slot(self.transaction, context, blocking=event["yield"], txid=None, missing=missing, log=self.log)
         return self.execute(context)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from airflow_tx.protocol.api import Children, Node, Requirement, Write
 from airflow_tx.sources.api import Batch, Json, SourceKind, TransactionalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.store.memory import MemoryStore
+from airflow_tx.triggers.run_slots import SlotWatch
 
 
 class Numbers(TransactionalSource):
@@ -102,3 +104,26 @@ class FakeTi:
 
     def get_dagrun_state(self, *, dag_id: str, run_id: str) -> str:
         return self.runs.get(run_id, "running")
+
+
+class Looking:
+    """A waiting run, whose trigger looks every second."""
+
+    watch: SlotWatch
+
+    def __init__(self, store: CountingStore) -> None:
+        self.now, self.store = 0.0, store
+
+    def looks(self, seconds: float) -> Any:
+        """The event within so many seconds, if there is one."""
+
+        async def answer(question: Any) -> Any:
+            return question(self.store)
+
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            event = asyncio.run(self.watch.event(answer))
+            if event is not None:
+                return event
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection
 from datetime import datetime, timezone
@@ -24,7 +23,7 @@ from airflow_tx.protocol.run_slots import Waiter, bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.triggers.order import OrderTrigger
 from airflow_tx.triggers.run_slots import OrderWatch
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec
+from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec
 from tests.unit.processing.test_order import DAY, FIRST, day
 
 PATHS = Paths("/airflow_tx", "days")
@@ -109,28 +108,14 @@ def test_before_the_order_has_begun_it_asks_again_after_a_while(store: CountingS
     assert trigger(1, patience=0.0).event(store) == {"current": 1}
 
 
-class Waiting:
+class Waiting(Looking):
     """The watch of a run of day 2, whose trigger looks every second; day 0 is committed."""
 
     def __init__(self, store: CountingStore, log: Any, *, limit: int | None = 8) -> None:
-        self.now, self.store = 0.0, store
+        super().__init__(store)
         run = {"dag_id": "days", "run_id": "day 2", "txid": None, "task_try": "t", "limit": limit, "grace": GRACE}
         dates = {"after": FIRST + 2 * DAY, "missing": FIRST}
         self.watch = OrderWatch(PATHS, run, clock=lambda: self.now, log=log, **dates)
-
-    def looks(self, seconds: float) -> Any:
-        """The event within so many seconds, if there is one."""
-
-        async def answer(question: Any) -> Any:
-            return question(self.store)
-
-        end = self.now + seconds
-        while self.now < end:
-            self.now += 1
-            event = asyncio.run(self.watch.event(answer))
-            if event is not None:
-                return event
-        return None
 
 
 def skipped(store: CountingStore, log: Any) -> None:

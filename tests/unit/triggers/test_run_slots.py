@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from airflow_tx import compat
 from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.run_slots import SlotWatch
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec, Numbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
 GRACE = 30.0
@@ -34,30 +33,15 @@ class Airflow:
         monkeypatch.setattr(compat, "running_runs_async", running_runs)
 
 
-class Waiting:
+class Waiting(Looking):
     """One waiting run, whose trigger looks every second."""
 
     def __init__(self, store: CountingStore, run_id: str, txid: int | None, *, limit: int | None = 8) -> None:
         told = {
             "dag_id": "numbers", "run_id": run_id, "txid": txid, "task_try": run_id, "limit": limit, "grace": GRACE,
         }  # fmt: skip
-        self.now = 0.0
-        self.store = store
+        super().__init__(store)
         self.watch = SlotWatch(PATHS, told, clock=lambda: self.now)
-
-    def looks(self, seconds: float) -> Any:
-        """The event within so many seconds, if there is one."""
-
-        async def answer(question: Any) -> Any:
-            return question(self.store)
-
-        end = self.now + seconds
-        while self.now < end:
-            self.now += 1
-            event = asyncio.run(self.watch.event(answer))
-            if event is not None:
-                return event
-        return None
 
 
 @pytest.fixture
