@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from decimal import Decimal
 from typing import Any
 
@@ -325,3 +325,38 @@ def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(ConfigError, match=r"pip install 'airflow-provider-tx\[mysql\]'"):
         _state(url, table).read()
+
+
+@pytest.mark.parametrize("holding", [True, False], ids=["in a transaction that holds locks", "by itself"])
+def test_a_table_that_is_being_made_is_waited_for(
+    url: str, table: str, pool: ThreadPoolExecutor, *, holding: bool
+) -> None:
+    grants, state = Grants(), _state(url, table)
+    grant = grants(1)
+    if holding:
+        state.raise_fence(grant)
+    model = f"{table}_model"
+    _state(url, model).raise_and_write(Grants()(1), rows({"a": 1}))
+    pause, paused = f"made_{table}", "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as holder:
+        holder.execute(sa.text(f"DO GET_LOCK('{pause}', 0)"))
+        columns = str(holder.execute(sa.text(f"SHOW CREATE TABLE {model}")).one()[1]).partition("(")[2]
+        make = f"CREATE TABLE {table} ({columns} SELECT * FROM {model} WHERE GET_LOCK('{pause}', 60) = 2"
+        making = pool.submit(_execute, engine, make)
+        while not holder.execute(
+            sa.text("SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'")
+        ).all():
+            assert not making.done(), making.result()
+        using = pool.submit(_state(url, table).write, grant, rows({"b": 2})) if holding else pool.submit(state.read)
+        assert not wait([using], timeout=0.3).done
+        holder.execute(sa.text(f"DO RELEASE_LOCK('{pause}')"))
+        making.result(_SOON)
+        assert using.result(_SOON) == (1 if holding else [])
+    if holding:
+        assert totals(state) == {"b": 2}
+
+
+def _execute(engine: sa.Engine, statement: str) -> None:
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)

@@ -86,6 +86,9 @@ class Dialect:
     def create(self, connection: Connection, table: sa.Table) -> None:
         table.metadata.create_all(connection)
 
+    def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
+        return sa.inspect(connection).has_table(name, schema=schema)
+
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError

@@ -217,7 +217,7 @@ class FencedStore:
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _has_table(self, connection: Connection, name: str) -> bool:
-        return sa.inspect(connection).has_table(name, schema=self._schema)
+        return self._dialect.has_table(connection, self._schema, name)
 
     def _ensure_tables(self, connection: Connection) -> None:
         """Make the tables of fences and receipts, or add what an earlier version did not have."""

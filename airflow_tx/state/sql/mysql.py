@@ -6,9 +6,9 @@ not be touched is refused by an assignment that cannot be made, and with it the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -22,6 +22,8 @@ from airflow_tx.state.sql.dialect import ROW, Arrays, Assignments, Constants, Di
 from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
 from airflow_tx.state.sql.types import KEY_LENGTH, ExactJson, ExactText, ShortDecimal, UtcDatetime, collation
 
+_T = TypeVar("_T")
+
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
 # The client's own errors, and those of a server that is full, going down, or not there for this user.
@@ -29,6 +31,7 @@ _UNAVAILABLE = {*range(2000, 3000), 0, 1040, 1044, 1045, 1049, 1053, 1077, 1079,
 _UNAVAILABLE |= {1161, 1184, 1203, 1226, 1836, 1927, 4031}
 _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
+_BEING_MADE = 1684
 _INDEX_BYTES = 3072
 _KINDS = {"bigint": "bigint", "double": "double", "decimal(65,30)": "numeric", "longtext": "text", "date": "date"}
 _KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
@@ -115,14 +118,19 @@ class MySql(Dialect):
         how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(connection.dialect)}"
         connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
 
+    def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
+        return _when_made(connection, lambda made: super(MySql, self).has_table(made, schema, name))
+
+    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+        return _when_made(connection, lambda made: super(MySql, self).column_names(made, schema, tables))
+
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        rows = connection.execute(
-            sa.text(
-                "SELECT column_name, column_type, collation_name, column_comment, column_key "
-                "FROM information_schema.columns WHERE table_schema = :schema AND table_name = :name"
-            ),
-            {"schema": table.schema, "name": table.name},
-        ).all()
+        query = sa.text(
+            "SELECT column_name, column_type, collation_name, column_comment, column_key "
+            "FROM information_schema.columns WHERE table_schema = :schema AND table_name = :name"
+        )
+        of_table = {"schema": table.schema, "name": table.name}
+        rows = _when_made(connection, lambda made: made.execute(query, of_table).all())
         exact = collation(connection.dialect)
         kinds = {
             name: _kind_of(declared.lower(), coll in (None, exact), note) for name, declared, coll, note, _ in rows
@@ -202,6 +210,17 @@ class MySql(Dialect):
             for number, *values in connection.execute(query, {DOC: document}):
                 yield start + number - 1, *values
             start += rows
+
+
+def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
+    """Describe a table; while it is made, a connection that holds locks is refused, and another one waits."""
+    try:
+        return describe(connection)
+    except sa.exc.DBAPIError as error:
+        if _code(error) != _BEING_MADE:
+            raise
+    with connection.engine.connect() as other:
+        return describe(other)
 
 
 def _code(error: sa.exc.DBAPIError) -> int:
