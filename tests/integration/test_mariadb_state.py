@@ -6,8 +6,9 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -344,11 +345,10 @@ def test_a_table_that_is_being_made_is_waited_for(
         columns = str(holder.execute(sa.text(f"SHOW CREATE TABLE {model}")).one()[1]).partition("(")[2]
         make = f"CREATE TABLE {table} ({columns} SELECT * FROM {model} WHERE GET_LOCK('{pause}', 60) = 2"
         making = pool.submit(_execute, engine, make)
-        while not holder.execute(
-            sa.text("SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'")
-        ).all():
+        while not holder.execute(sa.text(paused)).all():
             assert not making.done(), making.result()
-        using = pool.submit(_state(url, table).write, grant, rows({"b": 2})) if holding else pool.submit(state.read)
+        use = partial(state.write, grant, rows({"b": 2})) if holding else state.read
+        using: Future[Any] = pool.submit(use)
         assert not wait([using], timeout=0.3).done
         holder.execute(sa.text(f"DO RELEASE_LOCK('{pause}')"))
         making.result(_SOON)
