@@ -98,8 +98,8 @@ class Lane(NoLane):
         self._spec, self._store, self._ti, self._log = plan.spec, store, ti, log
         self._patience = patience
         self._clock = clock
-        # One for each thread: a ledger object remembers what it has read.
-        self._begins, self._commits = plan.spec.ledger(store), plan.spec.ledger(store)  # type: ignore[arg-type]
+        # One for both threads: what either has written, neither reads again.
+        self._ledger = plan.spec.ledger(store)  # type: ignore[arg-type]
         self._ended = threading.Condition()
         self._working: set[int] = set()
         self._queue: queue.SimpleQueue[LaneTransaction | None] = queue.SimpleQueue()
@@ -175,14 +175,14 @@ class Lane(NoLane):
     # --- in the thread of the coordinator
 
     def _advance(self) -> Begun | NoData | WindowFull:
-        begun = allocate(self._spec, self._begins, self.task_try)
+        begun = allocate(self._spec, self._ledger, self.task_try)
         if not isinstance(begun, Begun):
             return begun
         self.begun += 1
         with self._ended:
             self._working.add(begun.txid)
         lane_failpoint("lane.after_begin", begun, self._spec.topology)
-        transaction = LaneTransaction(self.plan, begun, self._begins, self.task_try)
+        transaction = LaneTransaction(self.plan, begun, self._ledger, self.task_try)
         try:
             transaction.process()
         except StoreError:
@@ -200,7 +200,7 @@ class Lane(NoLane):
     def _commit_all(self) -> None:
         while (transaction := self._queue.get()) is not None:
             begun = transaction.begun
-            own = LaneCommit(self.plan, transaction, self._commits, self._ti, self._log)
+            own = LaneCommit(self.plan, transaction, self._ledger, self._ti, self._log)
             try:
                 self._commit(own)
             except SkippedTransaction as error:
@@ -238,11 +238,11 @@ class Lane(NoLane):
                     watch.wait(_POLL)
 
     def _note(self, own: LaneCommit, reason: str) -> str:
-        self._commits.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
+        self._ledger.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
         return reason
 
     def _clean_up(self, txid: int) -> None:
-        clean_up(self._spec, self._commits, self._ti, txid, log=self._log)
+        clean_up(self._spec, self._ledger, self._ti, txid, log=self._log)
 
     # --- in both
 

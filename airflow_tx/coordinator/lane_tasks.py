@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.attempt import Grant
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.spec import TransactionSpec
 
@@ -146,6 +147,9 @@ class LaneCommit(Commit):
     def __init__(self, plan: LanePlan, transaction: LaneTransaction, ledger: Ledger, ti: Any, log: Any) -> None:
         super().__init__(plan.spec, transaction.begun, plan.updates, ledger, ti, log)
         self.own_run = LaneRun(plan, transaction)
+
+    def _announced(self, grant: Grant) -> AbstractContextManager[None]:
+        return nullcontext()  # the lane is shown as long as it lives
 
     def _clean_up(self) -> None:
         """Nothing: the lane does so now and then."""

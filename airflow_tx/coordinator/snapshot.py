@@ -23,7 +23,7 @@ class LedgerSnapshot:
 
     :param now: the wall clock, for the age of what is seen for the first time.
     :param position: digest of the position after transaction `current` − 1.
-    :param owner: whether a committer shows that it holds the turn; None: it would not show.
+    :param owner: whether a committer shows that it holds the turn; None: it would not show, as one in a lane.
     :param busy: whether Airflow says that the committer of `current` is running; None: not asked.
     :param topology: None: there is no ledger yet.
     :param opened: the open transactions, from `current` to `allocated`.
@@ -92,8 +92,9 @@ class SnapshotReader:
         if position is None:
             return None
         owner = None
-        if self._shows and current in opened and opened[current].phase is Phase.COMMITTING:
-            owner = self.store.get(paths.owner(opened[current].nonce)) is not None
+        first = opened.get(current)
+        if self._shows and first and first.phase is Phase.COMMITTING and not of_lane(first.request):
+            owner = self.store.get(paths.owner(first.nonce)) is not None
         return LedgerSnapshot(
             now=self._now(),
             current=current,

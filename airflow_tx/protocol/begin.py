@@ -195,7 +195,7 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
 def _unused_key(read: Reader, paths: Paths, txid: int) -> str:
     """Name a run `tx-<txid>`, unless a run that a person started is called so."""
     key, number = f"tx-{txid}", 1
-    while read.find(Binding, paths.run(key)) is not None:
+    while read.find(Binding, paths.run(key), new=True) is not None:
         number += 1
         key = f"tx-{txid}-{number}"
     return key

@@ -17,7 +17,7 @@ from airflow_tx.errors import (
     UnreadableRecord,
 )
 from airflow_tx.protocol import answers, end, garbage, loss, processing
-from airflow_tx.protocol.api import Clock, Create, Ids, Node, Put, Store
+from airflow_tx.protocol.api import Clock, Create, Ids, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
 from airflow_tx.protocol.begin import TopologyRequest, begin, open_topology
@@ -61,7 +61,7 @@ class Ledger:
 
     Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. It remembers the
     records that it wrote itself, so that its next step need not read them again; such a memory is only ever used for a
-    multi that checks it.
+    multi that checks it. Several threads may run steps on one ledger.
 
     :param history: how many final transactions are remembered.
     """
@@ -86,7 +86,8 @@ class Ledger:
         """
         synced = False
         for number in range(PASSES):
-            read = Reader(self.store, self._known, hasty=number == 0)
+            # Once it has caught up it reads all anew: nobody's memory may decide an answer.
+            read = Reader(self.store, None if synced else self._known, hasty=number == 0)
             stamp = self._stamp()
             try:
                 decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths, *args, **kwargs)
@@ -97,9 +98,9 @@ class Ledger:
                     return self._swept(decided.result)
             elif isinstance(decided, Decision) and isinstance(decided.result, answers.Question):
                 # The multi that follows the answer checks what led to the question.
-                self._known = read.seen
+                self._known.add(read.seen)
                 return decided.result
-            elif synced and self._confirmed(read):  # nothing is known since then: all of it was read
+            elif synced and self._confirmed(read):
                 if isinstance(decided, Decision):
                     return self._swept(decided.result)
                 raise decided
@@ -275,25 +276,10 @@ class Ledger:
                 # Not that one: it says that nothing was written.
                 raise unknown from None
             return found is not None and f'"op":"{stamp.op}"'.encode() in found.data
-        self._known = _after(self._known, read, decision)
+        self._known.apply(read.seen, decision.writes)
         return True
 
     def _swept(self, answer: T) -> T:
         if isinstance(answer, (answers.Begun, answers.Committed)):
             self.sweep()
         return answer
-
-
-def _after(before: KnownRecords, read: Reader, decision: Decision[object]) -> KnownRecords:
-    """Apply the writes of a multi that is done to what the process has read."""
-    seen = {path: node for path, node in read.seen.nodes.items() if node is not None}
-    known = KnownRecords({**before.nodes, **seen}, {**before.children, **read.seen.children})
-    for write in decision.writes:
-        node = known.nodes.pop(write.path, None)
-        known.children.pop(write.path, None)
-        known.children.pop(write.path.rpartition("/")[0], None)
-        if isinstance(write, Create):
-            known.nodes[write.path] = Node(write.data, 0)
-        elif isinstance(write, Put) and node is not None:
-            known.nodes[write.path] = Node(write.data, node.version + 1)
-    return known

@@ -6,10 +6,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Node, Requirement, Store, Unchanged
+from airflow_tx.protocol.api import (
+    ANY_VERSION,
+    Absent,
+    Children,
+    Create,
+    Delete,
+    Node,
+    Put,
+    Requirement,
+    Store,
+    Unchanged,
+    Write,
+)
 from airflow_tx.protocol.records import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from _typeshed import DataclassInstance
 
 _R = TypeVar("_R", bound="DataclassInstance")
@@ -18,9 +32,17 @@ PRESENT = Node(b"", ANY_VERSION)
 """A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
 
 
+MOST_KNOWN = 2000
+"""Records that a process remembers at most: one that makes transactions for hours would remember all of them."""
+
+
 @dataclass
 class KnownRecords:
-    """Records and names of children, as last read; None stands for a record that was not there."""
+    """Records and names of children, as last read or written; None stands for a record that was not there.
+
+    Several threads may share them. What is out of date then, or only half noted, costs a refused multi: a record of the
+    version that is known holds what is known of it.
+    """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
     children: dict[str, Children] = field(default_factory=dict)
@@ -30,9 +52,50 @@ class KnownRecords:
         self.nodes.clear()
         self.children.clear()
 
+    def add(self, seen: KnownRecords) -> None:
+        """Remember what a pass has read, unless something newer is known."""
+        if len(self.nodes) > MOST_KNOWN:
+            self.clear()
+        for path, node in seen.nodes.items():
+            known = self.nodes.get(path)
+            if known is None or (node is not None and known.version < node.version):
+                self.nodes[path] = node
+        for path, children in seen.children.items():
+            self.children.setdefault(path, children)
+
+    def apply(self, seen: KnownRecords, writes: Sequence[Write]) -> None:
+        """Remember what a multi has made of what its pass had read."""
+        self.add(KnownRecords({path: node for path, node in seen.nodes.items() if node is not None}, seen.children))
+        for path, node in seen.nodes.items():
+            if node is None:
+                self.nodes.pop(path, None)  # for one multi only: it is no requirement of every one
+        for write in writes:
+            self._apply(write)
+
+    def _apply(self, write: Write) -> None:
+        path, (folder, _, name) = write.path, write.path.rpartition("/")
+        node, children, around = self.nodes.get(path), self.children.get(path), self.children.get(folder)
+        if isinstance(write, Put):
+            self.nodes.pop(path, None)
+            self.children.pop(path, None)
+            if node is not None:
+                self.nodes[path] = Node(write.data, node.version + 1)
+            if children is not None:
+                self.children[path] = Children(children.names, children.version + 1)
+            return
+        if around is not None:
+            names = {*around.names, name} if isinstance(write, Create) else {*around.names} - {name}
+            self.children[folder] = Children(tuple(sorted(names)), around.version)
+        self.nodes.pop(path, None)
+        self.children.pop(path, None)
+        if isinstance(write, Create):
+            self.nodes[path] = Node(write.data, 0)
+            if not write.data:  # a folder
+                self.children[path] = Children((), 0)
+
 
 class Reader:
-    """The reads of one pass of a step.
+    """The reads of one pass of a step, or of several that share a multi.
 
     :param store: where records come from.
     :param known: what this process has read or written, not read again. It may be out of date: then the multi is
@@ -45,7 +108,16 @@ class Reader:
         self._known = known or KnownRecords()
         self.hasty = hasty
         self._versions: dict[str, int | None] = {}
+        self._written: list[Write] = []
         self.seen = KnownRecords()
+
+    def after(self, writes: Sequence[Write]) -> Reader:
+        """Read from now on what these writes make, as a step does that follows in the same multi.
+
+        Nothing is required of a record that was just written: the multi itself makes it what it is.
+        """
+        self._written += writes
+        return self
 
     def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
         """Read the record at `path`, or None, and require that it stays so.
@@ -54,8 +126,7 @@ class Reader:
         """
         if new and self.hasty:
             self._known.nodes.setdefault(path, None)
-        node = self._node(path)
-        self._versions[path] = None if node is None else node.version
+        node = self._required(path)
         return None if node is None else decode(cls, path, node.data)
 
     def get(self, cls: type[_R], path: str) -> _R:
@@ -81,29 +152,34 @@ class Reader:
         """
         if old and self.hasty:
             self._known.nodes.setdefault(path, PRESENT)
-        node = self._node(path)
-        self._versions[path] = None if node is None else node.version
-        return node is not None
+        return self._required(path) is not None
 
     def raw(self, path: str) -> bytes | None:
         """Read the bytes at `path`, whatever they are, and require that they stay so."""
-        node = self._node(path)
-        self._versions[path] = None if node is None else node.version
+        node = self._required(path)
         return None if node is None else node.data
 
     def covered(self, cls: type[_R], path: str) -> _R:
         """Read the record at `path` as it is now, if its every change touches a record that is read with `names`."""
-        node = self._store.get(path)
+        write = self._write_of(path)
+        node = self._store.get(path) if write is None else _made(write)
         return _present(None if node is None else decode(cls, path, node.data), path)
 
     def names(self, path: str) -> tuple[str, ...]:
         """Read the names below `path`, and require that its own version stays (who changes a name touches it)."""
-        children = self._known.children.get(path) or self._store.children(path)
-        if children is None:
-            raise UnreadableRecord(path=path, reason="it is missing")
-        self.seen.children[path] = children
-        self._versions[path] = children.version
-        return children.names
+        names = set[str]()
+        if not any(isinstance(write, Create) and write.path == path for write in self._written):
+            children = self._known.children.get(path) or self._store.children(path)
+            if children is None:
+                raise UnreadableRecord(path=path, reason="it is missing")
+            self.seen.children[path] = children
+            self._versions[path] = children.version
+            names.update(children.names)
+        for write in self._written:
+            folder, _, name = write.path.rpartition("/")
+            if folder == path and not isinstance(write, Put):
+                names ^= {name}
+        return tuple(sorted(names))
 
     def names_if_any(self, path: str) -> tuple[str, ...]:
         """Like `names`, for a path that may be missing."""
@@ -122,10 +198,27 @@ class Reader:
                 found.append(Absent(path))
         return tuple(found)
 
+    def _required(self, path: str) -> Node | None:
+        node = self._node(path)
+        if self._write_of(path) is None:
+            self._versions[path] = None if node is None else node.version
+        return node
+
     def _node(self, path: str) -> Node | None:
+        write = self._write_of(path)
+        if write is not None:
+            return _made(write)
         node = self._known.nodes[path] if path in self._known.nodes else self._store.get(path)
         self.seen.nodes[path] = node
         return node
+
+    def _write_of(self, path: str) -> Write | None:
+        """The last write that a step before this one makes of a record, in the same multi."""
+        return next((write for write in reversed(self._written) if write.path == path), None)
+
+
+def _made(write: Write) -> Node | None:
+    return None if isinstance(write, Delete) else Node(write.data, ANY_VERSION)
 
 
 def _present(record: _R | None, path: str) -> _R:

@@ -278,7 +278,7 @@ def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_count
         assert len(world.runs) <= 3
         if not store.dead:
             break
-    assert killed > 40
+    assert killed > 20
 
 
 def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.api import ANY_VERSION, Absent, Children, Create, Node, Put, Requirement, Unchanged
+from airflow_tx.protocol.api import (
+    ANY_VERSION,
+    Absent,
+    Children,
+    Create,
+    Delete,
+    Node,
+    Put,
+    Requirement,
+    Unchanged,
+    Write,
+)
 from airflow_tx.protocol.reader import KnownRecords, Reader
 from airflow_tx.protocol.records import Counter, encode
 from airflow_tx.store.memory import MemoryStore
@@ -99,3 +110,55 @@ def test_what_is_known_goes_before_what_is_likely(store: MemoryStore) -> None:
     reader = Reader(store, KnownRecords({"/a/x": Node(encode(Counter(7)), 5), "/a/y": None}), hasty=True)
     assert reader.find(Counter, "/a/x", new=True) == Counter(7)
     assert reader.exists("/a/y", old=True) is False
+
+
+def test_a_step_that_follows_in_the_same_multi_reads_what_the_one_before_it_writes(store: MemoryStore) -> None:
+    reader = Reader(store)
+    assert reader.get(Counter, "/a/x") == Counter(2)
+    reader.after([Put("/a/x", encode(Counter(3))), Create("/b", b""), Create("/b/y", encode(Counter(4)))])
+    reader.after([Put("/b", b""), Create("/a/z", b""), Delete("/a/z")])
+    assert (reader.get(Counter, "/a/x"), reader.peek(Counter, "/b/y")) == (Counter(3), Counter(4))
+    assert (reader.covered(Counter, "/b/y"), reader.exists("/a/z"), reader.raw("/b")) == (Counter(4), False, b"")
+    assert (reader.names("/b"), reader.names("/a")) == (("y",), ("x",))
+    # Only of what was there before: the rest is what the multi itself makes.
+    assert set(reader.requirements(frozenset({"/b", "/b/y"}))) == {Unchanged("/a/x", 1), Unchanged("/a", 2)}
+
+
+def test_what_a_multi_has_made_is_known_afterwards(store: MemoryStore) -> None:
+    reader, known = Reader(store), KnownRecords()
+    reader.get(Counter, "/a/x")
+    reader.find(Counter, "/a/y")
+    reader.names("/a")
+    writes: list[Write] = [
+        Put("/a/x", b"1"),
+        Put("/a/x", b"2"),
+        Create("/a/y", b""),
+        Create("/a/y/z", b"3"),
+        Put("/a/y", b""),
+    ]
+    writes += [Put("/a", b""), Create("/a/w", b"4"), Delete("/a/w"), Put("/unknown", b"")]
+    store.ensure("/unknown")
+    store.multi([], writes)
+    known.apply(reader.seen, writes)
+    assert known.nodes.keys() == {"/a/x", "/a/y", "/a/y/z"}
+    assert known.nodes == {path: store.get(path) for path in known.nodes}
+    assert known.children == {path: store.children(path) for path in ("/a", "/a/y")}
+
+
+def test_what_is_newer_stays_known_and_what_was_missing_does_not(store: MemoryStore) -> None:
+    known = KnownRecords({"/a/x": Node(b"newer", 7), "/a/y": None}, {"/a": Children(("newer",), 9)})
+    reader = Reader(store)
+    reader.find(Counter, "/a/x")
+    reader.find(Counter, "/a/y")
+    reader.names("/a")
+    known.apply(reader.seen, [])
+    assert known == KnownRecords({"/a/x": Node(b"newer", 7)}, {"/a": Children(("newer",), 9)})
+
+
+def test_a_process_that_lives_long_does_not_remember_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_tx.protocol.reader.MOST_KNOWN", 2)
+    known = KnownRecords()
+    for number in range(10):
+        known.apply(KnownRecords(), [Create(f"/{number}", b"data")])
+    assert "/9" in known.nodes
+    assert len(known.nodes) <= 3
