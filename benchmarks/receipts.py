@@ -17,12 +17,13 @@ import sqlalchemy as sa
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.verification import verified
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.redis.state import RedisState
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.state.sql.receipts import receipts_table
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.suites.state_tools import Grants

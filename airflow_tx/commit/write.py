@@ -13,10 +13,11 @@ from airflow_tx.errors import ConfigError, OutputChanged
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
+from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
     from airflow_tx.commit.handoff import NewValuesOutput
@@ -185,7 +186,7 @@ def _write_one(
     given = keyed(rows, state)
     if output is not None:
         given = list(given)
-    tally = RowTally(given, _added_up(state))
+    tally = RowTally(given, state.added_up)
     written = tally.written(state.raise_and_write(grant, tally) if raising else state.write(grant, tally))
     if output is not None:
         output.keys(state, _keys(state, given), chunk=0)
@@ -197,17 +198,13 @@ def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutpu
     written, chunk = Written(), -1
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)
-        tally = RowTally(given, _added_up(state))
+        tally = RowTally(given, state.added_up)
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
     state.write(replace(grant, written=written), (), chunk=chunk + 1, complete=True)
     return written
-
-
-def _added_up(state: Any) -> tuple[str, ...]:
-    return () if state.columns is None else state.columns.added_up
 
 
 def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

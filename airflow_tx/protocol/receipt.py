@@ -8,7 +8,7 @@ Source: docs/protocol.md §10.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -61,50 +61,6 @@ class Written:
 
 
 NOTHING_WRITTEN = Written()
-
-
-class RowTally(Iterable[Mapping[str, Any]]):
-    """Digests rows as they are read; read again, it begins again.
-
-    The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
-
-    :param added: columns that are added up as well.
-    """
-
-    def __init__(self, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> None:
-        self._rows, self._sum = rows, 0
-        self._added = tuple(added)
-        self._sums: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
-        """Return the tally that the rows are in already, or a new one."""
-        return rows if isinstance(rows, cls) else cls(rows, added)
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self._sum, self._sums = 0, dict.fromkeys(self._added, 0)
-        known: tuple[str, ...] = ()
-        names: list[str] = []
-        for row in self._rows:
-            if (own := tuple(row)) != known:
-                known, names = own, sorted(own)
-            text = repr([row[name] for name in names])
-            self._sum += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-            if self._sums:
-                self._add_up(row)
-            yield row
-
-    def _add_up(self, row: Mapping[str, Any]) -> None:
-        for name in tuple(self._sums):
-            value = row.get(name, "")
-            if type(value) is int:
-                self._sums[name] += value
-            elif value is not None:
-                del self._sums[name]  # it may become another number in the store
-
-    def written(self, keys: int) -> Written:
-        """Say what was read, of which a state has made so many keys."""
-        return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import TxError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.spark.new_values import stage_keys
 from airflow_tx.spark.secrets import KEY, veiled
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.reducers import combined_runs, has_reducers
+from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -38,7 +38,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
         keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
         for first in keyed:
             failpoint("spark.before_chunk", **where)
-            tally = RowTally(chain([first], keyed), state.columns.added_up)
+            tally = RowTally(chain([first], keyed), state.added_up)
             written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
             told.update(written.to_json())
             failpoint("spark.after_chunk", **where)

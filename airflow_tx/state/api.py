@@ -104,6 +104,11 @@ class FencedState(ABC):
     # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
     receipts_kept: int | None = None
 
+    @property
+    def added_up(self) -> tuple[str, ...]:
+        """The columns whose sums a receipt has; none, where rows are taken as they are."""
+        return () if self.columns is None else self.columns.added_up
+
     def __repr__(self) -> str:
         (_, first), *others = self._parameters().items()
         return f"{type(self).__name__}({', '.join([repr(first), *(f'{name}={value!r}' for name, value in others)])})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +21,31 @@ MAX_KEY_BYTES = 1024
 _NULL_KEY = "Filter such rows, or give them a key of their own."
 _TWICE = "Aggregate by key before writing."
 _Rows = list[Mapping[str, Any]]
+
+
+class _Seen:
+    """Remembers keys, to find the first that comes twice."""
+
+    def __init__(self) -> None:
+        self._keys = set[Any]()
+        self._portions: list[Sequence[Any]] = []
+
+    def add(self, keys: Sequence[Any]) -> bool:
+        """Add a portion of keys; returns whether each of them is new."""
+        before = len(self._keys)
+        self._keys.update(keys)
+        self._portions.append(keys)
+        return len(self._keys) == before + len(keys)
+
+    def repeated(self) -> int:
+        """Number, in the portion that was added last, the first key that is not new."""
+        *earlier, last = self._portions
+        found = set(chain.from_iterable(earlier))
+        for number, key in enumerate(last):
+            if key in found:
+                return number
+            found.add(key)
+        raise AssertionError("each of them is new")
 
 
 @dataclass(frozen=True)
@@ -53,7 +78,7 @@ class CheckedRows:
 
         :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
         """
-        iterator, seen, start, keys = iter(rows), set[Any](), 0, self.columns.keys
+        iterator, seen, start, keys = iter(rows), _Seen(), 0, self.columns.keys
         kinds = [*(key_types[key] for key in keys), *(value.type for value in self.columns.values.values())]
         while portion := self._expanded(list(islice(iterator, size)), start):
             columns = self._converted_columns(portion, kinds, start)
@@ -61,7 +86,9 @@ class CheckedRows:
                 self._check_key_sizes(portion, kinds, columns, start)
                 # Of one column, the values are as good as tuples of one.
                 own = columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
-                self._check_once(portion, own, seen, start)
+                if not seen.add(own):
+                    number = seen.repeated()
+                    raise self._refusal(start + number, portion[number], "its key comes twice", _TWICE)
             elif start or len(portion) > 1:
                 raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
             yield columns
@@ -126,16 +153,6 @@ class CheckedRows:
             if size > MAX_KEY_BYTES:
                 problem = f"its key has {size} bytes, more than {MAX_KEY_BYTES}"
                 raise self._refusal(start + number, row, problem, "Use a shorter key, such as a hash of it.")
-
-    def _check_once(self, portion: _Rows, keys: Sequence[Any], seen: set[Any], start: int) -> None:
-        fresh = set(keys)
-        if len(fresh) == len(keys) and seen.isdisjoint(fresh):
-            seen |= fresh
-            return
-        for number, key in enumerate(keys):
-            if key in seen:
-                raise self._refusal(start + number, portion[number], "its key comes twice", _TWICE)
-            seen.add(key)
 
     # --- refusals -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.errors import ChunkConflict
-from airflow_tx.protocol.receipt import Receipt, RowTally
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
@@ -19,6 +19,7 @@ from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _Stored = OpaqueValue[Cells] | TransactionalValue[Cells]
@@ -116,7 +117,7 @@ class MemoryState(QueryableState):
             self.database.fence, self.database.rows = raised, rows
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows, self.columns.added_up)
+        tally = RowTally.of(rows, self.added_up)
         checked = self._checked(tally)
         with _LOCK:
             fence.check_write(self.database.fence, grant, state=self.name)
@@ -126,7 +127,7 @@ class MemoryState(QueryableState):
         return len(checked)
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows, self.columns.added_up)
+        tally = RowTally.of(rows, self.added_up)
         checked = self._checked(tally)
         with _LOCK:
             raised = fence.raised(self.database.fence, grant, state=self.name)

@@ -19,9 +19,10 @@ from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state.api import FencedState
+from airflow_tx.state.row_tally import RowTally
 
 
 class Clock:

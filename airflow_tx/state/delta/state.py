@@ -8,7 +8,6 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
@@ -17,6 +16,7 @@ from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRo
 from airflow_tx.state.delta.rows import KeyedRows, WriteContext, only_types_differ
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +171,7 @@ class DeltaState(QueryableState):
     def _change(
         self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
     ) -> int:
-        tally = RowTally.of(rows or (), self.columns.added_up)
+        tally = RowTally.of(rows or (), self.added_up)
         given = None if rows is None else list(tally)
         for _ in range(_RACES):
             held = self._table.read()

@@ -11,12 +11,13 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.state import fence
 from airflow_tx.state.api import Grant, StateKind, named
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text, receipt_arguments
 from airflow_tx.state.redis.scripts import COMMANDS
+from airflow_tx.state.row_tally import RowTally
 
 # A longer command overflows Lua's stack.
 LONGEST_COMMAND = 7_000

@@ -11,7 +11,6 @@ from typing import Any
 from airflow_tx.connections.redis import redis_url
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
@@ -22,6 +21,7 @@ from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, FenceReading, grant_text, receipt_arguments
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
+from airflow_tx.state.row_tally import RowTally
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -98,7 +98,7 @@ class RedisState(FencedInRedis, QueryableState):
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        held, tally = self._fence.read(), RowTally.of(rows, self.columns.added_up)
+        held, tally = self._fence.read(), RowTally.of(rows, self.added_up)
         fence.check_write(held.row, grant, state=self.name)
         update = self._update(held, grant, tally, chunk)
         if update is None:
@@ -108,7 +108,7 @@ class RedisState(FencedInRedis, QueryableState):
         return update.size
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows, self.columns.added_up)
+        tally = RowTally.of(rows, self.added_up)
         given = list(tally)
         for _ in range(RACES):
             held = self._fence.read()

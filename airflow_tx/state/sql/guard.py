@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.receipt import Receipt, RowTally, Written
+from airflow_tx.protocol.receipt import Receipt, Written
 from airflow_tx.state.api import Grant, StateKind, named
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:

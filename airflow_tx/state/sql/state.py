@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import (
     Addressed,
@@ -18,6 +17,7 @@ from airflow_tx.state.api import (
     fenced_kind,
 )
 from airflow_tx.state.columns import checked_columns
+from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore
@@ -90,7 +90,7 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         return {"conn_id": self.conn_id, "table": self.table}
 
     def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows, self.columns.added_up)
+        tally = RowTally.of(rows, self.added_up)
         with self._store.transaction() as connection:
             self._store.check_write(connection, grant, complete=complete)
             written = self._store.put(connection, grant, tally, chunk)
@@ -99,7 +99,7 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows, self.columns.added_up)
+        tally = RowTally.of(rows, self.added_up)
         with self._store.transaction() as connection:
             self._store.raise_fence(connection, grant)
             written = self._store.put(connection, grant, tally, 0)

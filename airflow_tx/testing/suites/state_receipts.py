@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.errors import FenceOutranked
-from airflow_tx.protocol.receipt import Receipt, RowTally, Written, hash_of
+from airflow_tx.protocol.receipt import Receipt, Written, hash_of
 from airflow_tx.state.api import FencedState, Grant, StoredReceipt
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
 
 
@@ -24,9 +25,9 @@ def kept(state: FencedState) -> list[StoredReceipt]:
 
 def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
     """What a state was given, in parts or at once."""
-    found, added = Written(), () if state.columns is None else state.columns.added_up
+    found = Written()
     for part in parts:
-        tally = RowTally(part, added)
+        tally = RowTally(part, state.added_up)
         found += tally.written(len(list(tally)))
     return found
 

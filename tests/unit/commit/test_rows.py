@@ -15,10 +15,10 @@ from airflow_tx.commit.write import fits_one_write, output_digest, spark_of, who
 from airflow_tx.errors import RowsDiffer, StagingError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.output import same_output
-from airflow_tx.protocol.receipt import RowTally
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
 from airflow_tx.staging.output import Output
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.commit.test_write import area, small
@@ -202,7 +202,7 @@ def test_each_portion_is_a_chunk_and_the_last_one_completes_the_grant_with_all_t
     rows = staged(area, 9, state)
     written = write_update(update(state), grant, rows, dag_file="", log=None)
     assert state.chunks == [(0, False), (1, False), (2, False), (3, True)]
-    tally = RowTally(counted(9), state.columns.added_up)
+    tally = RowTally(counted(9), state.added_up)
     assert written == state.written == tally.written(len(list(tally)))
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import StateEvidence
-from airflow_tx.protocol.receipt import RowTally, Written
+from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.verification import Verified, _compare_total, verified
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
 from airflow_tx.state.columns import Columns
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.state.trident.aggregate import TridentAggregate
 from tests.unit.protocol.books import Books
 
