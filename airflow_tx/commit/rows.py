@@ -16,6 +16,7 @@ from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.files import literal
+from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.reducers import combined, combined_at_once, has_reducers, reducers_of
@@ -93,6 +94,9 @@ class StagedRows:
         open_output(area, ref, columns=self.columns)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.output.content:
+            yield from rows_from_json(self.output.content, self.columns)
+            return
         for batch in self.batches():
             yield from from_arrow(batch, types_of(batch.schema))
 

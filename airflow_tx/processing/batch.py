@@ -132,11 +132,15 @@ def rows_of_output(spec: TransactionSpec, ref: Any, attempt: TransactionAttempt)
 
     :raises StagingError: exactly this output is not there whole.
     """
-    from airflow_tx.staging import read_batches
+    from airflow_tx.staging.manifest import batches_of, open_output
+    from airflow_tx.staging.small_rows import rows_from_json
     from airflow_tx.state.arrow import from_arrow, types_of
 
     area, found, of = locate_output(spec, ref, attempt)
-    batches = read_batches(area, found, attempt=of)
+    where, output = open_output(area, found, attempt=of)
+    if output.content:
+        return rows_from_json(output.content)
+    batches = batches_of(where, found["name"], output)
     return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
 
 

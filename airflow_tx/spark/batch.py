@@ -12,7 +12,7 @@ from airflow_tx.protocol.consumers import RowsRead, consumed
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.spark.observed import RowsObserver
-from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, write_manifest
+from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, with_content, write_manifest
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
@@ -146,7 +146,8 @@ class Batch:
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
             remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
             raise refuse(self._where, name, problem, remedy)
-        self._outputs[name] = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
+        output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
+        self._outputs[name] = with_content(self._where, name, output)
 
     def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:
         """Make so many messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.

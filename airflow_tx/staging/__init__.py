@@ -11,6 +11,7 @@ from airflow_tx.staging.manifest import read_batches as read_batches
 from airflow_tx.staging.manifest import read_manifest as read_manifest
 from airflow_tx.staging.manifest import read_output as read_output
 from airflow_tx.staging.manifest import scan_output as scan_output
+from airflow_tx.staging.manifest import with_content as with_content
 from airflow_tx.staging.manifest import write_manifest as write_manifest
 from airflow_tx.staging.manifest import write_rows as write_rows
 from airflow_tx.staging.output import OutputRef as OutputRef

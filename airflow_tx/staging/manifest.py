@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import RowsDiffer
@@ -18,6 +18,7 @@ from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name, identity, make_ref, refuse
 from airflow_tx.staging.row_hash import digest_of_batch
+from airflow_tx.staging.small_rows import SMALL_ROWS, rows_as_json, rows_from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -41,6 +42,17 @@ def scan_output(where: TryDir, name: str) -> Output:
             columns = list(footer.schema_arrow.names)
             files.append(StagedFile(file, size, footer.metadata.num_rows))
     return Output(tuple(files), tuple(columns))
+
+
+def with_content(where: TryDir, name: str, output: Output) -> Output:
+    """Take the rows of a small output into it, as they lie in its files.
+
+    :raises RowsDiffer: they are not those that were emitted.
+    """
+    if output.rows > SMALL_ROWS:
+        return output
+    batches = list(batches_of(where, name, output))
+    return replace(output, content=rows_as_json(batches))
 
 
 def write_rows(
@@ -141,7 +153,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
 
 def _output(value: Mapping[str, Any]) -> Output:
     files, columns = tuple(StagedFile(**file) for file in value["files"]), tuple(value["columns"])
-    return Output(files, columns, value.get("row_digest", ""), value.get("reliable", True))
+    own = value.get("row_digest", ""), value.get("reliable", True), value.get("content", "")
+    return Output(files, columns, *own)
 
 
 def open_output(
@@ -180,22 +193,33 @@ def read_batches(
     :raises RowsDiffer: after the last one: they are not those that were emitted.
     """
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
-    name = ref["name"] if isinstance(ref, Mapping) else ref.name
-    return _all_of(where, name, output, _batches(where, name, output, columns))
+    return batches_of(where, _name_of(ref), output, columns)
 
 
 def read_output(
     area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
 ) -> Iterator[dict[str, Any]]:
     """Read the rows of an output as dicts, once `open_output` has checked it."""
-    batches = read_batches(area, ref, columns=columns, attempt=attempt)
+    where, output = open_output(area, ref, columns=columns, attempt=attempt)
+    if output.content:
+        return rows_from_json(output.content, columns)
+    batches = batches_of(where, _name_of(ref), output, columns)
     return (row for batch in batches for row in batch.to_pylist())
 
 
-def _all_of(where: TryDir, name: str, output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Let the batches pass, and compare them with what was emitted once all have passed."""
+def _name_of(ref: Ref) -> str:
+    return str(ref["name"]) if isinstance(ref, Mapping) else ref.name
+
+
+def batches_of(
+    where: TryDir, name: str, output: Output, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of an output that `open_output` has checked.
+
+    :raises RowsDiffer: after the last one: they are not those that were emitted.
+    """
     emitted, found = RowsDigest.of(output.rows, output.row_digest), None
-    for batch in batches:
+    for batch in _batches(where, name, output, columns):
         same = emitted.form == form_of_columns(batch.schema.names)
         each = digest_of_batch(batch) if same else RowsDigest(batch.num_rows)
         found = each if found is None else found + each

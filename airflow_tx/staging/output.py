@@ -64,12 +64,16 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Output:
-    """One named output: its files and columns, and what an `OutputRef` says of its rows."""
+    """One named output: its files and columns, and what an `OutputRef` says of its rows.
+
+    :param content: the rows themselves, if they are few, as `rows_as_json` wrote them; "": they are in the files alone.
+    """
 
     files: tuple[StagedFile, ...]
     columns: tuple[str, ...]
     row_digest: str = ""
     reliable: bool = True
+    content: str = ""
 
     @property
     def rows(self) -> int:
@@ -77,7 +81,7 @@ class Output:
 
     @property
     def digest(self) -> str:
-        text = json.dumps([[file.name, file.size, file.rows] for file in self.files])
+        text = json.dumps([[file.name, file.size, file.rows] for file in self.files]) + self.content
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from airflow_tx.compat import RunInfo
+from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
@@ -60,6 +61,46 @@ def test_files_of_an_object_storage_are_the_same_in_spark(spark: SparkSession, t
     found = rows_of(source, batch.metadata, spark)
     assert found == rows_without_spark(source, batch.metadata)
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
+
+
+def test_types_that_were_found_once_are_those_of_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+    columns = "n,half,day,at,yes,word"
+    (tmp_path / "1.csv").write_text(f"{columns}\n7,0.5,2013-01-02,2013-01-02 10:11:12,true,a\n")
+    (tmp_path / "2.csv").write_text(f"{columns}\n8,1,2013-01-03,2013-01-03T00:00:00,FALSE,9\n,,,2013-01-04,,\n")
+    (tmp_path / "3.csv").write_text(f"{columns}\n9,1,2013-01-03,2013-01-03,true,b\nten,1,,,,\n")
+    (tmp_path / "4.csv").write_text(f"{columns},more\n9,1,,,,b,1\n")
+    source = FileSource(f"{tmp_path}/*.csv", options={"inferSchema": True})
+    first, second, third, fourth = _batches(source, 4)
+    found = rows_of(source, first, spark) + rows_of(source, second, spark)
+    assert found == rows_without_spark(source, first) + rows_without_spark(source, second)
+    assert found[1] == {
+        "n": 8,
+        "half": 1.0,
+        "day": date(2013, 1, 3),
+        "at": datetime(2013, 1, 3),
+        "yes": False,
+        "word": "9",
+    }
+    with pytest.raises(Exception, match="FAILED_READ_FILE|MALFORMED") as caught:
+        cast("Any", source.emit_batch(ATTEMPT, third, spark)).collect()
+    told = str(source.explain_error(ATTEMPT, caught.value))
+    assert f"{tmp_path}/3.csv: line 3: n = 'ten' does not fit the schema (n BIGINT). Correct the file, then: " in told
+    declared = "`n` STRING, `half` DOUBLE, `day` DATE, `at` TIMESTAMP_NTZ, `yes` BOOLEAN, `word` STRING"
+    assert f"such as schema={declared!r}, then clear the task." in told
+    # A job that reads none of the new columns would not notice them.
+    with pytest.raises(SourceError, match=r"4\.csv: header .* column 'more' is new\. Correct the file"):
+        source.emit_batch(ATTEMPT, fourth, spark)
+
+
+def _batches(source: Source, count: int) -> list[Any]:
+    """The metadata of the first batches, as the ledger gives them."""
+    found, position = [], None
+    for txid in range(1, count + 1):
+        batch = source.decide(TransactionAttempt(txid, 1), position)
+        assert batch is not None
+        metadata, position = json.loads(json.dumps([batch.metadata, batch.position]))
+        found.append(metadata)
+    return found
 
 
 @pytest.mark.parametrize("schema", [None, "line STRING"])

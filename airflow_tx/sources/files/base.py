@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.errors import OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, source_kind
+from airflow_tx.sources.files.batch_files import BatchFiles, reader_options, recorded_schema
 from airflow_tx.sources.files.object_storage import Objects
-from airflow_tx.sources.files.records import csv_schema, read_rows
 from airflow_tx.sources.files.storage import (
     Disk,
     FilePath,
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not checked.
-# An option that the user gives wins.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
-    "json": {"mode": "FAILFAST"},
-}
 _SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
 
 
@@ -70,7 +64,8 @@ class FolderSource(Source):
             line, in the column ``value``).
         :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
             "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one the fields of a csv file are strings.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one that of a csv file is found in the
+            first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
         :param base: the folder that a relative glob starts from.
         :param kind: ``transactional`` or ``opaque``.
         :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
@@ -98,6 +93,7 @@ class FolderSource(Source):
         self.conn_id = conn_id
         self.spark_folder = spark_folder
         self._storage = self._make_storage()
+        self._emitted: list[tuple[TransactionAttempt, BatchFiles]] = []  # to Spark, of the newest attempt
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
@@ -156,6 +152,15 @@ class FolderSource(Source):
         why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
+    def _schema(self, positions: Iterable[Any], metadata: Iterable[Any]) -> Any:
+        """Return the schema that a batch is read with, as positions keep it; None: the source declares one.
+
+        :param positions: before the batch; `metadata`: of the batch, of each folder.
+        """
+        if self.schema is not None or self.format != "csv":
+            return None
+        return recorded_schema(self._storage, self.options, positions, metadata)
+
     def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
         return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
 
@@ -188,27 +193,23 @@ class FolderSource(Source):
                 problem = f"file {below(folder, file['name'])} is missing or unreadable"
                 raise self.refused(problem, "Put it there, if only one without rows, then clear this task.")
             files.append({"name": file["name"], **found})
-        return {"folder": folder, "files": files}
+        return {**metadata, "folder": folder, "files": files}
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
-        folder, names = self._verified(attempt, metadata)
-        paths = [self._storage.path(folder) / name for name in names]
-        options = {**_DEFAULTS.get(self.format, {}), **self.options}
+        files = self._verified(attempt, metadata)
         if spark is None:
-            return self._rows(attempt, paths, options)
-        reader = spark.read.format(self.format).options(**options)
-        with self._readable(attempt, paths[0]):
-            schema = self.schema or (csv_schema(paths[0], options) if self.format == "csv" else None)
-        if schema:
-            reader = reader.schema(schema)
-        return reader.load([self._storage.for_spark(folder, name) for name in names])
+            return self._rows(attempt, files)
+        self._emitted = [*(each for each in self._emitted if each[0] == attempt), (attempt, files)]
+        for path in files.paths:
+            with self._readable(attempt, files, path):
+                files.check_header(path)
+        with self._readable(attempt, files, files.paths[0]):
+            return files.frame(spark)
 
-    def _rows(
-        self, attempt: TransactionAttempt, paths: list[FilePath], options: Mapping[str, Any]
-    ) -> Iterator[Mapping[str, Any]]:
-        for path in paths:
-            with self._readable(attempt, path):
-                yield from read_rows(path, self.format, options, self.schema)
+    def _rows(self, attempt: TransactionAttempt, files: BatchFiles) -> Iterator[Mapping[str, Any]]:
+        for path in files.paths:
+            with self._readable(attempt, files, path):
+                yield from files.rows(path)
 
     def contains(self, metadata: Any, what: str) -> bool | None:
         paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
@@ -216,18 +217,29 @@ class FolderSource(Source):
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         found = _SPARK_CANNOT.search(str(error))
-        return None if found is None else self._unreadable(attempt, found[0].rstrip("."))
+        if found is None:
+            return None
+        for of, files in self._emitted:
+            misfit = files.misfit(str(error)) if of == attempt else None
+            if misfit is not None:
+                return self._unreadable(attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit))
+        return self._unreadable(attempt, found[0].rstrip("."))
 
     @contextmanager
-    def _readable(self, attempt: TransactionAttempt, path: FilePath) -> Iterator[None]:
+    def _readable(self, attempt: TransactionAttempt, files: BatchFiles, path: FilePath) -> Iterator[None]:
         try:
             yield
         except (ValueError, OSError) as error:
-            raise self._unreadable(attempt, f"{path}: {error}") from None
+            raise self._unreadable(attempt, f"{path}: {error}", files.declarable(path, error)) from None
 
-    def _unreadable(self, attempt: TransactionAttempt, problem: str) -> SourceError:
-        remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or correct the source's options and "
-        return self.refused(problem, f"{remedy}schema, then clear the task.")
+    def _unreadable(self, attempt: TransactionAttempt, problem: str, schema: str | None = None) -> SourceError:
+        remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or "
+        if schema is None:
+            remedy += "correct the source's options and schema, then clear the task."
+        else:
+            remedy += f"let the source declare what its files have from now on, such as schema={schema!r}, then clear "
+            remedy += "the task."
+        return self.refused(problem, remedy)
 
     def _root(self) -> str:
         try:
@@ -246,7 +258,7 @@ class FolderSource(Source):
         except ValueError as error:
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
-    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> tuple[str, list[str]]:
+    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
         folder = str(metadata["folder"])
         for file in metadata["files"]:
             expected = {key: file[key] for key in ("size", "digest")}
@@ -258,7 +270,15 @@ class FolderSource(Source):
                 remedy = f"Restore it as it was, then clear the task; {instead}"
                 where = below(folder, file["name"])
                 raise self.refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
-        return folder, [file["name"] for file in metadata["files"]]
+        names, root = [file["name"] for file in metadata["files"]], self._storage.path(folder)
+        return BatchFiles(
+            paths=[root / name for name in names],
+            for_spark=[self._storage.for_spark(folder, name) for name in names],
+            format=self.format,
+            options=reader_options(self.format, self.options),
+            declared=self.schema,
+            found=metadata.get("schema"),
+        )
 
     def _found(self, folder: str, name: str, expected: Fingerprint | None = None) -> Fingerprint | None:
         try:

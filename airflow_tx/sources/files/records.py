@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from airflow_tx.sources.files.csv_format import NEUTRAL_OPTIONS, CsvFormat, named_as_spark
+from airflow_tx.sources.files.schema import Misfit, check_names, declared_types, parse_schema
 from airflow_tx.sources.files.storage import FilePath
-
-# What changes nothing for rows that are read strictly and typed by a schema only.
-_NEUTRAL = {"mode", "enforceschema"}
-_CSV = {"header", "sep", "delimiter", "nullvalue", "encoding", "charset", "quote"} | _NEUTRAL
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-_TYPES: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"), int),
-    **dict.fromkeys(("float", "real", "double"), float),
-    **dict.fromkeys(("string", "varchar", "char"), str),
-    **dict.fromkeys(("decimal", "numeric", "dec"), Decimal),
-    **dict.fromkeys(("timestamp", "timestamp_ntz"), datetime.fromisoformat),
-    "boolean": _boolean,
-    "date": date.fromisoformat,
-}
-
-
-def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
-    """Read columns and their conversions of Spark's DDL, such as ``day INT, carrier STRING``, of simple types."""
-    columns = {}
-    for column in re.split(r",(?![^(<]*[)>])", schema):
-        match = re.match(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+?(\w+)", column)
-        kind = match[3].lower() if match else ""
-        if match is None or kind not in _TYPES:
-            raise ValueError(f"column {column.strip()!r} of the schema has no type that rows without Spark can have")
-        columns[match[1] or match[2]] = _TYPES[kind]
-    return columns
 
 
 def read_rows(
@@ -60,69 +26,32 @@ def read_rows(
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
-def csv_schema(path: FilePath, options: Mapping[str, Any]) -> str | None:
-    """Find the schema that Spark would, strings by the names in the header of a csv file; without a job of its own.
-
-    :return: Spark DDL; None if only Spark can find it.
-    :raises ValueError: the header is not one.
-    """
-    given = _given(options)
-    if set(given) - _CSV or not _header(given):
-        return None
-    with _csv(path, given) as reader:
-        names: list[str] = next(reader, [])
-    plain = all(re.fullmatch(r"\w+", name) for name in names)
-    return ", ".join(f"`{name}` STRING" for name in names) if plain and len(set(names)) == len(names) else None
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Name options as Spark compares them; those of its file system do not matter to the rows."""
-    return {key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")}
-
-
-def _header(given: Mapping[str, Any]) -> bool:
-    return str(given.get("header", "false")).lower() == "true"
-
-
-@contextmanager
-def _csv(path: FilePath, given: Mapping[str, Any]) -> Iterator[Any]:
-    """Open a csv reader; its own error is no ValueError, and becomes one."""
-    encoding, separator = given.get("encoding", given.get("charset", "utf-8")), given.get("delimiter", ",")
-    with path.open(newline="", encoding=str(encoding)) as file:
-        reader = csv.reader(file, delimiter=given.get("sep", separator), quotechar=given.get("quote", '"'))
-        try:
-            yield reader
-        except csv.Error as error:
-            raise ValueError(f"line {reader.line_num} is not csv: {error}") from None
-
-
 def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
-    given = _given(options)
-    if unknown := sorted(set(given) - _CSV):
-        raise ValueError(f"option {unknown[0]!r} is only known to Spark")
-    columns = parse_schema(schema) if schema else {}
-    null = given.get("nullvalue", "")
-    with _csv(path, given) as reader:
-        names = next(reader, []) if _header(given) else list(columns)
-        if columns and names and names != list(columns):
-            raise ValueError(f"header {','.join(names)} is not that of the schema, {','.join(columns)}")
+    written = CsvFormat.of(options)
+    types = declared_types(schema) if schema else {}
+    conversions = (
+        {name: convert for name, convert in parse_schema(schema).items() if convert is not str} if schema else {}
+    )
+    with written.open(path) as reader:
+        names = next(reader, []) if written.header else list(types)
+        if types and names:
+            check_names(names, list(types))
         for fields in reader:
             if not fields:
                 continue
             if len(fields) != len(names):
                 raise ValueError(f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns")
-            texts = {name: None if text in ("", null) else text for name, text in zip(names, fields, strict=True)}
-            yield _typed(texts, columns, reader.line_num)
-
-
-def _typed(texts: Mapping[str, str | None], columns: Mapping[str, Callable[[str], Any]], line: int) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, text in texts.items():
-        try:
-            row[name] = columns[name](text) if columns and text is not None else text
-        except (ValueError, KeyError, ArithmeticError):
-            raise ValueError(f"line {line}: {name} = {text!r} does not fit the schema") from None
-    return row
+            row: dict[str, Any] = {}
+            for name, text in zip(names, fields, strict=True):
+                convert = conversions.get(name)
+                try:
+                    row[name] = None if text in ("", written.null) else convert(text) if convert else text
+                except (ValueError, KeyError, ArithmeticError):
+                    problem = (
+                        f"line {reader.line_num}: {name} = {text!r} does not fit the schema ({name} {types[name]})"
+                    )
+                    raise Misfit(problem, name) from None
+            yield row
 
 
 def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
@@ -138,7 +67,7 @@ def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
 
 
 def _read_text(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
-    if unknown := sorted(set(_given(options)) - _NEUTRAL):
+    if unknown := sorted(set(named_as_spark(options)) - NEUTRAL_OPTIONS):
         raise ValueError(f"option {unknown[0]!r} is only known to Spark")
     names = list(parse_schema(schema)) if schema else ["value"]
     if len(names) != 1:

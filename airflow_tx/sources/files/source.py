@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from airflow_tx.errors import PartitionUnavailable
@@ -43,7 +44,11 @@ class FileSource(FolderSource, TransactionalSource):
         if not listing and position is None and self.kind is SourceKind.TRANSACTIONAL:
             where = below(folder, self._storage.pattern)
             raise self.refused(f"no file matches {where}", "Correct the glob, or put a file there.")
-        return self._next(folder, listing, taken)
+        batch = self._next(folder, listing, taken)
+        if batch is None or (schema := self._schema([position], [batch.metadata])) is None:
+            return batch
+        metadata, after = cast("Any", batch.metadata), cast("Any", batch.position)
+        return replace(batch, metadata={**metadata, "schema": schema["columns"]}, position={**after, "schema": schema})
 
     def late_files(self, position: Json) -> list[str]:
         """List the names that sort before `position` and were never taken: they came too late, and will not be read.
@@ -80,6 +85,31 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         if not found:
             log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
+
+    # One schema for all folders: thousands of them would not fit into one record with it.
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        batch, positions = super().decide(attempt, position), self.partition_positions(position)
+        if batch is None:
+            return None
+        metadata, after = cast("Any", batch.metadata), cast("Any", batch.position)
+        schema = self._schema(positions.values(), metadata.values())
+        if schema is None:
+            return batch
+        first = min(metadata)
+        keeper = next((name for name, each in positions.items() if each.get("schema") == schema), first)
+        return replace(
+            batch,
+            metadata={**metadata, first: {**metadata[first], "schema": schema["columns"]}},
+            position={name: {**each, "schema": schema} if name == keeper else each for name, each in after.items()},
+        )
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+        if isinstance(metadata, dict):
+            parts: Any = metadata
+            found = [each["schema"] for each in parts.values() if "schema" in each]
+            metadata = {name: {**each, "schema": found[0]} for name, each in parts.items()} if found else metadata
+        return super().emit_batch(attempt, metadata, spark)
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
         folder = below(self._root(), partition)

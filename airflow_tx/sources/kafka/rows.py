@@ -164,7 +164,7 @@ class Values:
     """
 
     def __init__(self, schema: str) -> None:
-        from airflow_tx.sources.files.records import parse_schema
+        from airflow_tx.sources.files.schema import parse_schema
 
         self._columns = parse_schema(schema)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.files.records import csv_schema, parse_schema
+from airflow_tx.sources.files.schema import parse_schema
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
@@ -312,19 +312,6 @@ class FakeReader:
 
 def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
     assert Disk("/a/*.csv", None).for_spark("/a", "x[1]*.csv") == r"file:///a/x\[1\]\*.csv"
-
-
-def test_the_schema_of_a_csv_file_is_read_from_its_header_if_it_is_plain(tmp_path: Path) -> None:
-    def schema(content: str, **options: Any) -> str | None:
-        put(tmp_path, "a.csv", content=content)
-        return csv_schema(tmp_path / "a.csv", {"header": True, **options})
-
-    assert schema("a,b_1\n1,2\n") == "`a` STRING, `b_1` STRING"
-    assert schema("a;b\n", sep=";") == "`a` STRING, `b` STRING"
-    for content in ("a,a\n", "a,\n", "a,b c\n", "\ufeffa,b\n", ""):
-        assert not schema(content)
-    assert schema("a,b\n", header=False) is None
-    assert schema("a,b\n", inferSchema=True) is None
 
 
 def test_a_schema_is_names_and_conversions() -> None:

@@ -1,0 +1,250 @@
+"""The schema of a csv source: found in its first files, kept by the positions, and held against every later file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.processing.begin import ask
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Source
+from airflow_tx.sources.files.schema import find_schema
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.store.memory import MemoryStore
+from tests.unit.bench import FakeTi, MemorySpec, run_of
+
+TYPED = {"inferSchema": True, "nullValue": "NA"}
+
+
+def put(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+class Book:
+    """The positions of a source, as the ledger keeps them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.position, self.txid = source, cast("Any", None), 0
+
+    def take(self) -> Any:
+        """Take the next batch; returns its metadata."""
+        self.txid += 1
+        batch = self.source.decide(TransactionAttempt(self.txid, 1), self.position)
+        assert batch is not None
+        after = json.loads(json.dumps(batch.position))
+        self.position = {**(self.position or {}), **after} if self.source.partitioned else after
+        return json.loads(json.dumps(batch.metadata))
+
+    def rows(self, metadata: Any) -> list[Any]:
+        return list(cast("Iterable[Any]", self.source.emit_batch(TransactionAttempt(self.txid, 1), metadata)))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "schema"),
+    [
+        ("a,b_1\n1,2\n", {}, "`a` STRING, `b_1` STRING"),
+        ("a;b c\n", {"sep": ";"}, "`a` STRING, `b c` STRING"),
+        ("1,2\n", {"header": False}, "`_c0` STRING, `_c1` STRING"),
+        ("1,x\n2,y\n", {"header": False, "inferSchema": True}, "`_c0` BIGINT, `_c1` STRING"),
+        ("a,b,c,d\n1,1,NA,true\n-2,2.5e3,,FALSE\n", TYPED, "`a` BIGINT, `b` DOUBLE, `c` STRING, `d` BOOLEAN"),
+        ("a,b\n2013-01-02,2013-01-02\n2013-01-03,2013-01-02 10:11:12\n", TYPED, "`a` DATE, `b` TIMESTAMP_NTZ"),
+        ("a,b\n1,2013-01-02\nx,1\n", TYPED, "`a` STRING, `b` STRING"),
+        ("a\n12345678901234567890\n", TYPED, "`a` DOUBLE"),
+    ],
+)
+def test_a_schema_is_found_in_the_header_and_with_inference_in_the_values(
+    tmp_path: Path, content: str, options: Any, schema: str
+) -> None:
+    assert find_schema([put(tmp_path, "a.csv", content)], {"header": True, **options}) == schema
+
+
+@pytest.mark.parametrize("content", ["a,a\n", "a,A\n", "a,\n", "\ufeffa,b\n", "a,`b`\n", ""])
+def test_a_header_that_spark_would_change_is_left_to_spark(tmp_path: Path, content: str) -> None:
+    assert find_schema([put(tmp_path, "a.csv", content)], {"header": True}) is None
+
+
+def test_options_that_only_spark_knows_leave_it_to_spark(tmp_path: Path) -> None:
+    assert find_schema([put(tmp_path, "a.csv", "a,b\n")], {"header": True, "multiLine": True}) is None
+
+
+def test_all_files_of_the_first_batch_decide_and_one_without_a_line_has_no_say(tmp_path: Path) -> None:
+    files = [put(tmp_path, f"{n}.csv", text) for n, text in enumerate(["", "n,v\n1,1\n", "n,v\n2,1.5\n"])]
+    assert find_schema(files, {"header": True, "inferSchema": True}) == "`n` BIGINT, `v` DOUBLE"
+
+
+def test_later_batches_are_read_with_the_schema_of_the_first(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "day,n,word\n2013-01-02,1,a\n")
+    put(tmp_path, "2.csv", "day,n,word\n2013-01-03,NA,7\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
+    first, second = book.take(), book.take()
+    assert first["schema"] == second["schema"] == "`day` DATE, `n` BIGINT, `word` STRING"
+    assert book.rows(first) == [{"day": date(2013, 1, 2), "n": 1, "word": "a"}]
+    assert book.rows(second) == [{"day": date(2013, 1, 3), "n": None, "word": "7"}]
+
+
+def test_times_are_read_as_they_were_found(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "at\n2013-01-02T10:00:00\n2013-01-02 10:00:00.250\n2013-01-02\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
+    found = [row["at"] for row in book.rows(book.take())]
+    assert found == [datetime(2013, 1, 2, 10), datetime(2013, 1, 2, 10, 0, 0, 250_000), datetime(2013, 1, 2)]
+
+
+CORRECT = r"Correct the file, then: airflow tx replay TOPOLOGY 2 --changed-rows --why TEXT; or let the source declare "
+
+
+@pytest.mark.parametrize(
+    ("content", "problem", "declared"),
+    [
+        ("n,other\n1,a\n", "column 2 is 'other' instead of 'word'", "`n` BIGINT, `other` STRING"),
+        ("n,word,more\n1,a,2\n", "column 'more' is new", "`n` BIGINT, `word` STRING, `more` BIGINT"),
+        ("n\n1\n", "column 'word' is missing", "`n` BIGINT"),
+        ("word,n\na,1\n", "column 1 is 'word' instead of 'n'", "`word` STRING, `n` BIGINT"),
+        ("n,word\n1,a\nx,b\n", "line 3: n = 'x' does not fit the schema (n BIGINT)", "`n` STRING, `word` STRING"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works(
+    tmp_path: Path, content: str, problem: str, declared: str
+) -> None:
+    put(tmp_path, "1.csv", "n,word\n1,a\n")
+    put(tmp_path, "2.csv", content)
+    book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
+    book.take()
+    metadata = book.take()
+    with pytest.raises(SourceError) as caught:
+        book.rows(metadata)
+    told = str(caught.value)
+    assert f"{tmp_path}/2.csv: " in told
+    assert problem in told
+    assert re.search(CORRECT, told)
+    assert f"such as schema={declared!r}, then clear the task." in told
+    book.source = FileSource(f"{tmp_path}/*.csv", options=TYPED, schema=declared)
+    assert book.rows(metadata)
+
+
+def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n,word\n1,a\n")
+    put(tmp_path, "2.csv", "n,word,more\n1,a,2\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv"))
+    book.take()
+    spark: Any = SimpleNamespace()
+    with pytest.raises(SourceError, match=r"2\.csv: header n,word,more .* column 'more' is new\. Correct"):
+        book.source.emit_batch(TransactionAttempt(2, 1), book.take(), spark)
+
+
+def test_what_spark_says_of_a_value_is_said_with_file_line_and_column(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    put(tmp_path, "2.csv", "n\n2\nx\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv", 2, schema="n INT"))
+    metadata = book.take()
+    book.source.emit_batch(TransactionAttempt(1, 1), metadata, FakeSpark())  # type: ignore[arg-type]
+    said = RuntimeError(f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file://{tmp_path}/2.csv.")
+    found = book.source.explain_error(TransactionAttempt(1, 1), said)
+    assert f"{tmp_path}/2.csv: line 3: n = 'x' does not fit the schema (n INT). Correct the file" in str(found)
+    assert book.source.explain_error(TransactionAttempt(1, 1), RuntimeError("out of memory")) is None
+
+
+class FakeSpark:
+    """Spark's reader, which reads nothing."""
+
+    read = property(lambda self: self)
+
+    def format(self, name: str) -> FakeSpark:
+        return self
+
+    def options(self, **options: Any) -> FakeSpark:
+        return self
+
+    def schema(self, schema: str) -> FakeSpark:
+        return self
+
+    def load(self, paths: Any) -> FakeSpark:
+        return self
+
+
+def test_a_declared_schema_is_all_there_is_and_once_it_is_gone_the_next_files_are_asked(tmp_path: Path) -> None:
+    for name, content in {"1.csv": "n\n1\n", "2.csv": "n,m\n2,3\n", "3.csv": "a\nx\n"}.items():
+        put(tmp_path, name, content)
+    book = Book(FileSource(f"{tmp_path}/*.csv"))
+    assert book.take()["schema"] == "`n` STRING"
+    book.source = FileSource(f"{tmp_path}/*.csv", schema="n INT, m INT")
+    metadata = book.take()
+    assert "schema" not in metadata
+    assert "schema" not in book.position
+    assert book.rows(metadata) == [{"n": 2, "m": 3}]
+    book.source = FileSource(f"{tmp_path}/*.csv")
+    assert book.take()["schema"] == "`a` STRING"
+
+
+def test_other_options_are_another_schema(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    put(tmp_path, "2.csv", "n\n2\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv"))
+    book.take()
+    book.source = FileSource(f"{tmp_path}/*.csv", options={"inferSchema": True})
+    assert book.take()["schema"] == "`n` BIGINT"
+
+
+def test_rows_of_a_corrected_file_are_read_with_the_schema_of_their_batch(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
+    metadata = book.take()
+    put(tmp_path, "1.csv", "n\n1\n2\n")
+    again = book.source.decide_again(TransactionAttempt(1, 2), metadata)
+    assert book.rows(again) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_batch_of_an_older_release_is_read_by_its_own_header(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    put(tmp_path, "2.csv", "m\n2\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv"))
+    book.take()
+    del book.position["schema"]
+    metadata = book.take()
+    assert metadata.pop("schema") == "`m` STRING"
+    assert book.rows(metadata) == [{"m": "2"}]
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_folders_have_one_schema_that_one_of_them_keeps(tmp_path: Path, kind: str) -> None:
+    for folder in ("b", "c"):
+        put(tmp_path, f"{folder}/1.csv", "n\n1\n")
+        put(tmp_path, f"{folder}/2.csv", "n\n2\n")
+    book = Book(PartitionedFileSource(f"{tmp_path}/*/*.csv", options=TYPED, kind=kind))
+    first = book.take()
+    put(tmp_path, "a/1.csv", "n\nx\n")  # a folder that comes before the one that keeps it
+    second = book.take()
+    for metadata in (first, second):
+        assert [each["schema"] for each in metadata.values() if "schema" in each] == ["`n` BIGINT"]
+    assert [name for name, each in book.position.items() if "schema" in each] == ["b"]
+    assert book.rows(first) == [{"n": 1}, {"n": 1}]
+    with pytest.raises(SourceError, match=r"a/1\.csv: line 2: n = 'x' does not fit the schema \(n BIGINT\)"):
+        book.rows(second)
+
+
+def test_the_ledger_keeps_it_for_replays_and_for_what_follows(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    source = FileSource(f"{tmp_path}/*.csv", options=TYPED)
+    spec = MemorySpec("files", "files", source, max_pending=4, tasks=("count",), memory=MemoryStore())
+
+    def begin(run: str) -> Begun:
+        answer = ask(spec, FakeTi("begin", run), run_of(run), retry=False)
+        assert isinstance(answer, Begun)
+        return answer
+
+    first = begin("one")
+    put(tmp_path, "2.csv", "n\nNA\n")
+    again, second = begin("one"), begin("two")
+    assert again.attempt.attempt == 2
+    assert [each.metadata["schema"] for each in (first, again, second)] == ["`n` BIGINT"] * 3
