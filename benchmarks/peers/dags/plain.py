@@ -1,0 +1,67 @@
+"""The jobs as plain Airflow does them: a run a batch, which its conf names, and an upsert in the order of the runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, BaseHook, get_current_context, task
+
+from benchmarks.peers.flight_sums import SCHEMA, USED, flight_sums
+from benchmarks.peers.jobs import JOBS, NUMBERS, name_of
+from benchmarks.peers.limited_numbers import sums
+from benchmarks.peers.place import upsert
+
+
+def batch() -> int:
+    """The batch of this run."""
+    return int((get_current_context()["dag_run"].conf or {})["batch"])
+
+
+@task(task_id="sum_up")
+def sum_up_numbers() -> list[dict[str, Any]]:
+    """The sums of ten numbers."""
+    first = batch() * NUMBERS
+    return sums([*range(first, first + NUMBERS)])
+
+
+def sum_up_flights(dag_id: str, files: int) -> Callable[[], Any]:
+    """Make the task that sums up the files of a batch on a warm Spark Connect server."""
+
+    @task(task_id="sum_up")
+    def sum_up() -> list[dict[str, Any]]:
+        from pyspark.sql import SparkSession
+
+        folder = Path(os.environ["AIRFLOW_TX_DATA"], dag_id)
+        paths = [str(folder / name_of(batch(), number)) for number in range(files)]
+        server = BaseHook.get_connection("spark_connect_default")
+        spark: Any = SparkSession.builder.remote(f"sc://{server.host}:{server.port}").create()
+        try:
+            flights = spark.read.schema(SCHEMA).csv(paths, header=True).select(*USED)
+            return [row.asDict() for row in flight_sums(flights).collect()]
+        finally:
+            spark.stop()
+
+    return sum_up
+
+
+@task(depends_on_past=True)
+def commit(table: str, rows: list[dict[str, Any]]) -> None:
+    """Add the sums to the table."""
+    import psycopg2  # type: ignore[import-untyped]
+
+    state = BaseHook.get_connection("tx_state")
+    connection = psycopg2.connect(
+        host=state.host, port=state.port, user=state.login, password=state.password, dbname=state.schema
+    )
+    upsert(connection, table, [(row["key"], row["n"], row["total"]) for row in rows])
+    connection.close()
+
+
+for job in JOBS.values():
+    dag_id = f"plain_{job.name}"
+    with DAG(dag_id, schedule=None, max_active_runs=4):
+        rows: Any = sum_up_flights(dag_id, job.files)() if job.files else sum_up_numbers()
+        commit(dag_id, rows)
