@@ -65,9 +65,14 @@ def task_function(task: Any) -> TaskFunction:
         raise ValueError("it has a templates_dict")
     _check_parameters(task)
     arguments = (tuple(task.op_args), dict(task.op_kwargs))
-    _check_argument(arguments)
-    timeout = None if task.execution_timeout is None else task.execution_timeout.total_seconds()
-    return TaskFunction(task.python_callable, arguments, bool(task.multiple_outputs), pushes_xcom(task), timeout)
+    check_argument(arguments)
+    multiple, pushes = bool(task.multiple_outputs), pushes_xcom(task)
+    return TaskFunction(task.python_callable, arguments, multiple, pushes, time_allowed(task))
+
+
+def time_allowed(task: Any) -> float | None:
+    """The seconds that a task may take; None: any time."""
+    return None if task.execution_timeout is None else float(task.execution_timeout.total_seconds())
 
 
 def check_plain(task: Any) -> None:
@@ -157,7 +162,11 @@ def _check_parameters(task: Any) -> None:
             raise ValueError(f"its function takes {name!r} of the context of the run")
 
 
-def _check_argument(value: Any) -> None:
+def check_argument(value: Any) -> None:
+    """Refuse an argument that is more than constants and what other tasks return.
+
+    :raises ValueError: naming it.
+    """
     from airflow.sdk.definitions._internal.mixins import ResolveMixin
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
@@ -166,7 +175,7 @@ def _check_argument(value: Any) -> None:
     if (isinstance(value, ResolveMixin) and not isinstance(value, PlainXComArg)) or hasattr(value, "template_fields"):
         raise ValueError(f"its argument is a {type(value).__name__}")
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ():
-        _check_argument(each)
+        check_argument(each)
 
 
 def _as_list(callbacks: Any) -> list[Any]:

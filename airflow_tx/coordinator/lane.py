@@ -6,7 +6,6 @@ It may be killed at any line, woken up late, or exist twice. The ledger knows no
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 import uuid
@@ -17,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_tx import compat
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.coordinator.lane_applications import LaneApplications
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction, lane_failpoint
+from airflow_tx.coordinator.lane_window import LaneWindow
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.errors import SkippedTransaction, StoreError, TxError
 from airflow_tx.processing.begin import allocate
@@ -100,40 +102,42 @@ class Lane(NoLane):
         self._clock = clock
         # One for both threads: what either has written, neither reads again.
         self._ledger = plan.spec.ledger(store)  # type: ignore[arg-type]
-        self._ended = threading.Condition()
-        self._working: set[int] = set()
-        self._queue: queue.SimpleQueue[LaneTransaction | None] = queue.SimpleQueue()
+        self._window = LaneWindow()
+        self._applications = LaneApplications(plan.dag_file, self._window.changed)
         self._stopping = threading.Event()
         self._left_in_a_row = self._committed = 0
         self._turn = 0
         """The txid whose turn it is at least."""
         self.begun = 0
-        self._opened_at, self._file = clock(), _version(plan.dag_file)
+        self._opened_at, self._files = clock(), {file: _version(file) for file in plan.files}
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Let it be open as long as the block; what it has not committed by its end, leaves it."""
         committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
         shown = dumps({"run_id": self._ti.run_id, "task_try": str(self._ti.id)})
-        with self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
+        # An application, in its thread, would find the context of the coordinator.
+        context = compat.without_context() if self.plan.applications else nullcontext()
+        with context, self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
             committer.start()
             try:
                 yield
             finally:
                 self._stopping.set()
-                self._queue.put(None)
+                self._window.close()
+                self._applications.close()
                 committer.join(_JOIN)
 
     @property
     def working(self) -> frozenset[int]:  # type: ignore[override]
         """The transactions that it has begun, and that neither are final nor have left it."""
-        with self._ended:
-            return frozenset(self._working)
+        return self._window.txids
 
     @property
     def is_over(self) -> bool:  # type: ignore[override]
-        """Whether it begins no more: the DAG file is another one by now, or may be."""
-        return self._clock() - self._opened_at > STINT or _version(self.plan.dag_file) != self._file
+        """Whether it begins no more: the DAG file, or an application's, is another one by now, or may be."""
+        changed = any(_version(file) != version for file, version in self._files.items())
+        return changed or self._clock() - self._opened_at > STINT
 
     @property
     def rests(self) -> bool:  # type: ignore[override]
@@ -168,9 +172,12 @@ class Lane(NoLane):
                 self.wait(left)
 
     def _wait_below(self, count: int, seconds: float) -> None:
-        """Wait until it works on fewer transactions than `count`, or on none."""
-        with self._ended:
-            self._ended.wait_for(lambda: len(self._working) < max(count, 1), seconds)
+        """Wait until it works on fewer transactions than `count`, or on none; go on with those that can meanwhile."""
+        until, done = time.monotonic() + seconds, False
+        while not done:
+            done = self._window.wait_below(count, until)
+            for transaction in self._window.take_over():
+                self._process(transaction)
 
     # --- in the thread of the coordinator
 
@@ -179,26 +186,31 @@ class Lane(NoLane):
         if not isinstance(begun, Begun):
             return begun
         self.begun += 1
-        with self._ended:
-            self._working.add(begun.txid)
+        self._window.add(begun.txid)
         lane_failpoint("lane.after_begin", begun, self._spec.topology)
-        transaction = LaneTransaction(self.plan, begun, self._ledger, self.task_try)
+        self._process(LaneTransaction(self.plan, begun, self._ledger, self.task_try, self._applications))
+        return begun
+
+    def _process(self, transaction: LaneTransaction) -> None:
+        begun = transaction.begun
         try:
-            transaction.process()
+            done = transaction.process()
         except StoreError:
-            self._drop(begun)
+            self._window.drop(begun.txid)
             raise
         except (Exception, SystemExit, AirflowTaskTimeout) as error:  # noqa: BLE001 - of the user's code
             self._leave(begun, transaction.fail, error)
         else:
+            if not done:
+                self._window.applied(transaction)
+                return
             lane_failpoint("lane.after_process", begun, self._spec.topology)
-            self._queue.put(transaction)
-        return begun
+            self._window.processed(transaction)
 
     # --- in the thread that commits
 
     def _commit_all(self) -> None:
-        while (transaction := self._queue.get()) is not None:
+        while (transaction := self._window.next_processed()) is not None:
             begun = transaction.begun
             own = LaneCommit(self.plan, transaction, self._ledger, self._ti, self._log)
             try:
@@ -213,7 +225,7 @@ class Lane(NoLane):
                 self._left_in_a_row = 0
                 if self._committed % CLEAN_EVERY == 0:
                     self._clean_up(begun.txid)
-            self._drop(begun)
+            self._window.drop(begun.txid)
 
     def _commit(self, own: LaneCommit) -> None:
         """Commit a transaction, once those before it that are not of this lane are final.
@@ -259,12 +271,7 @@ class Lane(NoLane):
         if self.rests:
             text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"
             self._log.warning(text, self._left_in_a_row)
-        self._drop(begun)
-
-    def _drop(self, begun: Begun) -> None:
-        with self._ended:
-            self._working.discard(begun.txid)
-            self._ended.notify_all()
+        self._window.drop(begun.txid)
 
 
 def _version(file: str) -> tuple[float, int]:

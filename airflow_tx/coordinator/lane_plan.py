@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import TxError
+from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 
 
 class GoesByRuns(TxError):
@@ -32,20 +36,51 @@ class LaneTask:
     call: compat.TaskFunction
     code: str
 
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that it may take; None: any time."""
+        return self.call.timeout
+
+
+@dataclass(frozen=True)
+class LaneApplication:
+    """One processing task that is an application on a Spark Connect server, as a lane runs it.
+
+    :param timeout: seconds that it may take; None: any time.
+    """
+
+    task_id: str
+    operator: SparkConnectBatchOperator
+    timeout: float | None
+
 
 @dataclass(frozen=True)
 class LanePlan:
     """What a lane does for each transaction.
 
-    :param tasks: each after those whose output it takes.
+    :param tasks: each after those whose output it takes, or that it follows.
     :param committer: the task that commits, with `updates`.
     """
 
     spec: TransactionSpec
-    tasks: tuple[LaneTask, ...]
+    tasks: tuple[LaneTask | LaneApplication, ...]
     committer: str
     updates: tuple[Update, ...]
     dag_file: str
+
+    @property
+    def applications(self) -> tuple[LaneApplication, ...]:
+        """Those of the tasks that are applications."""
+        return tuple(task for task in self.tasks if isinstance(task, LaneApplication))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files whose code a lane executes: of the DAG, and of the applications that are there."""
+        found = [self.dag_file]
+        for task in self.applications:
+            with suppress(ConfigError):  # its transactions will say so
+                found.append(task.operator.found_from(self.dag_file).path)
+        return tuple(found)
 
     def resolved(self) -> LanePlan:
         """Give the same plan, with what the configuration says in it: a lane need not ask for every transaction."""
@@ -69,7 +104,10 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     order = [task.task_id for task in dag.topological_sort() if task.task_id in spec.tasks]
     calls = tuple(_lane_task(spec, tasks[task_id]) for task_id in order)
     _check(spec, committer, compat.check_plain)
-    return LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
+    plan = LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
+    if plan.applications and (reason := _reason_of_states(plan)):
+        raise GoesByRuns(topology=spec.topology, reason=reason)
+    return plan
 
 
 def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
@@ -86,9 +124,37 @@ def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
     return ""
 
 
-def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask:
+def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
+    if _is_application(task):
+        _check(spec, task, _check_application)
+        return LaneApplication(task.task_id, task, compat.time_allowed(task))
     call: compat.TaskFunction = _check(spec, task, compat.task_function)
     return LaneTask(task.task_id, call, digest_of_callable(task))
+
+
+def _is_application(task: Any) -> bool:
+    if type(task).__name__ != "SparkConnectBatchOperator":
+        return False  # the DAG file has not imported it, perhaps
+    from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+
+    return type(task) is SparkConnectBatchOperator
+
+
+def _reason_of_states(plan: LanePlan) -> str:
+    from airflow_tx.state.delta.state import DeltaState
+
+    own = [update.state.name for update in plan.updates if isinstance(update.state, DeltaState)]
+    return f"state {own[0]!r} has a Spark of its own, beside which applications cannot be clients" if own else ""
+
+
+def _check_application(task: SparkConnectBatchOperator) -> None:
+    if compat.is_mapped(task):
+        raise ValueError("it is mapped")
+    compat.check_plain(task)
+    for option in ("application", "conn_id"):
+        if not isinstance(getattr(task, option), str):
+            raise ValueError(f"its {option} is the output of a task")
+    compat.check_argument([getattr(task, name) for name in task.template_fields])
 
 
 def _check(spec: TransactionSpec, task: Any, check: Any) -> Any:

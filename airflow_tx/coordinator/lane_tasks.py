@@ -1,8 +1,9 @@
-"""The tasks of a transaction, called one after the other in the process of a lane, and its commit."""
+"""The tasks of a transaction, one after the other in the process of a lane, and its commit."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit
-from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
+from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask
 from airflow_tx.failpoints import failpoint
+from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 
 if TYPE_CHECKING:
+    from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
     from airflow_tx.protocol.attempt import Grant
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.spec import TransactionSpec
@@ -47,12 +50,24 @@ class LaneTransaction:
 
     :param ledger: of the lane.
     :param task_try: of the lane.
+    :param applications: runs those of the plan; None: it has none.
+    :ivar application: the one that it waits for.
     """
 
-    def __init__(self, plan: LanePlan, begun: Begun, ledger: Ledger, task_try: str) -> None:
+    def __init__(
+        self,
+        plan: LanePlan,
+        begun: Begun,
+        ledger: Ledger,
+        task_try: str,
+        applications: LaneApplications | None = None,
+    ) -> None:
         self.begun = begun
         self.task_try = task_try
+        self.application: ApplicationRun | None = None
         self._plan = plan
+        self._left = deque(plan.tasks)
+        self._applications = applications
         self._ledger = ledger
         self._deadline = time.monotonic() + plan.spec.timeout
         self._stored: dict[tuple[str, str], Any] = {}
@@ -60,13 +75,26 @@ class LaneTransaction:
         batch = {"topology": plan.spec.topology, **begun.to_json()}
         self._keep(plan.spec.begin, {RETURN_KEY: batch})
 
-    def process(self) -> None:
-        """Call the tasks.
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for no application, or for one that is over."""
+        return self.application is None or self.application.is_over
 
+    def process(self) -> bool:
+        """Call the tasks, up to the next application; again, once that is over.
+
+        :return: whether all of them are done.
         :raises Exception, SystemExit, AirflowTaskTimeout: whatever a task raises, or the ledger.
         """
-        for task in self._plan.tasks:
-            self._process(task)
+        if self.application is not None:
+            self._take_output(self.application)
+        while self._left and self.application is None:
+            task = self._left.popleft()
+            if isinstance(task, LaneApplication):
+                self._start(task)
+            else:
+                self._call(task)
+        return self.application is None
 
     def fail(self, reason: str) -> str:
         """Note that the task under way has failed; gives the reason with its name.
@@ -90,14 +118,41 @@ class LaneTransaction:
             raise LookupError(f"task {task} has returned no {name!r}")
         return None if found is None else compat.from_xcom(found)
 
-    def _process(self, task: LaneTask) -> None:
+    def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:
         own = TaskTry(task.task_id, -1, self.task_try)
-        self._current = processing = LaneProcessing(self._plan.spec, self.begun, own, self._ledger)
+        self._current = LaneProcessing(self._plan.spec, self.begun, own, self._ledger)
+        return self._current
+
+    def _time_for(self, task: LaneTask | LaneApplication) -> float:
+        left = max(self._deadline - time.monotonic(), 0.001)
+        return left if task.timeout is None else min(left, task.timeout)
+
+    def _start(self, task: LaneApplication) -> None:
+        assert self._applications is not None
+        processing = self._processing(task)
+        processing.start()
+        if self.begun.metadata is None:  # an empty batch: there is nothing to run
+            processing.ack()
+            self._current = None
+            return
+        inputs = compat.resolved(task.operator.inputs, self.output)
+        arguments = compat.resolved(list(task.operator.application_args or ()), self.output)
+        descriptor = describe_batch(processing, inputs)
+        self.application = self._applications.start(task, descriptor, arguments, self._time_for(task))
+
+    def _take_output(self, application: ApplicationRun) -> None:
+        assert self._current is not None
+        self.application = None
+        manifest = application.manifest()
+        self._keep(application.task.task_id, emitted_refs(manifest))
+        ack_application(self._current, manifest, reliable=application.task.operator.reliable)
+        self._current = None
+
+    def _call(self, task: LaneTask) -> None:
+        processing = self._processing(task)
         processing.code = task.code
         processing.start()
-        left = max(self._deadline - time.monotonic(), 0.001)
-        limit = left if task.call.timeout is None else min(left, task.call.timeout)
-        with processing.as_current(), compat.without_context(), compat.time_limit(limit):
+        with processing.as_current(), compat.without_context(), compat.time_limit(self._time_for(task)):
             arguments, named = compat.resolved(task.call.arguments, self.output)
             value = task.call.function(*arguments, **named)
         outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.operators.commit import RetriedOperator
-from airflow_tx.operators.spark_submit import acknowledge, describe_batch
-from airflow_tx.spark.submit import explain, find_application
+from airflow_tx.processing.application import acknowledge, describe_batch
+from airflow_tx.spark.submit import find_application
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     from airflow_tx.processing.task import Processing
+    from airflow_tx.spark.connect import ConnectApplication
     from airflow_tx.staging import Manifest
 
 
@@ -77,24 +78,30 @@ class SparkConnectBatchOperator(RetriedOperator):
 
             end(self._session)
 
-    def _run(self, context: Context, processing: Processing) -> Manifest:
-        from airflow_tx.connections.spark import connect_url
-        from airflow_tx.spark.connect import process, session
-        from airflow_tx.staging import read_manifest
-        from airflow_tx.staging.area import dir_of
+    def found_from(self, dag_file: str, arguments: Sequence[Any] | None = None) -> ConnectApplication:
+        """Find the application.
 
-        descriptor, dag_file = describe_batch(processing, self.inputs), context["dag"].fileloc
+        :param arguments: None: `application_args`.
+        :raises ConfigError: there is no such file.
+        """
+        from airflow_tx.spark.connect import ConnectApplication
+
         script = find_application(self.application, dag_file)
         if "://" in script:
             remedy = "It runs in the process of the task: give the path of a file."
             raise ConfigError(option="application of SparkConnectBatchOperator", value=script, remedy=remedy)
+        given = (self.application_args if arguments is None else arguments) or ()
+        return ConnectApplication(script, tuple(map(str, given)), dag_file)
+
+    def _run(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.connections.spark import connect_url
+        from airflow_tx.spark.connect import process, session
+
+        descriptor = describe_batch(processing, self.inputs)
+        application = self.found_from(context["dag"].fileloc)
         url = connect_url(self.conn_id)
-        self.log.info("Transaction %d, attempt %d: %s", descriptor.attempt.txid, descriptor.attempt.attempt, script)
-        arguments = [str(argument) for argument in self.application_args or ()]
-        where = dir_of(processing.staging, descriptor)
+        attempt = descriptor.attempt
+        self.log.info("Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, application.path)
         with session(url, tag=str(descriptor), server=f"connection {self.conn_id}") as self._session:
-            try:
-                process(self._session, script, descriptor, arguments, beside=dag_file)
-                return read_manifest(where)
-            except Exception as error:
-                raise explain(where, script, error) from error
+            with application.importable():
+                return process(self._session, application, descriptor, application.load)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.processing.application import acknowledge, describe_batch
 from airflow_tx.spark.submit import (
     AttemptStore,
     KeyValues,
@@ -193,48 +194,3 @@ class SparkBatchOperator(SparkSubmitOperator):
     def _driver(self, external_id: Mapping[str, Any]) -> Any:
         self._task_try = external_id["try"]
         return external_id["driver"]
-
-
-def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
-    """Describe the batch of a task for its application.
-
-    :param inputs: references by name.
-    :raises StagingError: one of these outputs is not there whole.
-    """
-    from airflow_tx.processing.batch import inputs_of
-    from airflow_tx.staging import Descriptor
-
-    return Descriptor(
-        topology=processing.topology,
-        attempt=processing.attempt,
-        task=processing.task,
-        metadata=processing.metadata,
-        source=processing.source.serialize(),
-        root=processing.staging.root,
-        inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
-        ackers=_ackers(processing),
-    )
-
-
-def _ackers(processing: Processing) -> Ackers | None:
-    from airflow_tx.staging import Ackers
-
-    spec = processing.spec
-    if spec.ackers is None:
-        return None
-    return Ackers(spec.ackers, spec.acker_store or spec.conn_id, spec.paths.root, processing.anchored)
-
-
-def acknowledge(context: Context, processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
-    """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
-
-    :param reliable: whether what it read has to be all of it.
-    """
-    refs = {name: ref.to_json() for name, ref in manifest.refs().items()}
-    for name, ref in refs.items():
-        context["ti"].xcom_push(key=name, value=ref)
-    if reliable:
-        processing.read.extend(manifest.read)
-    processing.code = manifest.code
-    processing.messages.add_application(manifest.trees, manifest.where.task)
-    processing.ack(list(refs.values()), manifest.consumed_rows)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from airflow_tx.errors import TxError
-from airflow_tx.spark.app import load_app
+from airflow_tx.spark.app import BatchApp, load_app
 from airflow_tx.spark.batch import Batch
-from airflow_tx.staging import Descriptor, OutputRef
+from airflow_tx.spark.submit import explain
+from airflow_tx.staging import Descriptor, Manifest, StagingArea, read_manifest
+from airflow_tx.staging.area import dir_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +27,33 @@ if TYPE_CHECKING:
 PORT = 15002
 # How PySpark knows, for the whole process, that functions and types are those of a client.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
+
+
+class _ClientMode:
+    """Whether PySpark is a client: as long as one of the sessions of this process is open, in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions = 0
+        self._before: str | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Count one session more within the block."""
+        with self._lock:
+            if not self._sessions:
+                self._before = os.environ.get(_MODE)
+            self._sessions += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sessions -= 1
+                if not self._sessions and self._before is None:
+                    os.environ.pop(_MODE, None)
+
+
+_mode = _ClientMode()
 
 
 class SparkUnreachable(TxError):
@@ -48,15 +79,13 @@ def session(url: str, *, tag: str, server: str, patience: float = 30.0) -> Itera
     _await_port(url, server, patience)
     from pyspark.sql import SparkSession
 
-    before = os.environ.get(_MODE)
-    spark = SparkSession.builder.remote(url).create()
-    try:
-        spark.addTag(tag.replace(",", " "))
-        yield spark
-    finally:
-        spark.stop()
-        if before is None:
-            os.environ.pop(_MODE, None)
+    with _mode.entered():
+        spark = SparkSession.builder.remote(url).create()
+        try:
+            spark.addTag(tag.replace(",", " "))
+            yield spark
+        finally:
+            spark.stop()
 
 
 def end(spark: SparkSession) -> None:
@@ -67,21 +96,56 @@ def end(spark: SparkSession) -> None:
         spark.stop()
 
 
-def process(
-    spark: SparkSession, script: str, descriptor: Descriptor, arguments: Sequence[str], *, beside: str
-) -> dict[str, OutputRef]:
-    """Run a script's application in a session, in this process.
+@dataclass(frozen=True)
+class ConnectApplication:
+    """An application that runs in this process, in a session on a server.
 
-    :param beside: a file whose folder can be imported from, besides the script's own: that of the DAG.
-    :return: references to what was emitted, by name.
+    :param arguments: as `batch.args`.
+    :param beside: a file whose folder can be imported from, besides the application's own: that of the DAG.
     """
-    added = [str(Path(script).parent), str(Path(beside).parent)]
-    sys.path[:0] = added
+
+    path: str
+    arguments: tuple[str, ...]
+    beside: str
+
+    @property
+    def folders(self) -> list[str]:
+        """Where it imports from."""
+        return [str(Path(self.path).parent), str(Path(self.beside).parent)]
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """Let it import, as long as the block, what lies beside it."""
+        added = self.folders
+        sys.path[:0] = added
+        try:
+            yield
+        finally:
+            for folder in added:
+                sys.path.remove(folder)
+
+    def load(self) -> BatchApp:
+        """Execute its file.
+
+        :raises ConfigError: it has no application, or more than one.
+        """
+        return load_app(self.path)
+
+
+def process(
+    spark: SparkSession, application: ConnectApplication, descriptor: Descriptor, load: Callable[[], BatchApp]
+) -> Manifest:
+    """Let an application process a batch; what it has emitted.
+
+    :param load: gives its function.
+    :raises FailedBatch, ApplicationFailed: it failed.
+    """
+    where = dir_of(StagingArea(descriptor.root), descriptor)
     try:
-        return load_app(script).run(spark, Batch(descriptor, spark, arguments))
-    finally:
-        for folder in added:
-            sys.path.remove(folder)
+        load().run(spark, Batch(descriptor, spark, application.arguments))
+        return read_manifest(where)
+    except Exception as error:
+        raise explain(where, application.path, error) from error
 
 
 def _await_port(url: str, server: str, patience: float) -> None:

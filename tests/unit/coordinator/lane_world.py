@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import returned
+from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
@@ -35,6 +35,11 @@ from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 PATHS = Paths("/airflow_tx", "numbers")
 RULES = Rules(max_pending=4, max_replays=3, backoff=0.0, message_timeout=1000.0, silence=10.0)
 TASK = "count"
+
+
+def rows_of(numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """What its task makes of the numbers of a batch."""
+    return [{"key": "all", "rows": len(numbers), "sum": sum(numbers)}]
 
 
 class CoordinatorTi(FakeTi):
@@ -84,6 +89,7 @@ class LaneWorld:
     """One topology.
 
     :param on_batch: what its task does with a batch, before it counts.
+    :param key: the name of what its task gives.
     """
 
     store: ShowingStore
@@ -94,26 +100,30 @@ class LaneWorld:
     runs: dict[str, str] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
     paused: bool = False
+    key: str = RETURN_KEY
     state: MemoryState = field(
         default_factory=lambda: MemoryState("totals", keys=["key"], values={"rows": Count(), "sum": Sum()})
     )
 
     def __post_init__(self) -> None:
         with DAG("numbers", schedule=None, max_active_runs=8) as self.dag, Transaction(source=self.source):
-
-            @task
-            def count() -> list[dict[str, Any]]:
-                batch = current_batch()
-                self.on_batch(batch)
-                numbers = [row["number"] for row in batch.read()]
-                return [{"key": "all", "rows": len(numbers), "sum": sum(numbers)}]
-
-            CommitOperator(task_id="commit", updates=[persistent_aggregate(count(), state=self.state)])
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(self.counted(), state=self.state)])
         spec, _ = defined("numbers")
         own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
         self.spec = MemorySpec(
             "numbers", "numbers", **{**own, "begin": spec.begin, "tasks": spec.tasks, "inside": spec.inside}
         )
+
+    def counted(self) -> Any:
+        """Make its task; what it gives to the committer."""
+
+        @task
+        def count() -> list[dict[str, Any]]:
+            batch = current_batch()
+            self.on_batch(batch)
+            return rows_of([row["number"] for row in batch.read()])
+
+        return count()
 
     # --- Airflow
 
@@ -136,10 +146,9 @@ class LaneWorld:
         committer = FakeTi("commit", run_id, runs=self.runs)
         processing = Processing(self.spec, begun, TaskTry(TASK, -1, f"{run_id}.{begun.attempt.attempt}"), anchored=True)
         processing.start()
-        numbers = range(*begun.metadata)
-        rows = [{"key": "all", "rows": len(numbers), "sum": sum(numbers)}]
-        processing.ack(returned(rows, multiple=False))
-        committer.xcoms[TASK, "return_value", -1], committer.states[TASK] = rows, "success"
+        rows = rows_of(range(*begun.metadata))
+        processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
+        committer.xcoms[TASK, self.key, -1], committer.states[TASK] = rows, "success"
         ledger: Any = self.spec.ledger(self.store)  # type: ignore[arg-type]
         commit = Commit(self.spec, begun, self.plan().updates, ledger, committer, self.log)
         while commit_in_turn(commit, self.store, patience=1) is not None:

@@ -12,13 +12,14 @@ from airflow.sdk import DAG, Asset, task
 from airflow_tx import (
     CommitOperator,
     SparkBatchOperator,
+    SparkConnectBatchOperator,
     Transaction,
     commit_phase,
     coordinator_dag,
     current_batch,
     persistent_aggregate,
 )
-from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
+from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, LaneTask, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.topology.transaction import defined
@@ -88,16 +89,45 @@ def test_plain_functions_are_called_each_after_those_whose_output_it_takes() -> 
         commit(limited([first], more=second, factor=2))
 
     plan = planned(body)
+    calls = [each for each in plan.tasks if isinstance(each, LaneTask)]
     assert [each.task_id for each in plan.tasks][-1] == "a"
     assert {each.task_id for each in plan.tasks} == {"z", "y", "a"}
-    assert plan.tasks[-1].call.timeout == 7.0
+    assert calls[-1].call.timeout == 7.0
     assert plan.committer == "commit"
-    assert len({each.code for each in plan.tasks}) == 2
+    assert len({each.code for each in calls}) == 2
+
+
+def connected(**options: Any) -> Any:
+    return SparkConnectBatchOperator(**{"task_id": "app", "application": "app.py", **options}).output["counts"]
+
+
+def test_applications_on_a_connect_server_go_along() -> None:
+    def body(tx: Transaction) -> None:
+        first = count(tx.batch)
+        second = connected(application_args=[first], inputs={"a": first}, execution_timeout=timedelta(seconds=7))
+        commit(add(second, []))
+
+    plan = planned(body)
+    assert [each.task_id for each in plan.tasks] == ["count", "app", "add"]
+    assert [(each.task_id, each.timeout) for each in plan.applications] == [("app", 7.0)]
+    assert plan.files == (plan.dag_file,)  # there is no app.py
+
+
+def test_an_application_s_file_is_one_of_the_files_of_the_lane() -> None:
+    plan = planned(lambda tx: commit(connected(application=__file__)))
+    assert plan.files == (plan.dag_file, __file__)
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
+        (lambda tx: commit(connected(application_args=["{{ ds }}"])), "its argument '{{ ds }}' is a template"),
+        (lambda tx: commit(connected(conn_id=count(tx.batch))), "of task 'app', its conn_id is the output of a task"),
+        (lambda tx: commit(connected(pool="spark")), "of task 'app', it has pool = 'spark'"),
+        (
+            lambda tx: commit(SparkConnectBatchOperator.partial(task_id="app").expand(application=["a"]).output),
+            "of task 'app', it is mapped",
+        ),
         (lambda tx: commit(with_ti(tx.batch)), "of task 'with_ti', its function takes 'ti' of the context of the run"),
         (lambda tx: commit(with_context(tx.batch)), "its function takes **context, which is the context of the run"),
         (lambda tx: commit(count(f"{tx.topology} {{{{ ds }}}}")), "its argument 'planned {{ ds }}' is a template"),

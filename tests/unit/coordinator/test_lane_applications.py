@@ -1,0 +1,223 @@
+"""Applications in the lane, on a server that is this process: one that fails, hangs, or loses its session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import get_current_context
+
+from airflow_tx import FailedBatch, SparkConnectBatchOperator, compat
+from airflow_tx.coordinator import lane as lane_module
+from airflow_tx.coordinator import lane_applications
+from airflow_tx.protocol.consumers import RowsRead
+from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.spark import connect
+from airflow_tx.staging import Manifest, StagingArea, read_manifest, write_manifest, write_rows
+from airflow_tx.staging.area import dir_of
+from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, ShowingStore, rows_of
+
+OUTPUT = "counts"
+
+
+class Session:
+    """Whoever works in it can be interrupted."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+
+    def interruptAll(self) -> None:
+        self.interrupted.set()
+
+    def stop(self) -> None:
+        self.interrupted.set()
+
+
+class Server:
+    """Processes batches in sessions.
+
+    :ivar on_batch: called with session and descriptor.
+    """
+
+    def __init__(self) -> None:
+        self.on_batch: Callable[[Session, Any], None] = lambda session, descriptor: None
+        self.is_down = False
+        self.opened = 0
+        self.open: set[Session] = set()
+        self.most = 0
+        self.urls: list[str] = []
+
+    @contextmanager
+    def session(self, url: str, *, tag: str, server: str) -> Iterator[Session]:
+        if self.is_down:
+            raise connect.SparkUnreachable(server=server, reason="it is down")
+        made = Session()
+        self.opened += 1
+        self.open.add(made)
+        self.most = max(self.most, len(self.open))
+        try:
+            yield made
+        finally:
+            self.open.discard(made)
+
+    def process(self, session: Session, application: Any, descriptor: Any, load: Any) -> Manifest:
+        self.on_batch(session, descriptor)
+        where = dir_of(StagingArea(descriptor.root), descriptor)
+        output = write_rows(where, OUTPUT, rows_of(range(*descriptor.metadata)))
+        write_manifest(where, {OUTPUT: output}, read=[RowsRead(RowsDigest(10))], code="c0de")
+        return read_manifest(where)
+
+    def url(self, conn_id: str) -> str:
+        self.urls.append(conn_id)
+        return f"sc://{conn_id}"
+
+
+class Applied(LaneWorld):
+    """A topology whose task is an application."""
+
+    def counted(self) -> Any:
+        self.key = OUTPUT
+        timeout = self.options.pop("execution_timeout", None)
+        return SparkConnectBatchOperator(task_id=TASK, application=__file__, execution_timeout=timeout).output[OUTPUT]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    made = Server()
+    monkeypatch.setattr(connect, "session", made.session)
+    monkeypatch.setattr(connect, "process", made.process)
+    monkeypatch.setattr(lane_applications, "connect_url", made.url)
+    return made
+
+
+@pytest.fixture
+def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, server: Server) -> Any:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    worlds: list[Applied] = []
+
+    def made(**options: Any) -> Applied:
+        worlds.append(Applied(ShowingStore(), log, **options))
+        return worlds[-1]
+
+    log.error = log.warning
+    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
+    monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
+    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
+    return made
+
+
+def test_applications_are_committed_in_order_without_a_run_each_in_a_session_of_its_own(
+    make: Any, server: Server
+) -> None:
+    world = make(source=Bounded(5))
+    world.coordinate()
+    world.assert_exact(5)
+    assert world.runs == {}
+    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert (server.opened, server.open, server.urls) == (5, set(), ["spark_connect_default"] * len(server.urls))
+    assert all(entry.rows == 10 for entry in world.history.values())
+
+
+def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(make: Any, server: Server) -> None:
+    world, others = make(source=Bounded(4)), threading.Barrier(3)
+
+    def waits_for_the_others(session: Session, descriptor: Any) -> None:
+        if descriptor.attempt.txid == 1:
+            while len(server.open) > 1 or server.opened < 4:
+                threading.Event().wait(0.01)
+            assert world.history == {}
+        else:
+            others.wait(60)
+
+    server.on_batch = waits_for_the_others
+    world.coordinate()
+    world.assert_exact(4)
+    assert world.runs == {}
+    assert server.most == 4
+
+
+@pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
+@pytest.mark.parametrize("error", [FailedBatch("not this one"), RuntimeError("session is lost"), SystemExit(3)])
+def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
+    make: Any, server: Server, source: Any, error: BaseException
+) -> None:
+    world = make(source=source(5))
+
+    def fails(session: Session, descriptor: Any) -> None:
+        if descriptor.attempt.txid == 2:
+            raise error
+
+    server.on_batch = fails
+    with world.executing():
+        world.settle()
+    world.assert_exact(5)
+    assert world.runs == {"tx-2": "success"}
+    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1, 1, 1]
+    assert server.opened == 5
+    assert any(f"task count: {type(error).__name__}" in line for line in world.log.lines)
+
+
+@pytest.mark.parametrize("options", [{"message_timeout": 0.3}, {"execution_timeout": timedelta(seconds=0.3)}])
+def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(make: Any, server: Server, options: Any) -> None:
+    interrupted = threading.Event()
+
+    def hangs(session: Session, descriptor: Any) -> None:
+        session.interrupted.wait(60)
+        interrupted.set()
+        raise RuntimeError("interrupted")
+
+    world = make(source=Bounded(1), options=options)
+    server.on_batch = hangs
+    with world.executing():
+        world.settle()
+    world.assert_exact(1)
+    assert world.history[1].attempts == 2
+    assert interrupted.wait(60)
+
+
+def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
+    make: Any, server: Server, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
+    world, server.is_down = make(source=Bounded(4), options={"max_pending": 1}), True
+    with world.executing():
+        world.settle(linger=10.0)
+    world.assert_exact(4)
+    assert [entry.attempts for entry in world.history.values()] == [2, 1, 1, 1]
+
+
+def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: Server) -> None:
+    world, interrupted = make(source=Bounded(1)), threading.Event()
+
+    def hangs(session: Session, descriptor: Any) -> None:
+        session.interrupted.wait(60)
+        interrupted.set()
+
+    server.on_batch = hangs
+    lane = world.lane()
+    with lane.opened():
+        lane.work(0.0)
+        assert lane.working == {1}
+    assert interrupted.wait(60)
+    server.on_batch = lambda session, descriptor: None
+    with world.executing():
+        world.settle()
+    world.assert_exact(1)
+
+
+def test_an_application_has_no_context_of_a_run(make: Any, server: Server) -> None:
+    world = make(source=Bounded(1))
+
+    def asks(session: Session, descriptor: Any) -> None:
+        get_current_context()["ti"]
+
+    server.on_batch = asks
+    with world.executing():
+        world.settle()
+    assert any("the context of a DAG run is asked for, and there is no run" in line for line in world.log.lines)
+    assert world.history[1].attempts == 2
