@@ -2,7 +2,8 @@
 
 All read the same rows and upsert the same sums; the runs alternate, one at a time, so nothing waits for its turn. Each
 way of `[tx] preload` has an Airflow of its own; the processor time of a task is that of its process, imports included.
-Usage: script/bench overhead [runs of each]
+`parts` says what takes it; `submit` does the same work through spark-submit, a month a run.
+Usage: script/bench overhead [parts | submit] [runs of each]
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,11 +38,19 @@ TASKS = {
 PRELOADS = ("", "airflow_tx", "airflow_tx, pyspark.sql.connect.session")
 
 
-def write_files(folder: Path, count: int) -> None:
-    """`count` csv files of ROWS rows."""
+PARTS = ("process", "imports", "Airflow's API", "ZooKeeper", "source", "staging", "state", "Spark")
+PLAIN = {"begin": "choose", "sum_up": "sum_up", "commit": "upsert"}
+"""The plain task that is compared with each of ours."""
+MONTHS = 12
+MONTH_ROWS = 28_000
+SUBMITTED = ("submitted_plain", "submitted")
+
+
+def write_files(folder: Path, count: int, rows: int = ROWS) -> None:
+    """`count` csv files of so many rows."""
     folder.mkdir()
     for file in range(count):
-        lines = [f"key{row % KEYS},{row}" for row in range(ROWS)]
+        lines = [f"key{row % KEYS},{row}" for row in range(rows)]
         (folder / f"{file:04}.csv").write_text("\n".join(["key,value", *lines, ""]))
 
 
@@ -62,67 +73,147 @@ def run(airflow: LocalAirflow, dag_id: str, number: int) -> dict[str, float]:
 Found = dict[str, dict[str, list[float]]]
 
 
-def measure(folder: Path, runs: int, preload: str) -> tuple[Found, Found, list[float]]:
-    """Alternating runs of all DAGs, the first few of which do not count.
+@dataclass(frozen=True)
+class Noted:
+    """What a task has noted of its processor time: of its process, of others that it started, and by part."""
 
-    :return: seconds of each run and task; processor seconds of each task; seconds of each Spark job.
-    """
-    write_files(folder / "files", WARM_UP + runs)
-    took: Found = {dag_id: defaultdict(list) for dag_id in TASKS}
+    dag_id: str
+    number: int
+    task: str
+    own: float
+    others: float
+    parts: Mapping[str, float]
+
+
+def noted(folder: Path) -> list[Noted]:
+    """Read what tasks have noted, of the runs that count."""
+    found = []
+    for line in (folder / "processor_time").read_text().splitlines():
+        dag_id, run_id, task, (own, others), parts = json.loads(line)
+        found.append(Noted(dag_id, int(run_id.removeprefix("run")), task, own, others, parts))
+    return [each for each in found if each.number >= WARM_UP]
+
+
+@contextmanager
+def local_airflow(folder: Path, **env: str) -> Iterator[LocalAirflow]:
+    """Airflow with what its tasks connect to."""
     with LocalZooKeeper() as zookeeper, LocalSparkConnect() as spark:
-        env = {
+        env |= {
             "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=zookeeper.hosts),
             "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(folder / "state.db")),
             "AIRFLOW_CONN_SPARK_CONNECT_DEFAULT": connection("spark_connect", host="127.0.0.1", port=spark.port),
+            "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
             "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
-            "AIRFLOW__TX__PRELOAD": preload,
             "AIRFLOW_TX_DATA": str(folder),
         }
         with LocalAirflow(folder / "airflow", DAGS, env) as airflow:
-            for dag_id in TASKS:
-                airflow.wait_dag(dag_id)
-            for number in range(WARM_UP + runs):
-                # Whatever the first one does to the machine, it does to each in turn.
-                first = number % len(TASKS)
-                for dag_id in [*TASKS][first:] + [*TASKS][:first]:
-                    for part, each in run(airflow, dag_id, number).items():
-                        took[dag_id][part] += [each] if number >= WARM_UP else []
-    check_tables(folder / "state.db")
-    computed: Found = {dag_id: defaultdict(list) for dag_id in TASKS}
-    for line in (folder / "processor_time").read_text().splitlines():
-        dag_id, run_id, task, each = json.loads(line)
-        computed[dag_id][task] += [each] if int(run_id.removeprefix("run")) >= WARM_UP else []
-    jobs = [json.loads(line) for line in (folder / "spark_job").read_text().splitlines()]
-    return took, computed, jobs[WARM_UP:]
+            yield airflow
 
 
-def check_tables(path: Path) -> None:
+def alternate(airflow: LocalAirflow, dag_ids: Sequence[str], runs: int) -> Found:
+    """Run all DAGs in turn; the first few runs do not count."""
+    took: Found = {dag_id: defaultdict(list) for dag_id in dag_ids}
+    for dag_id in dag_ids:
+        airflow.wait_dag(dag_id)
+    for number in range(WARM_UP + runs):
+        # Whatever the first one does to the machine, it does to each in turn.
+        first = number % len(dag_ids)
+        for dag_id in [*dag_ids[first:], *dag_ids[:first]]:
+            for part, each in run(airflow, dag_id, number).items():
+                took[dag_id][part] += [each] if number >= WARM_UP else []
+    return took
+
+
+def check_tables(path: Path, tables: Sequence[str]) -> None:
     """All have done the same work."""
     handle = sqlite3.connect(path)
-    plain, *ours = (handle.execute(f"SELECT key, n, total FROM {table} ORDER BY key").fetchall() for table in TASKS)
+    plain, *ours = (handle.execute(f"SELECT key, n, total FROM {table} ORDER BY key").fetchall() for table in tables)
     handle.close()
     assert len(plain) == KEYS
     assert all(each == plain for each in ours)
 
 
-def main() -> None:
-    """Measure and print."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+def measure(folder: Path, runs: int, preload: str, **env: str) -> tuple[Found, list[Noted], list[float]]:
+    """Alternating runs of all DAGs.
+
+    :return: seconds of each run and task; what the tasks have noted; seconds of each Spark job.
+    """
+    write_files(folder / "files", WARM_UP + runs)
+    with local_airflow(folder, AIRFLOW__TX__PRELOAD=preload, **env) as airflow:
+        took = alternate(airflow, [*TASKS], runs)
+    check_tables(folder / "state.db", [*TASKS])
+    jobs = [json.loads(line) for line in (folder / "spark_job").read_text().splitlines()]
+    return took, noted(folder), jobs[WARM_UP:]
+
+
+def overhead(runs: int) -> None:
+    """Print what a run costs, and a Connect task."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder:
-            took, computed, jobs = measure(Path(folder), runs, preload)
+            took, tasks, jobs = measure(Path(folder), runs, preload)
         print(f"[tx] preload = {preload}: medians of {runs} runs with nothing to wait for; {machine()}")
         whole = {dag_id: statistics.median(each["run"]) for dag_id, each in took.items()}
-        for dag_id, tasks in TASKS.items():
+        for dag_id, names in TASKS.items():
             parts = ", ".join(
-                f"{task} {statistics.median(took[dag_id][task]):.2f} s (processor "
-                f"{statistics.median(computed[dag_id][task]):.2f})"
-                for task in tasks
+                f"{task} {statistics.median(took[dag_id][task]):.2f} s (processor {median_of(tasks, dag_id, task):.2f})"
+                for task in names
             )
             print(f"  {dag_id:14} {whole[dag_id]:.2f} s, {whole[dag_id] / whole['plain']:.2f} of plain: {parts}")
         beyond = statistics.median(took["connected"]["sum_up"]) - statistics.median(jobs)
         print(f"  a Connect task {beyond:.2f} s beyond its Spark job of {statistics.median(jobs):.2f} s")
 
 
+def median_of(tasks: Sequence[Noted], dag_id: str, task: str, part: str | None = None) -> float:
+    """Return the processor time of a task, or of one part of it."""
+    own = [each for each in tasks if (each.dag_id, each.task) == (dag_id, task)]
+    return statistics.median(each.own if part is None else each.parts.get(part, 0.0) for each in own)
+
+
+def parts(runs: int) -> None:
+    """Print which part of a task takes its processor time, and how much more than that of a plain task."""
+    for preload in PRELOADS:
+        with tempfile.TemporaryDirectory() as folder:
+            _, tasks, _ = measure(Path(folder), runs, preload, AIRFLOW_TX_PARTS="1")
+        print(f"[tx] preload = {preload}: processor time in ms, medians of {runs} runs; {machine()}")
+        print(f"  {'':24}" + "".join(f"{part:>15}" for part in (*PARTS, "all", "beyond plain")))
+        for dag_id, names in TASKS.items():
+            for task in names:
+                whole = median_of(tasks, dag_id, task)
+                plain = median_of(tasks, "plain", task if dag_id == "plain" else PLAIN[task])
+                each = [*(median_of(tasks, dag_id, task, part) for part in PARTS), whole, whole - plain]
+                print(f"  {f'{dag_id} {task}':24}" + "".join(f"{1000 * found:15.0f}" for found in each))
+
+
+def submit(runs: int) -> None:
+    """Print what a year costs through spark-submit, a month a run, against a plain DAG with the same application."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_files(folder / "files", WARM_UP + runs, MONTH_ROWS)
+        with local_airflow(folder, AIRFLOW__TX__PRELOAD="airflow_tx") as airflow:
+            took = alternate(airflow, SUBMITTED, runs)
+        check_tables(folder / "state.db", SUBMITTED)
+        tasks = noted(folder)
+    print(f"{runs} files of {MONTH_ROWS} rows through spark-submit, one run at a time; {machine()}")
+    wall = {dag_id: sum(took[dag_id]["run"]) for dag_id in SUBMITTED}
+    work = {dag_id: sum(each.own + each.others for each in tasks if each.dag_id == dag_id) for dag_id in SUBMITTED}
+    for dag_id in SUBMITTED:
+        by_task = ", ".join(
+            f"{task} {statistics.median(each):.2f} s" for task, each in sorted(took[dag_id].items()) if task != "run"
+        )
+        print(
+            f"  {dag_id:16} {wall[dag_id]:.1f} s, {wall[dag_id] / wall[SUBMITTED[0]]:.2f} of plain; processor "
+            f"{work[dag_id]:.1f} s, {work[dag_id] / work[SUBMITTED[0]]:.2f} of plain; medians: {by_task}"
+        )
+
+
+def main(what: str, *count: str) -> None:
+    """Measure and print."""
+    known = {"parts": (parts, RUNS), "submit": (submit, MONTHS)}
+    if what not in known:
+        count = (what,) if what else ()
+    function, runs = known.get(what, (overhead, RUNS))
+    function(int(count[0]) if count else runs)
+
+
 if __name__ == "__main__":
-    main()
+    main(*(sys.argv[1:] or [""]))

@@ -34,7 +34,15 @@ _LEFT_OUT = ("airflow_tx.cli", "airflow_tx.plugin", "airflow_tx.testing")
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Import them when a scheduler, a triggerer or a DAG processor begins; what cannot be imported is logged."""
+    """Import them when a scheduler, a triggerer or a DAG processor begins."""
+    import_ahead(type(component).__name__)
+
+
+def import_ahead(component: str) -> None:
+    """Import what `[tx] preload` names; what cannot be imported is logged.
+
+    :param component: of Airflow, as the log names it.
+    """
     for name in Settings.load().preload:
         try:
             for each in (*_OF_OTHERS, *_rooms()) if name == airflow_tx.__name__ else (name,):
@@ -43,7 +51,7 @@ def on_starting(component: Any) -> None:
             log.warning(
                 "[tx] preload names %r, which cannot be imported: %s. Tasks import it themselves. Correct the name, or "
                 "install the module where %s runs.",
-                name, error, type(component).__name__,
+                name, error, component,
             )  # fmt: skip
 
 

@@ -30,6 +30,21 @@ def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_
     assert threads == 0
 
 
+WORKER = """
+import json, sys, threading
+import airflow_tx.plugin.celery_worker
+print("FOUND", json.dumps([sorted(sys.modules), threading.active_count() - 1]))
+"""
+
+
+def test_a_celery_worker_that_names_the_module_has_what_a_task_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
+    modules, threads = json.loads(done.stdout.split("FOUND ")[1])
+    assert {"airflow_tx.commit.commit", "airflow_tx.state.sql.state", "kazoo.client"} <= set(modules)
+    assert HEAVY.isdisjoint(modules)
+    assert threads == 0
+
+
 def test_nothing_is_imported_where_the_option_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "")
     monkeypatch.delitem(sys.modules, "airflow_tx.commit.commit", raising=False)
