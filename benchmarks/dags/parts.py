@@ -17,33 +17,41 @@ from functools import wraps
 from typing import Any
 
 
+class _Own(threading.local):
+    """What a thread works at, and up to when it is counted."""
+
+    def __init__(self) -> None:
+        self.within: list[str] = []
+        self.last = 0.0
+
+
 class Parts:
     """Processor seconds by part; of parts within parts each has its own, and the process what belongs to none."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._within = ["process"]
-        self._last = 0.0
-        self._thread = threading.get_ident()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._own = _Own()
 
     def read(self) -> dict[str, float]:
         """Return what was found until now."""
-        self._advance()
-        return dict(self.seconds)
+        return {"process": time.process_time() - sum(self._seconds.values()), **self._seconds}
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
         """Count the block as this part's."""
-        if threading.get_ident() != self._thread:
-            yield
-            return
         self._advance()
-        self._within.append(part)
+        self._own.within.append(part)
         try:
             yield
         finally:
             self._advance()
-            self._within.pop()
+            self._own.within.pop()
+
+    def _advance(self) -> None:
+        now = time.thread_time()
+        if self._own.within:
+            self._seconds[self._own.within[-1]] += now - self._own.last
+        self._own.last = now
 
     def measured(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, counted as a part's; so is what it returns, if that is an iterator or a context."""
@@ -80,11 +88,6 @@ class Parts:
         finally:
             with self.within(part):
                 block.__exit__(*error)
-
-    def _advance(self) -> None:
-        now = time.process_time()
-        self.seconds[self._within[-1]] += now - self._last
-        self._last = now
 
 
 PARTS = Parts()
