@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit.handoff import NewValues, clean_up, found_again, pass_on, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
-from airflow_tx.commit.run import AirflowRun, CommittingRun
+from airflow_tx.commit.run import AirflowRun, CommittingRun, InstanceStates
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import fits_one_write, output_digest, take_other_output, whole, write_at_once, write_update
+from airflow_tx.commit.write import (
+    explain_outranked,
+    fits_one_write,
+    output_digests,
+    take_other_output,
+    whole,
+    write_at_once,
+    write_update,
+)
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
     LedgerBehind,
-    Outranked,
     Refused,
     SkippedTransaction,
     StateError,
-    TxError,
 )
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outcome import note_committed
@@ -38,12 +45,14 @@ from airflow_tx.protocol.answers import (
     Restarted,
     ToBeSkipped,
 )
+from airflow_tx.protocol.commit import AcquireAnswer
+from airflow_tx.protocol.joined import BoundStep
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.receipt import Written, code_of, tasks_of
 from airflow_tx.protocol.records import dumps
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.api import Grant
 
 
 class Completion(Enum):
@@ -152,11 +161,8 @@ class Commit:
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
         """
         own, states = self.begun.attempt, self.own_run.instance_states(self.spec.tasks, self.spec.mapped)
-        wanted = {instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES}
         try:
-            rows, emitted = self.begun.rows_digest, self.messages.emitted
-            same, step = self.spec.source.kind is SourceKind.TRANSACTIONAL, processing.processed
-            answer = self.ledger.run(step, own, rows_digest=rows, expected=wanted, emitted=emitted, same_rows=same)
+            answer = self.ledger.run(self._processed_step(states))
         except IncompleteBatch:
             if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
                 raise
@@ -169,6 +175,16 @@ class Commit:
             raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=names)
         return answer
 
+    def _processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
+        return partial(
+            processing.processed,
+            attempt=self.begun.attempt,
+            rows_digest=self.begun.rows_digest,
+            expected={instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES},
+            emitted=self.messages.emitted,
+            same_rows=self.spec.source.kind is SourceKind.TRANSACTIONAL,
+        )
+
     def _read(self, update: Update) -> RowsToWrite:
         assert self._processed is not None
         attempt = self.begun.attempt
@@ -176,22 +192,18 @@ class Commit:
         values = values_of(update, self._processed.acks, attempt, self.own_run.output, empty=empty)
         return rows_to_write(update, values, self.spec.staging(), attempt)
 
-    def _acquire(
-        self, processed: Processed, rows: Sequence[RowsToWrite]
-    ) -> Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted:
-        self._outputs = {
-            update.state.name: output_digest(found, update)
-            for update, found in zip(self.updates, rows, strict=True)
-            if update.state.kind is StateKind.TRANSACTIONAL
-        }
+    def _acquire(self, processed: Processed, rows: Sequence[RowsToWrite]) -> AcquireAnswer:
+        return self.ledger.run(self._acquire_step(processed, rows))
+
+    def _acquire_step(self, processed: Processed, rows: Sequence[RowsToWrite]) -> BoundStep[AcquireAnswer]:
+        self._outputs = output_digests(self.updates, rows)
         failpoint("commit.before_acquire", **self._where)
-        states = tuple(update.state.name for update in self.updates)
         request = commit.AcquireRequest(
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
             self._outputs,
-            states,
+            tuple(self.states),
             by_phase=self.spec.phase is not None,
             metadata=self.begun.metadata,
             position=self.begun.position,
@@ -199,7 +211,7 @@ class Commit:
             tasks=tasks_of(processed.acks),
             code=code_of(processed.acks, self.own_run.dag_version),
         )
-        return self.ledger.run(commit.acquire, request)
+        return partial(commit.acquire, request=request)
 
     # --- in the turn
 
@@ -212,20 +224,24 @@ class Commit:
                 take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
                 written = self._write(grant, rows)
             except (LedgerBehind, FenceOutranked) as error:
-                raise self._explained(grant, error) from None
+                raise explain_outranked(self.ledger, self.states, grant, error) from None
             committed = self._mark_final(grant, processed, written)
         self._done(committed)
 
     def _mark_final(self, grant: Grant, processed: Processed, written: Mapping[str, Written]) -> Committed:
         failpoint("commit.before_mark", **self._where)
-        return self.ledger.run(
+        step = partial(
             commit.commit,
-            grant.token,
-            states=[update.state.name for update in self.updates],
+            token=grant.token,
+            states=list(self.states),
             rows=processed.rows,
             ack_val=processed.ack_val,
             written=written,
         )
+        return self._run_mark(step)
+
+    def _run_mark(self, step: BoundStep[Committed]) -> Committed:
+        return self.ledger.run(step)
 
     def _done(self, committed: Committed) -> None:
         failpoint("commit.after_mark", **self._where)
@@ -239,22 +255,6 @@ class Commit:
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
-
-    def _explained(self, grant: Grant, error: StateError) -> TxError:
-        """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
-
-        The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
-        """
-        fences = {update.state.name: update.state.fence() for update in self.updates}
-        if not self.ledger.holds(grant.token):
-            return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
-        for state, fence in fences.items():
-            if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
-                last = grant.last_txids.get(state, "nothing")
-                return LedgerBehind(
-                    state=state, topology=grant.topology, found=fence.token.txid, expected=last, txid=grant.txid
-                )
-        return error
 
     def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> dict[str, Written]:
         staged, written = self._new_values(grant), dict[str, Written]()

@@ -14,7 +14,7 @@ from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.handoff import NewValues
 from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import take_other_output, write_update
+from airflow_tx.commit.write import explain_outranked, take_other_output, write_update
 from airflow_tx.errors import FenceOutranked, LedgerBehind, Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
@@ -137,7 +137,7 @@ class PhaseTurn(PhasePart):
             take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
             self.healed = self._heal(grant)
         except (LedgerBehind, FenceOutranked) as error:
-            raise self._explained(grant, error) from None
+            raise explain_outranked(self.ledger, self.states, grant, error) from None
         self.grant = grant
 
     def shared(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class PhaseWrite(PhasePart):
             self.new_values = self._left(grant, staged)
             return written
         except (LedgerBehind, FenceOutranked) as error:
-            raise self._explained(grant, error) from None
+            raise explain_outranked(self.ledger, self.states, grant, error) from None
 
 
 class PhaseEnd(PhasePart):

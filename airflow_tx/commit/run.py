@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from airflow_tx import compat
 
+InstanceStates = Mapping[tuple[str, int], "str | None"]
+"""States of task instances, by task id and map index (−1: not mapped)."""
+
 
 class CommittingRun(Protocol):
     """The run of a transaction, as its committer reaches it."""
@@ -32,8 +35,8 @@ class CommittingRun(Protocol):
     def dag_version(self) -> str:
         """The version of its DAG; "": it is not known."""
 
-    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> Mapping[tuple[str, int], str | None]:
-        """The state of every instance of tasks, by task id and map index (−1: not mapped)."""
+    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
+        """The state of every instance of tasks."""
 
     def output(self, task: str, name: str, index: int) -> Any:
         """What an instance of a task has returned or emitted under a name; None: nothing."""
@@ -66,7 +69,7 @@ class AirflowRun:
     def dag_version(self) -> str:
         return compat.dag_version(self.ti)
 
-    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> Mapping[tuple[str, int], str | None]:
+    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
         return compat.instance_states(self.ti, tasks, mapped)
 
     def output(self, task: str, name: str, index: int) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import ConfigError, OutputChanged
+from airflow_tx.errors import ConfigError, LedgerBehind, OutputChanged, Outranked, StateError, TxError
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
 from airflow_tx.protocol.receipt import Written
-from airflow_tx.state.api import FencedState
+from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.reducers import has_reducers
 from airflow_tx.state.row_tally import RowTally
@@ -30,6 +30,16 @@ LARGE_BYTES = 256 * 2**20
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
+
+
+def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> dict[str, str]:
+    """Digest what is about to be written, by transactional state."""
+    pairs = zip(updates, rows, strict=True)
+    return {
+        each.state.name: output_digest(found, each)
+        for each, found in pairs
+        if each.state.kind is StateKind.TRANSACTIONAL
+    }
 
 
 def output_digest(rows: RowsToWrite, update: Update) -> str:
@@ -65,6 +75,22 @@ def take_other_output(
         if states[name].holds(grant.txid):
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
     ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
+
+
+def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError) -> TxError:
+    """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
+
+    The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
+    """
+    fences = {name: state.fence() for name, state in states.items()}
+    if not ledger.holds(grant.token):
+        return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+    for name, fence in fences.items():
+        if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
+            last = grant.last_txids.get(name, "nothing")
+            found = fence.token.txid
+            return LedgerBehind(state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid)
+    return error
 
 
 def fits_one_write(update: Update, rows: RowsToWrite) -> bool:

@@ -20,15 +20,16 @@ from airflow_tx import compat
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
+from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
 from airflow_tx.coordinator.lane_plan import LanePlan
-from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction, lane_failpoint
+from airflow_tx.coordinator.lane_tasks import LaneTransaction, lane_failpoint
 from airflow_tx.coordinator.lane_window import LaneWindow
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.errors import SkippedTransaction, StoreError, TxError
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
-from airflow_tx.protocol.attempt import LANE_TRY
+from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, dumps
 
@@ -106,8 +107,8 @@ class Lane(NoLane):
         self._applications = LaneApplications(plan.dag_file, self._window.changed)
         self._stopping = threading.Event()
         self._left_in_a_row = self._committed = 0
-        self._turn = 0
-        """The txid whose turn it is at least."""
+        self._turn = LaneTurn()
+        self._first = TaskTry(plan.tasks[0].task_id, -1, self.task_try) if plan.tasks else None
         self.begun = 0
         self._opened_at, self._files = clock(), {file: _version(file) for file in plan.files}
 
@@ -182,13 +183,15 @@ class Lane(NoLane):
     # --- in the thread of the coordinator
 
     def _advance(self) -> Begun | NoData | WindowFull:
-        begun = allocate(self._spec, self._ledger, self.task_try)
+        begun = allocate(self._spec, self._ledger, self.task_try, first=self._first)
         if not isinstance(begun, Begun):
             return begun
         self.begun += 1
         self._window.add(begun.txid)
         lane_failpoint("lane.after_begin", begun, self._spec.topology)
-        self._process(LaneTransaction(self.plan, begun, self._ledger, self.task_try, self._applications))
+        own = LaneTransaction(self.plan, begun, self._ledger, self.task_try, self._applications, started=self._first)
+        own.commit = LaneCommit(self.plan, own, self._ledger, self._ti, self._log, self._turn)
+        self._process(own)
         return begun
 
     def _process(self, transaction: LaneTransaction) -> None:
@@ -205,14 +208,17 @@ class Lane(NoLane):
                 self._window.applied(transaction)
                 return
             lane_failpoint("lane.after_process", begun, self._spec.topology)
+            assert transaction.commit is not None
+            self._turn.wait(transaction.commit)
             self._window.processed(transaction)
 
     # --- in the thread that commits
 
     def _commit_all(self) -> None:
         while (transaction := self._window.next_processed()) is not None:
-            begun = transaction.begun
-            own = LaneCommit(self.plan, transaction, self._ledger, self._ti, self._log)
+            begun, own = transaction.begun, transaction.commit
+            assert own is not None
+            self._turn.take(own)
             try:
                 self._commit(own)
             except SkippedTransaction as error:
@@ -220,7 +226,7 @@ class Lane(NoLane):
             except BaseException as error:  # noqa: BLE001 - of a state of the user's, too
                 self._leave(begun, partial(self._note, own), error)
             else:
-                self._turn = begun.txid + 1
+                self._turn.txid = begun.txid + 1
                 self._committed += 1
                 self._left_in_a_row = 0
                 if self._committed % CLEAN_EVERY == 0:
@@ -232,6 +238,8 @@ class Lane(NoLane):
 
         :raises TurnNotReached: they are not, in time.
         """
+        if own.commit_granted():
+            return
         own.complete()  # so that who waits behind it knows
         self._await_turn(own.begun.txid)
         line = commit_in_turn(own, self._store, patience=self._patience)
@@ -239,7 +247,7 @@ class Lane(NoLane):
             raise TurnNotReached(seconds=self._patience, current=line.current)
 
     def _await_turn(self, txid: int) -> None:
-        if txid <= self._turn:
+        if txid <= self._turn.txid:
             return
         until, paths = self._clock() + self._patience, self._spec.paths
         while (current := Reader(self._store).peek(Counter, paths.current).txid) < txid:

@@ -1,41 +1,61 @@
-"""The tasks of a transaction, one after the other in the process of a lane, and its commit."""
+"""The tasks of a transaction, one after the other in the process of a lane."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.commit.commit import Commit
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.answers import Begun, Done
 from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.joined import in_one_multi
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
-    from airflow_tx.protocol.attempt import Grant
+    from airflow_tx.coordinator.lane_commit import LaneCommit
+    from airflow_tx.protocol.joined import BoundStep
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.spec import TransactionSpec
 
 
 class LaneProcessing(Processing):
-    """One task in a lane: the same steps, on the connection of the lane."""
+    """One task in a lane: the same steps, on the connection of the lane.
 
-    def __init__(self, spec: TransactionSpec, begun: Begun, task: TaskTry, ledger: Ledger) -> None:
+    :param ack: runs its ack, joined with what follows it.
+    :param started: its start was joined with the step before it.
+    """
+
+    def __init__(
+        self,
+        spec: TransactionSpec,
+        begun: Begun,
+        task: TaskTry,
+        ledger: Ledger,
+        ack: Callable[[BoundStep[Done]], None],
+        *,
+        started: bool,
+    ) -> None:
         super().__init__(spec, begun, task, anchored=True)
+        self.started = started
         self._lane = ledger
+        self._run_ack = ack
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
         yield self._lane
+
+    def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
+        self._run_ack(step)
 
     def _is_current(self) -> bool:
         # A lane starts each task of an attempt once: another try is that of a run which has taken it over.
@@ -51,7 +71,9 @@ class LaneTransaction:
     :param ledger: of the lane.
     :param task_try: of the lane.
     :param applications: runs those of the plan; None: it has none.
+    :param started: the task that was started with its begin.
     :ivar application: the one that it waits for.
+    :ivar commit: what the ack of its last task is joined with; None: nothing.
     """
 
     def __init__(
@@ -61,14 +83,18 @@ class LaneTransaction:
         ledger: Ledger,
         task_try: str,
         applications: LaneApplications | None = None,
+        *,
+        started: TaskTry | None = None,
     ) -> None:
         self.begun = begun
         self.task_try = task_try
         self.application: ApplicationRun | None = None
+        self.commit: LaneCommit | None = None
         self._plan = plan
         self._left = deque(plan.tasks)
         self._applications = applications
         self._ledger = ledger
+        self._started = started
         self._deadline = time.monotonic() + plan.spec.timeout
         self._stored: dict[tuple[str, str], Any] = {}
         self._current: LaneProcessing | None = None
@@ -120,8 +146,21 @@ class LaneTransaction:
 
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:
         own = TaskTry(task.task_id, -1, self.task_try)
-        self._current = LaneProcessing(self._plan.spec, self.begun, own, self._ledger)
+        started = own == self._started
+        self._current = LaneProcessing(self._plan.spec, self.begun, own, self._ledger, self._ack, started=started)
         return self._current
+
+    def _ack(self, ack: BoundStep[Done]) -> None:
+        """Run an ack, joined with what follows it: the start of the next task, or what it completes."""
+        if self._left:
+            task = TaskTry(self._left[0].task_id, -1, self.task_try)
+            start = partial(processing.start, attempt=self.begun.attempt, task=task, current={})
+            answer = self._ledger.run(in_one_multi, ack, lambda done: start)
+            self._started = task if isinstance(answer.then, Done) else None
+        elif self.commit is not None:
+            self.commit.processed(ack)
+        else:
+            self._ledger.run(ack)
 
     def _time_for(self, task: LaneTask | LaneApplication) -> float:
         left = max(self._deadline - time.monotonic(), 0.001)
@@ -129,15 +168,15 @@ class LaneTransaction:
 
     def _start(self, task: LaneApplication) -> None:
         assert self._applications is not None
-        processing = self._processing(task)
-        processing.start()
+        own = self._processing(task)
+        own.start()
         if self.begun.metadata is None:  # an empty batch: there is nothing to run
-            processing.ack()
+            own.ack()
             self._current = None
             return
         inputs = compat.resolved(task.operator.inputs, self.output)
         arguments = compat.resolved(list(task.operator.application_args or ()), self.output)
-        descriptor = describe_batch(processing, inputs)
+        descriptor = describe_batch(own, inputs)
         self.application = self._applications.start(task, descriptor, arguments, self._time_for(task))
 
     def _take_output(self, application: ApplicationRun) -> None:
@@ -149,65 +188,20 @@ class LaneTransaction:
         self._current = None
 
     def _call(self, task: LaneTask) -> None:
-        processing = self._processing(task)
-        processing.code = task.code
-        processing.start()
-        with processing.as_current(), compat.without_context(), compat.time_limit(self._time_for(task)):
+        own = self._processing(task)
+        own.code = task.code
+        own.start()
+        with own.as_current(), compat.without_context(), compat.time_limit(self._time_for(task)):
             arguments, named = compat.resolved(task.call.arguments, self.output)
             value = task.call.function(*arguments, **named)
         outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
         several = value if task.call.multiple and isinstance(value, Mapping) else {}
         self._keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
-        processing.ack(outputs)
+        own.ack(outputs)
         self._current = None
 
     def _keep(self, task: str, values: Mapping[str, Any]) -> None:
         self._stored.update({(task, name): compat.as_xcom(each) for name, each in values.items() if each is not None})
-
-
-@dataclass(frozen=True)
-class LaneRun:
-    """What a commit asks of its run, answered for a transaction in a lane: everything before it has succeeded."""
-
-    plan: LanePlan
-    transaction: LaneTransaction
-    dag_version: str = ""
-
-    @property
-    def run_id(self) -> str:
-        return self.transaction.begun.run_id
-
-    @property
-    def task_id(self) -> str:
-        return self.plan.committer
-
-    @property
-    def task_try(self) -> str:
-        return self.transaction.task_try
-
-    @property
-    def dag_file(self) -> str:
-        return self.plan.dag_file
-
-    def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> Mapping[tuple[str, int], str | None]:
-        return {(task, -1): "success" for task in tasks}
-
-    def output(self, task: str, name: str, index: int) -> Any:
-        return self.transaction.output(task, name)
-
-
-class LaneCommit(Commit):
-    """The commit of a transaction in a lane."""
-
-    def __init__(self, plan: LanePlan, transaction: LaneTransaction, ledger: Ledger, ti: Any, log: Any) -> None:
-        super().__init__(plan.spec, transaction.begun, plan.updates, ledger, ti, log)
-        self.own_run = LaneRun(plan, transaction)
-
-    def _announced(self, grant: Grant) -> AbstractContextManager[None]:
-        return nullcontext()  # the lane is shown as long as it lives
-
-    def _clean_up(self) -> None:
-        """Nothing: the lane does so now and then."""
 
 
 def lane_failpoint(name: str, begun: Begun, topology: str) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.compat import RunInfo
     from airflow_tx.protocol.api import Store
+    from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.paths import Paths
 
@@ -74,16 +75,19 @@ def ask(
         return answer
 
 
-def allocate(spec: TransactionSpec, ledger: Ledger, task_try: str = "") -> Begun | NoData | WindowFull:
+def allocate(
+    spec: TransactionSpec, ledger: Ledger, task_try: str = "", *, first: TaskTry | None = None
+) -> Begun | NoData | WindowFull:
     """Give the next transaction to a run that does not exist yet; the answer names it.
 
     :param task_try: of a lane that works on it instead, and begins it by that.
+    :param first: the task that it starts with, at once.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger))
     with _Decider(spec, spec.named_source, ledger) as decider:
         # The state is asked of other runs of the same key only.
-        answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None)
+        answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None, task=first)
         decider.note(answer)
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
     return answer

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.processing.consumed_rows import AnyReading
-    from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.answers import Begun, Done
     from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+    from airflow_tx.protocol.joined import BoundStep
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.sources.api import Source
     from airflow_tx.staging import StagingArea
@@ -160,20 +161,24 @@ class Processing:
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)
         rows = consumed(read) if consumed_rows is None else consumed_rows
+        step = partial(
+            processing.ack,
+            attempt=self.attempt,
+            task=self.task,
+            rows=rows,
+            outputs=outputs,
+            trees=self.messages.trees,
+            rows_read=read,
+            code=self.code,
+        )
         with self._final_refusals(), self._connected() as ledger:
-            ledger.run(
-                processing.ack,
-                self.attempt,
-                self.task,
-                rows=rows,
-                outputs=outputs,
-                trees=self.messages.trees,
-                rows_read=read,
-                code=self.code,
-            )
+            self._note_ack(ledger, step)
         self.messages.close()
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
+
+    def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
+        ledger.run(step)
 
     def fail(self, reason: str) -> None:
         """Tell ledger and source that nobody will try again by itself; raises `Refused` if others try already."""

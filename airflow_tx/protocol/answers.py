@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, digest
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Joined(Generic[T, U]):
+    """What two steps of one multi answer.
+
+    :param then: None: the second one is left to be run alone.
+    """
+
+    first: T
+    then: U | None = None
 
 
 class Question:

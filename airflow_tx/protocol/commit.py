@@ -18,6 +18,8 @@ from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
+AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
+
 
 @dataclass(frozen=True)
 class AcquireRequest:
@@ -45,9 +47,7 @@ class AcquireRequest:
     code: Mapping[str, Any] = field(hash=False, default_factory=dict)
 
 
-def acquire(
-    read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
-) -> Decision[Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted]:
+def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -> Decision[AcquireAnswer]:
     """Take the turn to commit, outranking its holder.
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_tx.errors import (
@@ -21,6 +22,7 @@ from airflow_tx.protocol.api import Clock, Create, Ids, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
 from airflow_tx.protocol.begin import TopologyRequest, begin, open_topology
+from airflow_tx.protocol.joined import begin_started
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import KnownRecords, Reader
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
@@ -109,7 +111,8 @@ class Ledger:
                 self.store.sync()
                 synced = True
             self._known.clear()
-        raise TooMuchContention(step=step.__name__, subject=self.paths.topology, times=PASSES)
+        name = step.func.__name__ if isinstance(step, partial) else step.__name__
+        raise TooMuchContention(step=name, subject=self.paths.topology, times=PASSES)
 
     def begin(
         self,
@@ -120,15 +123,18 @@ class Ledger:
         decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
         report: Callable[[answers.NeedReport], None] = lambda need: None,
+        task: TaskTry | None = None,
     ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
+        :param task: starts in the same multi: that of a process which begins a new transaction and works on it.
         :raises Refused: nothing has changed.
         """
         batches: Batches = {}
         states, current, reported = dict[str, str | None](), dict[str, bool](), set[TransactionAttempt]()
+        step = begin if task is None else partial(begin_started, task=task)
         for _ in range(PASSES):
-            result = self.run(begin, request, batches, states, current, reported)
+            result = self.run(step, request, batches, states, current, reported)
             if isinstance(result, answers.NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, answers.NeedBatch):
@@ -280,6 +286,7 @@ class Ledger:
         return True
 
     def _swept(self, answer: T) -> T:
-        if isinstance(answer, (answers.Begun, answers.Committed)):
+        final = answer.first if isinstance(answer, answers.Joined) else answer
+        if isinstance(final, (answers.Begun, answers.Committed)):
             self.sweep()
         return answer

@@ -18,8 +18,9 @@ from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import TaskFunction
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
-from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction
+from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused, TxError
 from airflow_tx.operators.commit import final_errors
@@ -28,6 +29,7 @@ from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
@@ -239,21 +241,40 @@ def coordinate(env: Env, shape: Shape) -> Any:
 
 
 def lane(env: Env, shape: Shape) -> Any:
-    """A lane with one transaction: it begins, processes and commits it, all in one process."""
+    """A lane: it begins and processes all transactions that may be open, then commits them, all in one process."""
     ti, own = ModelTi(env, shape, 0, "lane", ""), f"{LANE_TRY}{env.nonce()}"
-    call = TaskFunction(lambda: output(shape, begun, own), ((), {}), multiple=True, pushes=True, timeout=None)
-    spec = spec_of(env, shape, (("", 2),))
-    plan = LanePlan(spec, (LaneTask(TASK, call, ""),), "commit", updates_of(env, shape, "commit"), "")
-    ledger = spec.ledger(env)
-    begun: Any = beginning.allocate(spec, ledger, own)
-    if not isinstance(begun, Begun):
-        return
-    transaction = LaneTransaction(plan, begun, ledger, own)
+    spec, first, turn = spec_of(env, shape, (("", 2),)), TaskTry(TASK, -1, own), LaneTurn()
+    ledger, commits = spec.ledger(env), list[LaneCommit]()
+    # As one that has committed the transaction before.
+    turn.txid = ledger.turn().current
     try:
-        transaction.process()
-        commit_in_turn(LaneCommit(plan, transaction, ledger, ti, LOG), env, patience=0.0, clock=_no_time)
+        for _ in range(shape.runs):
+            begun: Any = beginning.allocate(spec, ledger, own, first=first)
+            if not isinstance(begun, Begun):
+                break
+            commits.append(_processed_in_lane(env, shape, begun, ledger, turn, ti, first))
+            turn.wait(commits[-1])
+        for commit in commits:
+            turn.take(commit)
+            if not commit.commit_granted():
+                commit_in_turn(commit, env, patience=0.0, clock=_no_time)
     except (TxError, AirflowException):
         return  # it has left the lane; that it is noted only makes the coordinator find it sooner
+
+
+def _processed_in_lane(
+    env: Env, shape: Shape, begun: Begun, ledger: Ledger, turn: LaneTurn, ti: ModelTi, first: TaskTry
+) -> LaneCommit:
+    call = TaskFunction(
+        lambda: output(shape, begun, first.task_try), ((), {}), multiple=True, pushes=True, timeout=None
+    )
+    updates = updates_of(env, shape, "commit")
+    plan = LanePlan(spec_of(env, shape, (("", 2),)), (LaneTask(TASK, call, ""),), "commit", updates, "")
+    transaction = LaneTransaction(plan, begun, ledger, first.task_try, started=first)
+    commit = LaneCommit(plan, transaction, ledger, ti, LOG, turn)
+    transaction.commit = commit
+    transaction.process()
+    return commit
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {

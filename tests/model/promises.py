@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import Ack, History, Phase, decode
@@ -39,7 +40,10 @@ def check_phases(before: World, after: World) -> None:
         if two.epoch < one.epoch or two.attempt < one.attempt:
             raise Violation(f"attempt or epoch of transaction {txid} went back")
         # A skip may be taken from any phase, and withdrawn.
-        if one.phase is not two.phase and two.phase not in ALLOWED[one.phase] and one.skip is None:
+        allowed = ALLOWED[one.phase]
+        if of_lane(one.request) and one.phase is Phase.PROCESSING:
+            allowed = (*allowed, Phase.COMMITTING)  # by its last ack, in one multi
+        if one.phase is not two.phase and two.phase not in allowed and one.skip is None:
             raise Violation(f"transaction {txid} went from {one.phase.value} to {two.phase.value}")
 
 

@@ -46,6 +46,7 @@ def _known(value: Any, known: dict[int, tuple[Any, int]]) -> Hashable:
         plain: Hashable = value
         return plain
     if id(value) not in known:
+        known[id(value)] = (value, hash(type(value)))  # for what leads back to it
         known[id(value)] = (value, hash(_shown(value, known)))
     return known[id(value)][1]
 

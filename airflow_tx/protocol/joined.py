@@ -1,0 +1,68 @@
+"""Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
+
+Each decides as it does alone, on what the one before it writes, and the multi requires all that they have read: nobody
+comes between them. A step that refuses or writes nothing is left to be run alone, and then says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_tx.errors import Refused, UnreadableRecord
+from airflow_tx.protocol.answers import Begun, Joined
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.batch import Batches, BeginRequest
+from airflow_tx.protocol.begin import BeginAnswer, begin
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.processing import start
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.step import Decision, Stamp
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+BoundStep = Callable[[Reader, Stamp, Paths], Decision[T]]
+"""A step with its arguments."""
+
+
+def in_one_multi(
+    read: Reader, stamp: Stamp, paths: Paths, first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
+) -> Decision[Joined[T, U]]:
+    """Decide on a step, and on the one that follows from its answer, if there is one.
+
+    :raises Refused, UnreadableRecord: as the first one.
+    """
+    one = first(read, stamp, paths)
+    two = _following(read.after(one.writes), stamp, paths, then(one.result)) if one.writes else None
+    if two is None or not two.writes:
+        return Decision(Joined(one.result), one.writes, one.proof)
+    return Decision(Joined(one.result, two.result), (*one.writes, *two.writes), one.proof)
+
+
+def _following(read: Reader, stamp: Stamp, paths: Paths, step: BoundStep[U] | None) -> Decision[U] | None:
+    try:
+        return None if step is None else step(read, stamp, paths)
+    except (Refused, UnreadableRecord):
+        return None
+
+
+def begin_started(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    batches: Batches,
+    run_states: Mapping[str, str | None],
+    current: Mapping[str, bool],
+    reported: Collection[TransactionAttempt],
+    *,
+    task: TaskTry,
+) -> Decision[BeginAnswer]:
+    """Decide on `begin`, and that the first task of the new transaction works. Raises as `begin`."""
+    begun = begin(read, stamp, paths, request, batches, run_states, current, reported)
+    if not isinstance(begun.result, Begun):
+        return begun
+    started = start(read.after(begun.writes), stamp, paths, begun.result.attempt, task, {})
+    return replace(begun, writes=(*begun.writes, *started.writes))
