@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
 from airflow_tx.commit.update import Update
@@ -95,7 +95,7 @@ def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: 
 
 def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
     """Whether these rows go into the state at once, by this process."""
-    return not _in_portions(update, rows) and spark_of(update, rows) is None
+    return not _in_portions(rows, update) and spark_of(update, rows) is None
 
 
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
@@ -103,7 +103,7 @@ def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
 
     :raises RowsDiffer: they are not those that were emitted. Rows of one store transaction say so within it.
     """
-    if isinstance(rows, StagedRows) and _in_portions(update, rows) and spark_of(update, rows) is None:
+    if _in_portions(rows, update) and spark_of(update, rows) is None:
         for _ in rows.batches():
             pass
     return rows
@@ -145,8 +145,7 @@ def write_update(
             dag_file=dag_file,
             output=output,
         )
-    if _in_portions(update, rows):
-        assert isinstance(rows, StagedRows)
+    if _in_portions(rows, update):
         return _in_turns(update.state, grant, rows, output)
     return _write_one(update.state, grant, rows, output, raising=False)
 
@@ -160,7 +159,7 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     :raises ConfigError: it has to be Spark, and cannot be.
     """
     forced = update.writers == "spark"
-    if update.writers == "worker" or (isinstance(rows, list) and not rows):
+    if update.writers == "worker" or not rows:
         return None
     if not forced and not (isinstance(rows, StagedRows) and _is_large(update, rows)):
         return None
@@ -171,8 +170,6 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     problem = ""
     if not isinstance(rows, StagedRows):
         problem = "Spark writes the staged output of one task; rows that tasks return are combined here"
-    elif not len(rows):
-        return None
     elif not spark:
         problem = 'there is no Spark: the output is of no Spark task; say which one by spark="spark_default"'
     elif update.state.for_executors() is None:
@@ -190,7 +187,7 @@ def _is_large(update: Update, rows: StagedRows) -> bool:
     return len(rows) >= LARGE_ROWS or rows.size >= LARGE_BYTES
 
 
-def _in_portions(update: Update, rows: RowsToWrite) -> bool:
+def _in_portions(rows: RowsToWrite, update: Update) -> TypeGuard[StagedRows]:
     return isinstance(rows, StagedRows) and len(rows) > ROWS_A_WRITE and bool(update.state.columns)
 
 

@@ -67,6 +67,13 @@ def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, sto
     assert counts(state) == {"count": 20}
 
 
+def test_nothing_is_passed_on_while_it_is_the_turn_of_an_earlier_transaction(make: Any) -> None:
+    run = open_run(make, "r1")
+    runs: Any = TaskRuns("numbers", run.committer)
+    pass_on(run.commit().ledger, {}, runs, NotYet(1), log=run.log)
+    assert run.log.lines == []
+
+
 def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
     run.commit().ledger.run(skip.note_skip, 1, WHY)

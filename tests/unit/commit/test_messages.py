@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_tx.acks.task_emitter import TaskEmitter
 from airflow_tx.acks.tree import TreeReport
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.commit.commit import Completion
-from airflow_tx.commit.messages import Messages, messages_of
+from airflow_tx.commit.messages import Messages, is_processing, messages_of
 from airflow_tx.errors import (
     AckersUnavailable,
     FailedTransaction,
@@ -88,6 +89,16 @@ def test_a_transaction_is_committed_when_every_message_of_it_is_acked(run: Messa
     run.ack(second)
     assert run.commit_now() is None
     assert run.count == 10
+
+
+def test_an_attempt_waits_for_messages_until_it_is_processed_and_no_other_attempt_does(run: MessageRun) -> None:
+    run.begin()
+    record = run.record
+    assert record is not None
+    assert is_processing(record, 1)
+    assert not is_processing(replace(record, phase=Phase.PROCESSED), 1)
+    assert not is_processing(record, 2)
+    assert not is_processing(None, 1)
 
 
 def test_the_status_of_a_transaction_names_the_messages_that_it_waits_for(run: MessageRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,26 @@ def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_row
     rows = StagedRows(area, ref_of_steps, state, ATTEMPT)
     assert write.write_update(update(state), grant, rows, dag_file="", log=None).keys == 1
     assert state.read() == [{"balance": 9, "n": 18}]
+
+
+class _Keys:
+    """The new values of an update: which keys were looked up."""
+
+    def __init__(self) -> None:
+        self.found: list[Sequence[Any]] = []
+
+    def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
+        self.found += [(chunk, *key) for key in keys]
+
+
+def test_the_new_values_of_a_few_rows_that_a_reducer_takes_are_those_of_the_keys_it_wrote(area: StagingArea) -> None:
+    state = MemoryState("users", keys=["user"], values={"balance": Balance()})
+    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
+    rows = [{"user": f"u{i % 2}", "step": i} for i in range(3)]
+    ref_of_rows = write_manifest(where, {"counts": write_rows(where, "counts", rows)})["counts"].to_json()
+    found, output = StagedRows(area, ref_of_rows, state, ATTEMPT), _Keys()
+    assert write.write_at_once(update(state), Grants()(1), found, output).keys == 2  # type: ignore[arg-type]
+    assert output.found == [(0, "u0"), (0, "u1")]
 
 
 def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> None:

@@ -88,6 +88,11 @@ def test_an_application_that_emits_nothing_is_taken_for_no_rows_where_that_is_al
     assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
 
+def test_another_task_that_gives_nothing_says_nothing_of_the_one_whose_output_is_read() -> None:
+    found = {**acks(one=returned(ROWS, multiple=False)), ("audit", -1): Ack("try 2", "op", done=True)}
+    assert values_of(update(), found, ATTEMPT, pull({-1: ROWS})) == [ROWS]
+
+
 def test_the_acked_value_is_taken() -> None:
     assert values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: ROWS})) == [ROWS]
 

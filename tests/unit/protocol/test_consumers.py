@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows
+from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows, consumed
 from airflow_tx.protocol.records import Ack
 from airflow_tx.protocol.rows_digest import RowsDigest
 
@@ -32,6 +32,12 @@ def test_consumers_that_agree_say_what_the_batch_has() -> None:
     batch = check({"a": ack(RowsRead(ALL)), "b": ack(RowsRead(python)), "c": ack()}, {"rows": 10, "why": ""})
     assert batch == BatchRows(10, {"xxh64-1": ALL.text, "python": python.text})
     assert batch.digest == f"{python.text} {ALL.text}"
+
+
+def test_rows_of_an_output_are_no_rows_of_the_batch() -> None:
+    of_output = RowsRead(RowsDigest(20, 7, "python"), outputs=(OF_A,))
+    assert consumed([RowsRead(ALL), of_output]) == 10
+    assert consumed([of_output]) is None
 
 
 def test_what_nobody_counted_is_not_compared() -> None:

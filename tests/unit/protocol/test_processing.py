@@ -47,10 +47,10 @@ def fail(run: Run, task: TaskTry, reason: str = "of memory") -> Any:
     return run.topology.ledger().run(processing.fail, run.attempt, task, reason)
 
 
-def processed(run: Run, rows_digest: str | None = None, expected: Any = None) -> Any:
+def processed(run: Run, rows_digest: str | None = None, expected: Any = None, **more: Any) -> Any:
     assert run.begun is not None
     ledger, wanted = run.topology.ledger(), rows_digest or run.begun.rows_digest
-    return ledger.run(processing.processed, run.attempt, rows_digest=wanted, expected=expected)
+    return ledger.run(processing.processed, run.attempt, rows_digest=wanted, expected=expected, **more)
 
 
 def folder(run: Run) -> str:
@@ -270,6 +270,18 @@ def test_rows_of_another_digest_are_not_complete(run: Run) -> None:
     run.process({})
     with pytest.raises(RowsChanged):
         processed(run, rows_digest="another")
+
+
+def test_what_the_first_attempt_counted_is_kept_by_a_replay_of_which_nobody_counted(run: Run) -> None:
+    record, first = run.topology.record(1), {"rows": 3, "digests": {"python": "python:1"}}
+    assert record is not None
+    run.topology.store().multi([], [Put(run.topology.paths.transaction(1), encode(replace(record, counted=first)))])
+    start(run, NAMED)
+    ack(run, NAMED)
+    processed(run, same_rows=True)
+    after = run.topology.record(1)
+    assert after is not None
+    assert (after.phase, after.counted) == (Phase.PROCESSED, first)
 
 
 def test_a_failed_batch_is_not_complete_and_says_why(run: Run) -> None:
