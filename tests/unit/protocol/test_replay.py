@@ -237,6 +237,14 @@ def test_a_partition_that_the_one_before_has_taken_up_meanwhile_goes_on_where_th
 # --- rows that are decided again ---------------------------------------------------------------------------------
 
 
+def test_what_was_counted_of_rows_that_are_decided_again_is_forgotten(topology: Topology) -> None:
+    begin(topology)
+    counted = replace(record(topology, 1), counted={"rows": 3, "digests": {}})
+    topology.store().multi([], [Put(topology.paths.transaction(1), encode(counted))])
+    topology.ledger().run(note_changed, 1, {}, Audit("ada", "it was corrected"))
+    assert record(topology, 1).counted is None
+
+
 @pytest.mark.parametrize("kind", ["transactional", "opaque, re-admitted"])
 def test_rows_that_a_person_lets_be_decided_again_are_asked_for_by_their_next_attempt(kind: str) -> None:
     store = MemoryStore()
