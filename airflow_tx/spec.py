@@ -63,6 +63,7 @@ class TransactionSpec:
     :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
         no messages.
     :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
+    :param area: where the output of its tasks is staged; None: where `[tx] staging` says.
     """
 
     topology: str
@@ -80,6 +81,7 @@ class TransactionSpec:
     stages: bool = False
     ackers: int | None = None
     acker_store: str | None = None
+    area: StagingArea | None = None
 
     @property
     def paths(self) -> Paths:
@@ -141,7 +143,7 @@ class TransactionSpec:
         """Where the output of its tasks lies between processing and commit."""
         from airflow_tx.staging import StagingArea
 
-        return StagingArea.of_ledger(self.conn_id, self.paths.root)
+        return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
 
     @property
     def named_source(self) -> Source:

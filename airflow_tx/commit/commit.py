@@ -218,7 +218,7 @@ class Commit:
     def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
         grant = granted.grant
         with self._announced(grant):
-            self.log.info("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
+            self._log_step("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
             failpoint("commit.after_acquire", **self._where)
             try:
                 take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
@@ -245,7 +245,7 @@ class Commit:
 
     def _done(self, committed: Committed) -> None:
         failpoint("commit.after_mark", **self._where)
-        self.log.info("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
+        self._log_step("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._pass_on(committed)
         self._clean_up()
         note_committed(self.spec, self.begun)
@@ -270,7 +270,7 @@ class Commit:
                 own, file = staged.of(update), self.own_run.dag_file
                 written[update.state.name] = write_update(update, grant, found, dag_file=file, log=self.log, output=own)
         for name, each in written.items():
-            self.log.info("State %s: %s keys", name, each.keys)
+            self._log_step("State %s: %s keys", name, each.keys)
         self.new_values = staged.finish()
         return written
 
@@ -282,6 +282,9 @@ class Commit:
         run = {"run_id": self.own_run.run_id, "task_try": self.own_run.task_try}
         text = dumps({"token": grant.token.to_json(), **run})
         return self.ledger.store.announce(self.spec.paths.owner(grant.token.nonce), text.encode())
+
+    def _log_step(self, text: str, *arguments: object) -> None:
+        self.log.info(text, *arguments)
 
     def _log_already(self) -> None:
         # The task that committed it may have been killed before it left its new values.

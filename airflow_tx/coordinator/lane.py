@@ -20,7 +20,7 @@ from airflow_tx import compat
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
-from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
+from airflow_tx.coordinator.lane_commit import LaneCommit, LaneProgress, LaneTurn
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.coordinator.lane_tasks import LaneTransaction, lane_failpoint
 from airflow_tx.coordinator.lane_window import LaneWindow
@@ -106,7 +106,8 @@ class Lane(NoLane):
         self._window = LaneWindow()
         self._applications = LaneApplications(plan.dag_file, self._window.changed)
         self._stopping = threading.Event()
-        self._left_in_a_row = self._committed = 0
+        self._left_in_a_row = 0
+        self._progress = LaneProgress(plan.spec.topology, log, clock)
         self._turn = LaneTurn()
         self._first = TaskTry(plan.tasks[0].task_id, -1, self.task_try) if plan.tasks else None
         self.begun = 0
@@ -227,9 +228,9 @@ class Lane(NoLane):
                 self._leave(begun, partial(self._note, own), error)
             else:
                 self._turn.txid = begun.txid + 1
-                self._committed += 1
+                self._progress.note(begun)
                 self._left_in_a_row = 0
-                if self._committed % CLEAN_EVERY == 0:
+                if self._progress.committed % CLEAN_EVERY == 0:
                     self._clean_up(begun.txid)
             self._window.drop(begun.txid)
 

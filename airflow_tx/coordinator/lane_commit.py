@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,14 @@ from airflow_tx.protocol.joined import in_one_multi
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_tasks import LaneTransaction
-    from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Done, Joined
+    from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Done, Joined
     from airflow_tx.protocol.attempt import Grant
     from airflow_tx.protocol.commit import AcquireAnswer
     from airflow_tx.protocol.joined import BoundStep
     from airflow_tx.protocol.ledger import Ledger
+
+PROGRESS_EVERY = 5.0
+"""Seconds between two lines of a lane that all goes well in."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,27 @@ class LaneRun:
 
     def output(self, task: str, name: str, index: int) -> Any:
         return self.transaction.output(task, name)
+
+
+class LaneProgress:
+    """Says now and then how far a lane is, in place of each step of each transaction.
+
+    :ivar committed: how many transactions.
+    """
+
+    def __init__(self, topology: str, log: Any, clock: Callable[[], float]) -> None:
+        self.committed = 0
+        self._topology, self._log, self._clock = topology, log, clock
+        self._said = (0, clock())
+
+    def note(self, begun: Begun) -> None:
+        """Count a transaction that is committed."""
+        self.committed += 1
+        count, since = self.committed - self._said[0], self._clock() - self._said[1]
+        if self.committed == 1 or since >= PROGRESS_EVERY:
+            text = "Transaction %s of %s is committed; %s in the last %.1f s"
+            self._log.info(text, begun.attempt, self._topology, count, since)
+            self._said = (self.committed, self._clock())
 
 
 class LaneTurn:
@@ -142,6 +166,9 @@ class LaneCommit(Commit):
 
     def _announced(self, grant: Grant) -> AbstractContextManager[None]:
         return nullcontext()  # the lane is shown as long as it lives
+
+    def _log_step(self, text: str, *arguments: object) -> None:
+        """Nothing: the lane tells of its progress."""
 
     def _clean_up(self) -> None:
         """Nothing: the lane does so now and then."""

@@ -85,7 +85,8 @@ class LanePlan:
     def resolved(self) -> LanePlan:
         """Give the same plan, with what the configuration says in it: a lane need not ask for every transaction."""
         spec = replace(self.spec, max_pending=self.spec.window, message_timeout=self.spec.timeout)
-        return replace(self, spec=replace(spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root))
+        spec = replace(spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root, area=spec.staging())
+        return replace(self, spec=spec)
 
 
 def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:

@@ -261,19 +261,20 @@ def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
-@pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
+@pytest.mark.parametrize(("source", "pending"), [(Bounded, 4), (Bounded, 1), (OpaqueBounded, 4)])
 def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_counted_once(
-    make: Any, source: Any, arrives: bool
+    make: Any, source: Any, pending: int, arrives: bool
 ) -> None:
+    rules = replace(RULES, max_pending=pending)
     killed = 0
     for last in range(1, 1000):
-        world = make(source=source(3))
+        world = make(source=source(3), options={"max_pending": pending})
         store = MortalStore(world.store, last, arrives=arrives)
         with suppress(Killed):
-            world.coordinate(store=store, linger=0.0)
+            world.coordinate(store=store, linger=0.0, rules=rules)
         killed += store.dead
         with world.executing():
-            world.settle(linger=0.01, poll=0.005)
+            world.settle(linger=0.01, poll=0.005, rules=rules)
         world.assert_exact(3)
         assert len(world.runs) <= 3
         if not store.dead:

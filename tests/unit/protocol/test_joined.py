@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import StaleAttempt, UnknownTransaction
+from airflow_tx.errors import OutcomeUnknown, StaleAttempt, UnknownTransaction
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
-from airflow_tx.protocol.api import Requirement, Write
+from airflow_tx.protocol.api import Ids, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.commit import AcquireRequest
@@ -22,7 +22,7 @@ from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.memory import MemoryStore
-from tests.model.driver import HandClock, Topology, decides
+from tests.model.driver import CountedIds, HandClock, Topology, decides
 
 TASK = TaskTry("p", -1, "lane")
 
@@ -38,25 +38,30 @@ class SameIds:
 
 
 class Interrupted(MemoryStore):
-    """Lets somebody else do something right before the n-th multi arrives."""
+    """Lets somebody else do something right before the n-th multi arrives; loses the reply to one, done or not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.multis = 0
         self.before: dict[int, Callable[[], Any]] = {}
+        self.lost = (0, True)
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
         self.multis += 1
         self.before.pop(self.multis, lambda: None)()
-        super().multi(requirements, writes)
+        lost, done = self.lost
+        if self.multis != lost or done:
+            super().multi(requirements, writes)
+        if self.multis == lost:
+            raise OutcomeUnknown(paths="", reason="lost")
 
 
 class Process:
     """A process that makes whole transactions; with steps joined, or each alone."""
 
-    def __init__(self, store: MemoryStore, *, joins: bool) -> None:
+    def __init__(self, store: MemoryStore, *, joins: bool, ids: Ids | None = None) -> None:
         self.topology = Topology(lambda: store, "/tx", [])
-        self.ledger = Ledger(store, Paths("/tx", "trace"), clock=HandClock(), ids=SameIds())
+        self.ledger = Ledger(store, Paths("/tx", "trace"), clock=HandClock(), ids=ids or SameIds())
         self.joins = joins
         self.begun: dict[int, Begun] = {}
         self.done: dict[int, Processed] = {}
@@ -148,6 +153,24 @@ def test_the_ledger_is_as_if_each_step_had_been_made_alone(store: Interrupted) -
         assert records(store) == records(alone)
     assert one.granted == two.granted
     assert (store.multis, alone.multis) == (8, 14)
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 6, 7])
+def test_a_multi_whose_reply_is_lost_is_made_once(store: Interrupted, number: int, done: bool) -> None:
+    alone = Interrupted()
+    one, two = Process(store, joins=True, ids=CountedIds()), Process(alone, joins=False, ids=CountedIds())
+    store.lost = (number, done)
+    for each in (one, two):
+        each.begin()
+        each.ack(1, its_turn=True)
+        each.begin()
+        each.ack(2)
+        each.mark(1, following=True)
+        each.mark(2)
+    assert store.multis == (7 if done else 8)
+    assert records(store).keys() == records(alone).keys()
+    assert one.topology.current == 3
 
 
 def test_a_new_transaction_starts_its_first_task_only_if_there_is_one(store: Interrupted) -> None:
