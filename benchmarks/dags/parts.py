@@ -107,8 +107,7 @@ _DOORS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "airflow_tx.staging.area": ("staging", {"StagingArea": ("check", "sweep")}),
     "airflow_tx.commit.rows": ("staging", {"StagedRows": ("__init__", "__iter__", "batches")}),
     "airflow_tx.state.sql.state": (
-        "state",
-        {"SqlState": ("raise_fence", "write", "raise_and_write", "pass_over", "fence", "begin_commit", "commit")},
+        "state", {"SqlState": ("raise_fence", "write", "raise_and_write", "pass_over", "fence")},
     ),
     "airflow_tx.spark.app": ("Spark", {"BatchApp": ("run",)}),
     "airflow_tx.spark.connect": ("Spark", {"": ("session", "process")}),
