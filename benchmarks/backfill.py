@@ -34,7 +34,13 @@ def backfill(airflow: LocalAirflow, dag_id: str, days: int, in_flight: int) -> T
     airflow.wait_dag(dag_id)
     dates = ("--from", FIRST.isoformat(), "--to", (FIRST + timedelta(days=days - 1)).isoformat())
     command = ("tx", "backfill", dag_id, *dates, "--in-flight", str(in_flight))
-    return measured(lambda: print(airflow.command(*command, timeout=60 * days).splitlines()[-1], flush=True))
+    try:
+        return measured(lambda: print(airflow.command(*command, timeout=60 * days).splitlines()[-1], flush=True))
+    except AssertionError as error:
+        failed = [run["dag_run_id"] for run in airflow.runs(dag_id) if run["state"] == "failed"]
+        raise AssertionError(
+            "\n".join([str(error), *(airflow.describe_run(dag_id, each) for each in failed)])
+        ) from None
 
 
 def published(airflow: LocalAirflow, hosts: str, dag_id: str) -> list[datetime]:

@@ -63,6 +63,9 @@ def main(*arguments: str) -> int:
     adopt_orphans()
     print(f"The peers; {machine()}", flush=True)
     if arguments == ("--check",):
+        if not committed():
+            print("No ratios are committed: script/bench peers writes them.")
+            return 1
         compared = compare(committed(), ratios(measure_all(list(ENGINES))[0]))
         print(*compared, sep="\n")
         return int(any(each.is_worse for each in compared))

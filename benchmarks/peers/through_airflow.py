@@ -124,8 +124,7 @@ class Lane(Runs):
 
     def __init__(self, place: Place, airflow: LocalAirflow) -> None:
         super().__init__(place, airflow)
-        # Applications of Spark go by runs; a lane that takes them needs "days": Span(20, 100), "big": Span(2, 12).
-        self.spans = {"small": Span(100, 1000)}
+        self.spans = {"small": Span(100, 1000), "days": Span(20, 100), "big": Span(2, 12)}
 
     def check_runs(self, dag_id: str, span: Span) -> None:
         self._expect(dag_id, 0)
