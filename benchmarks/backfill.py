@@ -38,9 +38,8 @@ def backfill(airflow: LocalAirflow, dag_id: str, days: int, in_flight: int) -> T
         return measured(lambda: print(airflow.command(*command, timeout=60 * days).splitlines()[-1], flush=True))
     except AssertionError as error:
         failed = [run["dag_run_id"] for run in airflow.runs(dag_id) if run["state"] == "failed"]
-        raise AssertionError(
-            "\n".join([str(error), *(airflow.describe_run(dag_id, each) for each in failed)])
-        ) from None
+        explained = "\n".join(airflow.describe_run(dag_id, run_id) for run_id in failed)
+        raise AssertionError(f"{error}\n{explained}") from None
 
 
 def published(airflow: LocalAirflow, hosts: str, dag_id: str) -> list[datetime]:
