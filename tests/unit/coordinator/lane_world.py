@@ -19,6 +19,7 @@ from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.worker import Coordination, Pace
+from airflow_tx.errors import OutcomeUnknown
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
@@ -144,7 +145,13 @@ class LaneWorld:
         assert isinstance(begun, Begun), begun
         self.runs[run_id] = "running"
         committer = FakeTi("commit", run_id, runs=self.runs)
-        processing = Processing(self.spec, begun, TaskTry(TASK, -1, f"{run_id}.{begun.attempt.attempt}"), anchored=True)
+        own = f"{run_id}.{begun.attempt.attempt}"
+        for each in {*self.spec.tasks} - {TASK}:
+            before = Processing(self.spec, begun, TaskTry(each, -1, own), anchored=True)
+            before.start()
+            before.ack()
+            committer.states[each] = "success"
+        processing = Processing(self.spec, begun, TaskTry(TASK, -1, own), anchored=True)
         processing.start()
         rows = rows_of(range(*begun.metadata))
         processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
@@ -230,6 +237,22 @@ class LaneWorld:
         assert self.totals == (10 * transactions, sum(range(10 * transactions)))
 
 
+class LongerWorld(LaneWorld):
+    """One topology whose rows go through two tasks."""
+
+    def counted(self) -> Any:
+        @task
+        def read() -> list[int]:
+            return [row["number"] for row in current_batch().read()]
+
+        @task
+        def count(numbers: list[int]) -> list[dict[str, Any]]:
+            self.on_batch(current_batch())
+            return rows_of(numbers)
+
+        return count(read())  # type: ignore[arg-type]
+
+
 class Killed(BaseException):
     """The process is gone."""
 
@@ -277,3 +300,17 @@ class MortalStore(Store):
     def announce(self, path: str, data: bytes) -> Iterator[None]:
         self.store.shown[path] = data
         yield
+
+
+class LossyStore(MortalStore):
+    """A connection that loses the reply to its n-th multi, which has arrived or not."""
+
+    def _sent(self, request: Callable[[], Any]) -> Any:
+        return request()
+
+    def multi(self, requirements: Any, writes: Any) -> None:
+        self.left -= 1
+        if self.left or self.arrives:
+            self.store.multi(requirements, writes)
+        if not self.left:
+            raise OutcomeUnknown(paths="", reason="lost")

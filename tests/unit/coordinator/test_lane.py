@@ -28,6 +28,8 @@ from tests.unit.coordinator.lane_world import (
     Bounded,
     Killed,
     LaneWorld,
+    LongerWorld,
+    LossyStore,
     MortalStore,
     OpaqueBounded,
     ShowingStore,
@@ -39,8 +41,8 @@ def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     worlds: list[LaneWorld] = []
 
-    def made(**options: Any) -> LaneWorld:
-        worlds.append(LaneWorld(ShowingStore(), log, **options))
+    def made(kind: type[LaneWorld] = LaneWorld, **options: Any) -> LaneWorld:
+        worlds.append(kind(ShowingStore(), log, **options))
         return worlds[-1]
 
     log.error = log.warning
@@ -85,6 +87,20 @@ def test_a_window_of_one_is_enough(make: Any) -> None:
     world = make(options={"max_pending": 1})
     world.coordinate(rules=replace(RULES, max_pending=1))
     world.assert_exact(3)
+
+
+@pytest.mark.parametrize(("kind", "each"), [(LaneWorld, 3), (LongerWorld, 5)])
+def test_a_transaction_takes_one_request_for_what_follows_at_once(make: Any, kind: Any, each: int) -> None:
+    """The ack of an earlier task is read again by the step `processed`."""
+    world = make(kind, source=Bounded(30), options={"max_pending": 1})
+    lane = world.lane()
+    with lane.opened():
+        lane.work(60.0)
+        while lane.working:
+            lane.wait(0.1)
+        requests = world.store.requests
+    world.assert_exact(30)
+    assert requests <= each * 30 + 20
 
 
 @pytest.mark.parametrize("error", [FailedBatch("not this one"), ValueError("?"), SystemExit(3)])
@@ -261,14 +277,17 @@ def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
-@pytest.mark.parametrize(("source", "pending"), [(Bounded, 4), (Bounded, 1), (OpaqueBounded, 4)])
+@pytest.mark.parametrize(
+    ("kind", "source", "pending"),
+    [(LaneWorld, Bounded, 4), (LaneWorld, Bounded, 1), (LaneWorld, OpaqueBounded, 4), (LongerWorld, OpaqueBounded, 4)],
+)
 def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_counted_once(
-    make: Any, source: Any, pending: int, arrives: bool
+    make: Any, kind: Any, source: Any, pending: int, arrives: bool
 ) -> None:
     rules = replace(RULES, max_pending=pending)
     killed = 0
     for last in range(1, 1000):
-        world = make(source=source(3), options={"max_pending": pending})
+        world = make(kind, source=source(3), options={"max_pending": pending})
         store = MortalStore(world.store, last, arrives=arrives)
         with suppress(Killed):
             world.coordinate(store=store, linger=0.0, rules=rules)
@@ -280,6 +299,21 @@ def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_count
         if not store.dead:
             break
     assert killed > 20
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize("pending", [1, 4])
+def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, arrives: bool) -> None:
+    for last in range(1, 1000):
+        world = make(source=Bounded(3), options={"max_pending": pending})
+        store = LossyStore(world.store, last, arrives=arrives)
+        world.coordinate(store=store, linger=0.0, rules=replace(RULES, max_pending=pending))
+        world.assert_exact(3)
+        assert world.runs == {}
+        assert {entry.attempts for entry in world.history.values()} == {1}
+        if store.left > 0:
+            break
+    assert last > 9
 
 
 def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:
