@@ -1,7 +1,12 @@
-"""The applications of a lane: each runs in a thread and a session of its own, so that nothing else waits for Spark."""
+"""The applications of a lane: each runs in a thread with a session, so that nothing else waits for Spark.
+
+A session in which an application has left nothing is kept for the next one: a new one has everything compiled once more
+on its server. It is never that of two batches at once.
+"""
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 import time
@@ -24,12 +29,11 @@ if TYPE_CHECKING:
 
 # At the end of a lane, for the sessions to end on their servers.
 _PATIENCE = 5.0
+_TAG = "airflow_tx lane"
 
 
 class LaneApplications:
-    """Runs the applications of a lane.
-
-    Each file is executed once, and the address of a server is asked for once, as long as nothing fails.
+    """Runs the applications of a lane; the file of each is executed once.
 
     :param dag_file: beside it, too, applications find what they import.
     :param ended: is notified when one has ended.
@@ -38,10 +42,11 @@ class LaneApplications:
     def __init__(self, dag_file: str, ended: threading.Condition) -> None:
         self._dag_file = dag_file
         self._ended = ended
+        self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._loaded: dict[str, BatchApp] = {}
-        self._urls: dict[str, str] = {}
-        self._running: set[ApplicationRun] = set()
+        self._open: set[_SessionThread] = set()
+        self._idle: dict[str, list[_SessionThread]] = {}
 
     def start(
         self, task: LaneApplication, descriptor: Descriptor, arguments: Sequence[Any], seconds: float
@@ -50,42 +55,59 @@ class LaneApplications:
 
         :param arguments: as `batch.args`.
         """
-        run = ApplicationRun(self, task, descriptor, arguments, seconds)
-        self._running.add(run)
-        run.thread.start()
+        conn_id = task.operator.conn_id
+        with self._lock:
+            idle = self._idle.get(conn_id)
+            thread = idle.pop() if idle else None
+            if thread is None:
+                thread = _SessionThread(self, conn_id)
+                self._open.add(thread)
+                thread.start()
+        run = ApplicationRun(task, descriptor, arguments, seconds, thread)
+        thread.runs.put(run)
         return run
 
     def close(self) -> None:
-        """Interrupt those that run."""
-        threads = [run.interrupt() for run in tuple(self._running)]
+        """Interrupt those that run, and end all sessions."""
+        with self._lock:
+            threads = [thread.end() for thread in self._open]
         until = time.monotonic() + _PATIENCE
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0.0))
 
-    def process(self, run: ApplicationRun) -> Manifest:
-        """Process a batch, in the thread of its run.
+    # --- in the thread of a session
 
-        :raises FailedBatch, ApplicationFailed, ConfigError, SparkUnreachable: it cannot be processed.
+    def process(self, run: ApplicationRun, session: SparkSession) -> Manifest:
+        """Process a batch.
+
+        :raises FailedBatch, ApplicationFailed, ConfigError: it cannot be processed.
         """
-        from airflow_tx.spark.connect import process, session
+        from airflow_tx.spark.connect import process
 
-        operator = run.task.operator
-        application = operator.found_from(self._dag_file, run.arguments)
-        url = self._urls.get(operator.conn_id) or connect_url(operator.conn_id)
-        try:
-            with session(url, tag=str(run.descriptor), server=f"connection {operator.conn_id}") as spark:
-                run.opened(spark)
-                manifest = process(spark, application, run.descriptor, partial(self._load, application))
-        except BaseException:
-            self._urls.pop(operator.conn_id, None)
-            raise
-        self._urls[operator.conn_id] = url
-        return manifest
+        application = run.task.operator.found_from(self._dag_file, run.arguments)
+        return process(session, application, run.descriptor, partial(self._load, application))
 
-    def over(self, run: ApplicationRun) -> None:
-        """Tell that a run has ended."""
-        self._running.discard(run)
+    def over(
+        self, thread: _SessionThread, run: ApplicationRun, outcome: Manifest | BaseException, *, traces: bool
+    ) -> None:
+        """Take what a run has left.
+
+        :param traces: whether it has left something in its session, too.
+        """
+        failed = isinstance(outcome, BaseException)
+        with self._lock:
+            idle = self._idle.setdefault(thread.conn_id, [])
+            if not failed and not traces:
+                idle.append(thread)
+            else:
+                # Where one that failed has lost its server, so have the others.
+                dropped = [thread, *(idle if failed else ())]
+                self._idle[thread.conn_id] = [each for each in idle if each not in dropped]
+                for each in dropped:
+                    self._open.discard(each)
+                    each.runs.put(None)
         with self._ended:
+            run.outcome = outcome
             self._ended.notify_all()
 
     def _load(self, application: ConnectApplication) -> BatchApp:
@@ -99,34 +121,31 @@ class LaneApplications:
 
 
 class ApplicationRun:
-    """One application that processes one batch, in a thread of its own.
+    """One application that processes one batch.
 
     :param seconds: it may take.
+    :ivar outcome: what it has left, or raised; None: it has not ended.
     """
 
     def __init__(
         self,
-        shared: LaneApplications,
         task: LaneApplication,
         descriptor: Descriptor,
         arguments: Sequence[Any],
         seconds: float,
+        thread: _SessionThread,
     ) -> None:
         self.task = task
         self.descriptor = descriptor
         self.arguments = arguments
         self.deadline = time.monotonic() + seconds
-        self.thread = threading.Thread(target=self._run, name=f"airflow_tx {descriptor}", daemon=True)
-        self._shared = shared
-        self._outcome: Manifest | BaseException | None = None
-        self._session: SparkSession | None = None
-        self._interrupted = False
-        self._lock = threading.Lock()
+        self.outcome: Manifest | BaseException | None = None
+        self._thread = thread
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended, or takes too long."""
-        return self._outcome is not None or time.monotonic() >= self.deadline
+        return self.outcome is not None or time.monotonic() >= self.deadline
 
     def manifest(self) -> Manifest:
         """What it has left, once it is over.
@@ -134,29 +153,54 @@ class ApplicationRun:
         :raises AirflowTaskTimeout: it takes too long; it is interrupted.
         :raises Exception, SystemExit: whatever it raised.
         """
-        outcome = self._outcome
+        outcome = self.outcome
         if outcome is None:
-            self.interrupt()
+            self._thread.end()
             raise AirflowTaskTimeout(f"application of task {self.task.task_id} takes too long")
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def opened(self, session: SparkSession) -> None:
-        """Tell which session it has.
 
-        :raises TxError: it was interrupted by then.
-        """
-        with self._lock:
-            self._session = session
-            if self._interrupted:
-                raise TxError(message=f"Application of task {self.task.task_id} is interrupted.")
+class _SessionThread(threading.Thread):
+    """A thread with a session, whose own it is for all that asks PySpark for the session there is.
 
-    def interrupt(self) -> threading.Thread:
+    :ivar runs: what it is to run; None: it ends.
+    """
+
+    def __init__(self, shared: LaneApplications, conn_id: str) -> None:
+        super().__init__(name=f"airflow_tx-lane {conn_id}", daemon=True)
+        self.conn_id = conn_id
+        self.runs: queue.SimpleQueue[ApplicationRun | None] = queue.SimpleQueue()
+        self._shared = shared
+        self._session: SparkSession | None = None
+        self._ending = False
+        self._state = threading.Lock()
+
+    def run(self) -> None:
+        from airflow_tx.spark.connect import session
+        from airflow_tx.spark.session_traces import SessionTraces
+
+        run, traces, server = self.runs.get(), SessionTraces(), f"connection {self.conn_id}"
+        try:
+            with session(connect_url(self.conn_id), tag=_TAG, server=server, traces=traces) as opened:
+                self._opened(opened)
+                while run is not None:
+                    opened.clearTags()
+                    opened.addTag(str(run.descriptor).replace(",", " "))
+                    manifest = self._shared.process(run, opened)
+                    self._shared.over(self, run, manifest, traces=traces.found)
+                    run = self.runs.get()
+        except BaseException as error:  # noqa: BLE001 - of the user's code; raised where the outcome is asked for
+            if run is not None:
+                self._shared.over(self, run, error, traces=True)
+
+    def end(self) -> threading.Thread:
         """End what it runs on the server, and its session; the thread that does so: a server may not answer."""
-        with self._lock:
-            self._interrupted = True
-            thread = threading.Thread(target=self._end, name=f"airflow_tx end {self.descriptor}", daemon=True)
+        with self._state:
+            self._ending = True
+        self.runs.put(None)
+        thread = threading.Thread(target=self._end, name=f"{self.name} ends", daemon=True)
         thread.start()
         return thread
 
@@ -166,10 +210,8 @@ class ApplicationRun:
         if self._session is not None:
             end(self._session)
 
-    def _run(self) -> None:
-        try:
-            self._outcome = self._shared.process(self)
-        except BaseException as error:  # noqa: BLE001 - of the user's code; raised where the outcome is asked for
-            self._outcome = error
-        finally:
-            self._shared.over(self)
+    def _opened(self, session: SparkSession) -> None:
+        with self._state:
+            self._session = session
+            if self._ending:
+                raise TxError(message=f"The session on {self.conn_id} is ended before it begins.")

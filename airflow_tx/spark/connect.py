@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from airflow_tx.errors import TxError
@@ -23,6 +23,8 @@ from airflow_tx.staging.area import dir_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_tx.spark.session_traces import SessionTraces
 
 PORT = 15002
 # How PySpark knows, for the whole process, that functions and types are those of a client.
@@ -43,14 +45,16 @@ class _ClientMode:
         with self._lock:
             if not self._sessions:
                 self._before = os.environ.get(_MODE)
+                os.environ[_MODE] = "1"
             self._sessions += 1
         try:
             yield
         finally:
             with self._lock:
                 self._sessions -= 1
-                if not self._sessions and self._before is None:
+                if not self._sessions:
                     os.environ.pop(_MODE, None)
+                    os.environ.update({} if self._before is None else {_MODE: self._before})
 
 
 _mode = _ClientMode()
@@ -66,21 +70,28 @@ class SparkUnreachable(TxError):
 
 
 @contextmanager
-def session(url: str, *, tag: str, server: str, patience: float = 30.0) -> Iterator[SparkSession]:
+def session(
+    url: str, *, tag: str, server: str, patience: float = 30.0, traces: SessionTraces | None = None
+) -> Iterator[SparkSession]:
     """A session of its own as long as the block; with it, whatever it still runs ends on the server.
 
     :param url: ``sc://host:port/;parameters``; it may hold a token and is not shown.
     :param tag: shows the work of the session in Spark's UI.
     :param server: how messages name it, such as the connection.
     :param patience: seconds to wait for a server that does not listen.
+    :param traces: sees what is left in the session.
     :raises SparkUnreachable: it does not.
     """
     # PySpark itself would try for minutes.
     _await_port(url, server, patience)
-    from pyspark.sql import SparkSession
-
     with _mode.entered():
-        spark = SparkSession.builder.remote(url).create()
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        channel = DefaultChannelBuilder(url)
+        if traces is not None:
+            channel.add_interceptor(traces)
+        spark = cast("SparkSession", ConnectSession.builder.channelBuilder(channel).create())
         try:
             spark.addTag(tag.replace(",", " "))
             yield spark

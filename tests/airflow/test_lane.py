@@ -30,10 +30,11 @@ def runs(feed: Feed) -> set[str]:
 
 def worker(feed: Feed) -> int:
     """The process of the coordinator's task."""
+    (coordinator,) = feed.coordinating
 
     def running() -> int:
-        for run in feed.airflow.runs(COORDINATOR):
-            task = feed.airflow.task(COORDINATOR, run["dag_run_id"], "coordinate")
+        for run in feed.airflow.runs(coordinator):
+            task = feed.airflow.task(coordinator, run["dag_run_id"], "coordinate")
             if task.get("state") == "running" and task.get("pid"):
                 return int(task["pid"])
         return 0

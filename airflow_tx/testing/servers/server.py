@@ -132,6 +132,12 @@ class LocalServer(ABC):
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        """Its process, once it is started."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def mark(self) -> str:
         """What all of its processes carry, see `processes.marked`."""
         return self._family.mark
