@@ -129,7 +129,8 @@ def finish(job: Job) -> None:
     from airflow_tx import compat
     from airflow_tx.commit.turn import commit_in_turn
     from airflow_tx.coordinator.lane_applications import LaneApplications
-    from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneTransaction
+    from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
+    from airflow_tx.coordinator.lane_tasks import LaneTransaction
     from airflow_tx.protocol.reader import Reader
     from airflow_tx.protocol.records import TransactionRecord
 
@@ -148,7 +149,7 @@ def finish(job: Job) -> None:
             while not transaction.process():
                 with changed:
                     changed.wait_for(lambda of=transaction: of.is_ready, 600)  # type: ignore[misc]
-            commit = LaneCommit(plan, transaction, ledger, own, Line())
+            commit = LaneCommit(plan, transaction, ledger, own, Line(), LaneTurn())
             assert commit_in_turn(commit, store, patience=60) is None
     work(job)
 
