@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,3 +89,36 @@ def test_the_order_of_columns_and_the_cut_of_batches_are_nothing() -> None:
 
 def test_rows_with_a_type_that_is_not_covered_are_counted() -> None:
     assert digest_of([{"n": [1, 2]}]) == RowsDigest(1, 0, COUNT)
+
+
+LOADED = """
+import json, sys
+from airflow_tx.staging import OutputRef, StagingArea, read_batches
+
+area, ref = StagingArea(sys.argv[1]), OutputRef.from_json(json.loads(sys.argv[2]))
+count = sum(batch.num_rows for batch in read_batches(area, ref))
+print("FOUND", json.dumps([count, "pandas" in sys.modules]))
+"""
+KINDS: Row = {"n": 1, "half": 0.5, "word": "a", "yes": True, "day": date(2013, 1, 2), "cost": Decimal("1.50")}
+
+
+def test_rows_are_read_and_digested_without_pandas(area: StagingArea) -> None:
+    rows = [KINDS, dict.fromkeys(KINDS), {**KINDS, "n": 2}]
+    where = area.try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "try-1"))
+    output = replace(write_rows(where, "counts", rows), row_digest=digest_of(rows).text)
+    ref = write_manifest(where, {"counts": output})["counts"]
+    command = [sys.executable, "-c", LOADED, area.root, json.dumps(ref.to_json())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.split("FOUND ")[1]) == [3, False]
+
+
+def test_a_part_of_a_table_has_the_digest_of_its_rows() -> None:
+    rows = [KINDS, dict.fromkeys(KINDS), {**KINDS, "n": 2, "yes": False}, KINDS]
+    (whole,) = pa.Table.from_pylist(rows).to_batches()
+    for start in range(len(rows)):
+        part = whole.slice(start, 2)
+        assert digest_of_batch(part) == digest_of_batch(
+            pa.RecordBatch.from_pylist(rows[start : start + 2], whole.schema)
+        )
+    assert digest_of_batch(whole.slice(0, 0)).rows == 0
