@@ -3,8 +3,12 @@
 A SqlState that pushes its aggregators down; one that reads, combines in Python and writes back, as it does for
 aggregators that SQL cannot express; and opaque values that are got and put one key at a time, as by a state without
 bulk calls, in one database transaction (a tenth of the keys). SQLite as it is, PostgreSQL and MariaDB forcing their
-logs to the disk. New keys, then the same keys again.
-Usage: script/bench state [keys]
+logs to the disk. New keys, then the same keys again. The plain upsert is what each driver has for many rows: an
+`executemany` of INSERT … ON CONFLICT on SQLite, psycopg2's `execute_values` with a thousand rows a statement, PyMySQL's
+`executemany` of INSERT … ON DUPLICATE KEY, which it sends as statements of many rows.
+
+Then the processor time of a commit of 10 rows, where one process commits one after another.
+Usage: script/bench state [keys]; script/bench state spark [keys]
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state import Grant, SqlState
+from airflow_tx.state import Count, FencedState, Grant, RedisState, SqlState, Sum
 from benchmarks import topology
 from benchmarks.figures import machine
 
 KEYS = 100_000
 REPEATS = 3
+SMALL = 10
+COMMITS = 200
 
 Rows = list[dict[str, Any]]
 Commit = Callable[[int, Rows], None]
@@ -63,7 +69,7 @@ def got_and_put(url: str, table: str) -> Commit:
     return guarded(SqlState.from_url(url, table=table, keys=["key"], values=values, kind="opaque"))
 
 
-def guarded(state: SqlState) -> Commit:
+def guarded(state: FencedState) -> Commit:
     """Transactions of a state."""
     incarnation = uuid.uuid4().hex
     last: dict[str, int] = {}
@@ -206,11 +212,29 @@ def compare(name: str, make: Sequence[tuple[str, Callable[[str], Commit]]], rows
         )
 
 
+def small_commits(name: str, state: FencedState) -> None:
+    """Print what a commit of a few rows costs this process, after those that made the table."""
+    commit, seconds, waited = guarded(state), [], []
+    rows: Rows = [{"key": f"key{number}", "n": 1, "total": number} for number in range(SMALL)]
+    for txid in range(1, COMMITS + 1):
+        began, begun = time.perf_counter(), time.process_time()
+        commit(txid, rows)
+        seconds.append(time.process_time() - begun)
+        waited.append(time.perf_counter() - began)
+    processor, wall = (statistics.median(each[10:]) * 1000 for each in (seconds, waited))
+    print(f"  {name:10} commit of {SMALL} rows: {processor:.2f} ms of processor time, {wall:.1f} ms", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     from airflow_tx.testing.servers.mariadb import LocalMariaDB
     from airflow_tx.testing.servers.postgres import LocalPostgres
+    from airflow_tx.testing.servers.redis import LocalRedis
 
+    if sys.argv[1:2] == ["spark"]:
+        from benchmarks import state_spark
+
+        return state_spark.main(*map(int, sys.argv[2:]))
     count = int(sys.argv[1]) if len(sys.argv) > 1 else KEYS
     rows: Rows = [{"key": f"key{number:08}", "n": 1, "total": number} for number in range(count)]
     print(f"One commit of {count:,} keys, median of {REPEATS}; {machine()}")
@@ -231,6 +255,7 @@ def main() -> None:
             ],
             rows,
         )
+        small_commits("SQLite", topology.state(f"sqlite:///{path}", "small"))
     with LocalPostgres(fsync=True) as postgres:
         url = postgres.url(postgres.new_database())
         compare(
@@ -246,6 +271,7 @@ def main() -> None:
             ],
             rows,
         )
+        small_commits("PostgreSQL", topology.state(url, "small"))
     with LocalMariaDB(fsync=True) as mariadb:
         other = mariadb.url(mariadb.new_database())
         compare(
@@ -263,6 +289,10 @@ def main() -> None:
             ],
             rows,
         )
+        small_commits("MariaDB", topology.state(other, "small"))
+    with LocalRedis() as redis:
+        values: dict[str, Any] = {"n": Count(), "total": Sum()}
+        small_commits("Redis", RedisState.from_url(redis.url(), prefix="small", keys=["key"], values=values))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -16,6 +17,8 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
+from airflow_tx.state.sql.primary_key import DIGEST_COLUMN
+from airflow_tx.state.sql.schema import state_table
 from airflow_tx.testing.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
@@ -123,12 +126,44 @@ def test_a_table_whose_keys_are_compared_otherwise_is_refused(
         grants.commit(2, _state(url, table), {"A": 1})
 
 
-def test_a_table_is_innodb_with_an_index_for_the_roll_back(url: str, table: str, grants: Grants) -> None:
-    grants.commit(1, _state(url, table), {"a": 1})
+def test_a_table_is_innodb_and_its_rows_lie_in_the_order_of_their_keys(url: str, table: str, grants: Grants) -> None:
+    grants.commit(1, _state(url, table), {"a": 1, "ä": 2, "x" * 256: 3})
     made = query(url, f"SHOW CREATE TABLE {table}")[0][1]
     assert "ENGINE=InnoDB" in made
-    assert "KEY `tx_txid` (`tx_txid`)" in made
-    assert "PRIMARY KEY (`tx_digest`)" in made
+    assert "PRIMARY KEY (`tx_key`)" in made
+    assert query(url, f"SELECT tx_key FROM {table} WHERE n < 3 ORDER BY n") == [(b"a",), ("ä".encode(),)]
+    assert query(url, f"SELECT left(tx_key, 1), length(tx_key) FROM {table} WHERE n = 3") == [(b"\xff", 33)]
+
+
+def test_a_table_of_an_earlier_version_goes_on_with_its_digests(url: str, table: str, grants: Grants) -> None:
+    state = _state(url, table)
+    with state._store.transaction() as connection:
+        own = (state.columns, {"key": "text"}, state.kind, state._store._dialect)
+        old = state_table(state._store._schema, table, *own, DIGEST_COLUMN)
+        state._store._dialect.create(connection, old)
+        connection.execute(sa.schema.CreateIndex(sa.Index("tx_txid", old.c.tx_txid)))
+    for txid in (1, 2):
+        grants.commit(txid, _state(url, table), {"a": 1, "x" * 256: 2})
+    digest = hashlib.sha256(b"a").digest()
+    assert query(url, f"SELECT n, tx_prev_n FROM {table} WHERE tx_digest = UNHEX('{digest.hex()}')") == [(2, 1)]
+    assert state.multi_get([["a"], ["x" * 256], ["b"]]) == [{"n": 2}, {"n": 4}, None]
+
+
+@pytest.mark.parametrize("mode", ["NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
+def test_texts_are_kept_whatever_the_server_takes_for_the_end_of_one(
+    mariadb: LocalMariaDB, table: str, grants: Grants, mode: str
+) -> None:
+    keys = ["\\", "'", '"', "\\'", "%s %(a)s %%", ":a ?", "\\\\", "ä\n\x1a\x7f", "x'); -- ", "__[POSTCOMPILE_tx_rows]"]
+    query(mariadb.url(), f"SET GLOBAL sql_mode = '{mode}'")
+    try:
+        # Another address: what is known of the sessions of the first one is not known of these.
+        state = _state(f"{mariadb.url()}?program_name={mode}", table)
+        grants.commit(1, state, dict.fromkeys(keys, 1))
+        grants.commit(2, state, dict.fromkeys(keys, 1))
+    finally:
+        query(mariadb.url(), "SET GLOBAL sql_mode = ''")
+    assert {row["key"]: row["n"] for row in state.read()} == dict.fromkeys(keys, 2)
+    assert state.multi_get([[key] for key in keys]) == [{"n": 2}] * len(keys)
 
 
 # --- sessions -----------------------------------------------------------------------------------------------------

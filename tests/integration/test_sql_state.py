@@ -336,6 +336,7 @@ def test_the_fence_stands_beside_the_table_that_the_search_path_finds(postgres: 
     grants.commit(1, plain, {"a": 1})
     query(url, "CREATE SCHEMA app")
     query(url, f"ALTER DATABASE {name} SET search_path = app, public")
+    url += "?application_name=later"  # sessions that are there keep the path that they began with
     other = SqlState.from_url(url, table="t2", keys=["key"], values={"n": Sum()})
     Grants().commit(1, other, {"a": 1})
     again = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})

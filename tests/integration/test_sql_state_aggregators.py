@@ -197,8 +197,11 @@ def test_ten_thousand_keys_take_one_statement_or_two(
         found = [len(_statements(state, grant, count)) for count in (1, 10_000, 30_000)]
         if txid == 2:  # the first write looked at the table once
             # Nothing but the begin, which sets two times in PostgreSQL, and the fence check.
-            begin = 2 if url.startswith("postgres") else 1 if url.startswith("sqlite") else 0
-            assert [count - begin - 1 for count in found] == [each, each, 3 * each]
+            begin = 0 if url.startswith(("mysql", "mariadb")) else 1
+            # SQLite is in this process: what it saves by more rows a statement ends at a few hundred.
+            upserts = [1, 20, 60] if url.startswith("sqlite") else [1, 1, 3]
+            read = [(each - 1) * portions for portions in (1, 1, 3)]
+            assert [count - begin - 1 for count in found] == list(map(sum, zip(upserts, read, strict=True)))
         grants.final(grant, state)
 
 

@@ -11,7 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.state.sql.engines import NOTHING_KEPT
+
 PARAM = "tx_p"
+WRITER_PARAM = "tx_w"
 # The number of a row within its statement.
 ROW = "tx_row"
 Constants = dict[str, Any]
@@ -33,6 +36,11 @@ class PrimaryKeys:
         """Take the keys from columns that begin with those of the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
+
+
+def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
+    """Name the numbers of a writer as `Dialect.writer` does."""
+    return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}
 
 
 class SumRefused(Exception):
@@ -60,6 +68,8 @@ class Dialect:
 
     # Column type of ours -> type of SQLAlchemy.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
+    # To connect is dear, and a kept connection holds nothing that others wait for.
+    keeps_connection: ClassVar[bool] = True
     # An assignment of an upsert sees what those before it have assigned.
     assigns_in_order: ClassVar[bool] = False
     # The columns of :tables in a :schema, as (table, column).
@@ -68,8 +78,11 @@ class Dialect:
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
 
-    def engine(self, url: URL) -> Engine:
-        """Make an engine without a pool: a connection must not outlive a fork, and a task needs it once or twice."""
+    def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
+        """Make an engine.
+
+        :param pool: its options that say which connections it keeps.
+        """
         raise NotImplementedError
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
@@ -115,8 +128,8 @@ class Dialect:
         """Write the comment of a column, where two of our types are one of the database's."""
         return None
 
-    def needs_digest(self, kinds: Sequence[str]) -> bool:
-        """Whether keys of these types are too long for an index, which then holds a digest of them."""
+    def needs_own_key(self, kinds: Sequence[str]) -> bool:
+        """Whether keys of these types are too long for an index, which then is on a column of ours."""
         return False
 
     # --- failures -------------------------------------------------------------------------------------------------
@@ -170,10 +183,23 @@ class Dialect:
         connection.execute(update)
         connection.execute(self.insert_or_replace(table, values))
 
+    def writer(self, names: Sequence[str]) -> Constants:
+        """SQL for the numbers of a writer, which `execute_rows` is given: a statement is the same for all writers."""
+        return {name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger()) for i, name in enumerate(names)}
+
     def insert_rows(
-        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        kinds: Sequence[str],
+        also: Constants,
+        copied: Mapping[str, str],
     ) -> Any:
-        """Insert many rows; the columns of `also` are the same for all of them."""
+        """Insert many rows.
+
+        :param also: columns that are the same for all of them.
+        :param copied: column -> the one of `columns` whose value it gets, too.
+        """
         raise NotImplementedError
 
     def given(self, insert: Any) -> Any:
@@ -186,9 +212,12 @@ class Dialect:
             index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
         ).execution_options(preserve_rowcount=True)
 
-    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+    def execute_rows(
+        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+    ) -> int:
         """Run what `or_update` gave for one portion of rows; returns how many were `allowed`.
 
+        :param writer: its numbers, in the order of `writer`.
         :raises SumRefused, ValueRefused: a sum or value cannot be stored, where the dialect itself finds that.
         """
         raise NotImplementedError

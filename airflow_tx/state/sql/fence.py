@@ -16,6 +16,7 @@ from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, Grant, StoredReceipt
 from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.receipts import RECEIPTS_TABLE, check_columns, read_receipts, receipts_table, row_of
@@ -37,6 +38,9 @@ class FencedStore:
     :param definition: what made each value of the state; another one is refused.
     """
 
+    # Between transactions: where no statements but ours leave traces in a session.
+    keeps_connection = False
+
     def __init__(
         self,
         url: URL,
@@ -52,7 +56,8 @@ class FencedStore:
         if backend not in DIALECTS:
             raise ConfigError(option="SqlState database", value=backend, remedy=f"Use one of {', '.join(DIALECTS)}.")
         self._dialect = DIALECTS[backend]()
-        self._engine = self._dialect.engine(url)
+        keep = self.keeps_connection and self._dialect.keeps_connection
+        self._engine = keeping_engine(self._dialect, url) if keep else self._dialect.engine(url)
         self._schema, self._name = table
         # Two spellings of one table name are one state: they share its fence.
         self._identity = self._name
@@ -73,7 +78,8 @@ class FencedStore:
         """
         committing, done, before = False, False, dict(self._facts)
         try:
-            with self._engine.connect().execution_options(tx_reading=reading) as connection, connection.begin():
+            opened = self._engine.connect().execution_options(tx_reading=reading)
+            with opened as connection, _dropped_after_errors(connection), connection.begin():
                 self._place(connection)
                 yield connection
                 committing = not reading
@@ -109,7 +115,7 @@ class FencedStore:
         """
         self._ensure_tables(connection)
         found = self._read(connection, "update")
-        again = found is not None and found[0].token == grant.token
+        raised_before = None if found is None else found[0].token
         there = self._is_there(connection)
         if found is None:
             first = fence.raised(None, grant, state=self.state, there=there)
@@ -121,8 +127,7 @@ class FencedStore:
         raised = fence.raised(found[0], grant, state=self.state, there=there)
         self._check_definition(found[1])
         connection.execute(self._updated_fence(self._fence_values(raised)))
-        if not again:
-            # Under a fence that held this grant before, this is done: it was part of the same transaction.
+        if raised_before is None or _may_have_written(raised_before, grant.token):
             self.roll_back(connection, grant)
 
     def _is_there(self, connection: Connection) -> bool:
@@ -274,3 +279,21 @@ class FencedStore:
 
     def _refused(self, reason: str) -> StateError:
         return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)
+
+
+@contextmanager
+def _dropped_after_errors(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.invalidate()
+        raise
+
+
+def _may_have_written(before: Token, token: Token) -> bool:
+    """Whether under the fence of `before` something of the transaction was written that is to be rolled back.
+
+    Under a fence that held this very token that is done: it was part of the same transaction. Under one of an earlier
+    transaction nothing was, so that no row has to be looked for; after a repair nobody knows.
+    """
+    return before != token and (before.txid >= token.txid or before.generation != token.generation)

@@ -14,12 +14,22 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.sql.dialect import ROW, Arrays, Assignments, Constants, Dialect, PrimaryKeys, Wanted
+from airflow_tx.state.sql.dialect import (
+    ROW,
+    Arrays,
+    Assignments,
+    Constants,
+    Dialect,
+    PrimaryKeys,
+    Wanted,
+    writer_parameters,
+)
+from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
+from airflow_tx.state.sql.primary_key import OWN_KEY_BYTES
 from airflow_tx.state.sql.types import KEY_LENGTH, ExactJson, ExactText, ShortDecimal, UtcDatetime, collation
 
 _T = TypeVar("_T")
@@ -55,7 +65,7 @@ class MySql(Dialect):
     }
     assigns_in_order = True
 
-    def engine(self, url: URL) -> Engine:
+    def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         """READ COMMITTED and strict, whatever the server's default: the statement after a lock has to see what the
         holder wrote, and a value that does not fit has to fail."""
         times = {name: self._seconds(name, url.query.get(name, default)) for name, default in _TIMEOUTS.items()}
@@ -65,7 +75,7 @@ class MySql(Dialect):
         try:
             engine = sa.create_engine(
                 url.update_query_dict({"charset": "utf8mb4"}),
-                poolclass=NullPool,
+                **pool,
                 hide_parameters=True,
                 isolation_level="READ COMMITTED",
             )
@@ -84,7 +94,8 @@ class MySql(Dialect):
             record.info[PACKET] = int(cursor.fetchone()[0])
             cursor.close()
 
-        event.listen(engine, "connect", on_connect)
+        # First: SQLAlchemy reads the mode when it is connected, and writes names and texts by it.
+        event.listen(engine, "connect", on_connect, insert=True)
         return engine
 
     @staticmethod
@@ -106,6 +117,8 @@ class MySql(Dialect):
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         with connection.engine.connect() as other:
+            # Not kept: its end is that of the lock.
+            other.detach()
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other
             other.commit()
@@ -145,7 +158,7 @@ class MySql(Dialect):
     def comment(self, kind: str) -> str | None:
         return kind if kind in _COMMENTED else None
 
-    def needs_digest(self, kinds: Sequence[str]) -> bool:
+    def needs_own_key(self, kinds: Sequence[str]) -> bool:
         sizes = {"text": 4 * KEY_LENGTH, "bytes": KEY_LENGTH, "numeric": 30}
         return sum(sizes.get(kind, 8) for kind in kinds) > _INDEX_BYTES
 
@@ -171,12 +184,17 @@ class MySql(Dialect):
         return mysql.insert(table).values(values).on_duplicate_key_update(others)
 
     def insert_rows(
-        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        kinds: Sequence[str],
+        also: Constants,
+        copied: Mapping[str, str],
     ) -> Any:
-        select: Any = sa.select(*[sa.literal_column(read_row(kind, i)) for i, kind in enumerate(kinds)], *also.values())
-        return mysql.insert(table).from_select(
-            [*[column.name for column in columns], *also], select.select_from(source(kinds))
-        )
+        read = {column.name: read_row(kind, i) for i, (column, kind) in enumerate(zip(columns, kinds, strict=True))}
+        rows = {**read, **{name: read[value] for name, value in copied.items()}}
+        select: Any = sa.select(*map(sa.literal_column, rows.values()), *also.values())
+        return mysql.insert(table).from_select([*rows, *also], select.select_from(source(kinds)))
 
     def given(self, insert: Any) -> Any:
         return insert.inserted
@@ -188,11 +206,13 @@ class MySql(Dialect):
         ]
         return insert.on_duplicate_key_update(checked)
 
-    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
-        written = 0
+    def execute_rows(
+        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+    ) -> int:
+        written, numbers = 0, writer_parameters(writer)
         for rows, document in parts(connection, kinds, columns):
             try:
-                connection.execute(statement, {DOC: document})
+                connection.execute(statement, {DOC: document, **numbers})
                 written += rows
             except sa.exc.IntegrityError as error:
                 if _code(error) != _NOT_NULL:
@@ -234,7 +254,7 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
         return f"{declared} with another collation"
     if declared == _COMMENTED.get(comment):
         return comment
-    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", "binary(32)"):
+    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", f"varbinary({OWN_KEY_BYTES})", "binary(32)"):
         return "text" if declared.startswith("varchar") else "bytes"
     # Not the bare name: their "timestamp" is not ours.
     return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}")

@@ -10,15 +10,29 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
-from airflow_tx.state.sql.dialect import PARAM, ROW, Arrays, Constants, Dialect, PrimaryKeys, Wanted
+from airflow_tx.state.sql.dialect import (
+    PARAM,
+    ROW,
+    Arrays,
+    Constants,
+    Dialect,
+    PrimaryKeys,
+    Wanted,
+    writer_parameters,
+)
+from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.types import array_literal, pg_type
 
 # What a session gets unless its user, database or connection says otherwise: without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+_CHOSEN = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
+_SET_TIMEOUTS = (
+    "SELECT set_config(name, timeout, true) "
+    f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN})"
+)
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
 
@@ -46,24 +60,19 @@ class Postgres(Dialect):
         "AND a.attnum > 0 AND NOT a.attisdropped"
     )
 
-    def engine(self, url: URL) -> Engine:
+    def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         connect = (
             {"connect_timeout": 10} if "psycopg" in url.get_driver_name() and "connect_timeout" not in url.query else {}
         )
         engine = sa.create_engine(
-            url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=connect
+            url, **pool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=connect
         )
         event.listen(engine, "begin", self._on_begin)
         return engine
 
     @staticmethod
     def _on_begin(connection: Connection) -> None:
-        chosen = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
-        for name, timeout in _TIMEOUTS.items():
-            connection.execute(
-                sa.text(f"SELECT set_config(:name, :timeout, true) WHERE :name NOT IN ({chosen})"),
-                {"name": name, "timeout": timeout},
-            )
+        connection.exec_driver_sql(_SET_TIMEOUTS)
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
         if schema is not None:
@@ -115,18 +124,25 @@ class Postgres(Dialect):
         connection.execute(self.insert_or_replace(table, values).add_cte(update.cte("updated")))
 
     def insert_rows(
-        self, table: sa.Table, columns: Sequence[sa.Column[Any]], kinds: Sequence[str], also: Constants
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        kinds: Sequence[str],
+        also: Constants,
+        copied: Mapping[str, str],
     ) -> Any:
-        source = self._source(columns)
-        select = sa.select(*[source.c[column.name] for column in columns], *also.values())
-        return postgresql.insert(table).from_select([*[column.name for column in columns], *also], select)
+        source, names = self._source(columns), [column.name for column in columns]
+        select = sa.select(*[source.c[name] for name in (*names, *copied.values())], *also.values())
+        return postgresql.insert(table).from_select([*names, *copied, *also], select)
 
-    def execute_rows(self, connection: Connection, statement: Any, kinds: Sequence[str], columns: Arrays) -> int:
+    def execute_rows(
+        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+    ) -> int:
         arrays, rows = self._arrays(kinds, columns), len(columns[0])
         if rows > 1 and sum(map(len, arrays.values())) > STATEMENT:
             halves = ([column[: rows // 2] for column in columns], [column[rows // 2 :] for column in columns])
-            return sum(self.execute_rows(connection, statement, kinds, half) for half in halves)
-        return connection.execute(statement, arrays).rowcount
+            return sum(self.execute_rows(connection, statement, writer, kinds, half) for half in halves)
+        return connection.execute(statement, {**arrays, **writer_parameters(writer)}).rowcount
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
         table, primary = keys.table, list(keys.table.primary_key.columns)

@@ -17,6 +17,7 @@ from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.primary_key import DIGEST_COLUMN, OWN_KEY, OWN_KEY_BYTES
 from airflow_tx.state.sql.types import LONG_TEXT, NAME
 
 FENCE_TABLE = "airflow_tx_fence"
@@ -25,11 +26,11 @@ RAISED_BY = "raised_by"
 BIRTH = "birth"
 DEFINITION = "definition"
 WROTE = "wrote"
-SINGLE_KEY = "tx_key"
-DIGEST_COLUMN = "tx_digest"
 PREV = "tx_prev_"
 # The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
+# A previous value of these types is kept from the first, when it says nothing: a row that grows later is moved.
+_OF_ONE_SIZE = ("bigint", "double", "boolean", "date", "timestamp", "timestamptz")
 LONGEST_NAME = 63
 
 
@@ -71,27 +72,37 @@ def fence_table(schema: str | None) -> sa.Table:
 
 
 def state_table(
-    schema: str | None, name: str, columns: Columns, key_types: Mapping[str, str], kind: StateKind, dialect: Dialect
+    schema: str | None,
+    name: str,
+    columns: Columns,
+    key_types: Mapping[str, str],
+    kind: StateKind,
+    dialect: Dialect,
+    own_key: str = OWN_KEY,
 ) -> sa.Table:
-    """Describe the table of a state, for these types of its keys."""
+    """Describe the table of a state, for these types of its keys.
+
+    :param own_key: the column of ours that is the primary key, where no index takes the keys.
+    """
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
         typed, comment = dialect.key_type(key_types[key]), dialect.comment(key_types[key])
         made.append(sa.Column(key, typed, nullable=False, autoincrement=False, comment=comment))
     primary = list(columns.keys)
-    if dialect.needs_digest([key_types[key] for key in primary]):
-        made.insert(0, sa.Column(DIGEST_COLUMN, sa.BINARY(32), nullable=False))
-        primary = [DIGEST_COLUMN]
+    if dialect.needs_own_key([key_types[key] for key in primary]):
+        short = sa.BINARY(32) if own_key == DIGEST_COLUMN else sa.VARBINARY(OWN_KEY_BYTES)
+        made.insert(0, sa.Column(own_key, short, nullable=False))
+        primary = [own_key]
     elif not primary:
-        made.append(sa.Column(SINGLE_KEY, sa.BigInteger, nullable=False, autoincrement=False))
-        primary = [SINGLE_KEY]
+        made.append(sa.Column(OWN_KEY, sa.BigInteger, nullable=False, autoincrement=False))
+        primary = [OWN_KEY]
     made.append(sa.PrimaryKeyConstraint(*primary))
     for value, aggregator in columns.values.items():
         comment = dialect.comment(aggregator.type)
         column: sa.Column[object] = sa.Column(value, types[aggregator.type], comment=comment)
         made += [column, *dialect.checks(column, aggregator.type)]
-    made += [sa.Column(writer, sa.BigInteger, nullable=False, index=writer == "tx_txid") for writer in WRITER]
+    made += [sa.Column(writer, sa.BigInteger, nullable=False) for writer in WRITER]
     if kind is StateKind.OPAQUE:
         # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
@@ -100,25 +111,25 @@ def state_table(
     return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
 
 
-def existing_key_types(
+def existing_table(
     connection: Connection,
     schema: str | None,
     name: str,
     columns: Columns,
-    make: Callable[[Mapping[str, str]], sa.Table],
+    make: Callable[[Mapping[str, str], str], sa.Table],
     dialect: Dialect,
-) -> dict[str, str]:
-    """Read the key types of the table in the database; a StateError if this state would make another one.
+) -> tuple[sa.Table, dict[str, str]]:
+    """Read the table in the database, with its key types; a StateError if this state would make another one.
 
-    :param make: describes the table for types of its keys.
+    :param make: describes the table for types of its keys, and the name of the key column of ours.
     """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     there = {key: found.get(key, "") for key in columns.keys}
     known = {
         key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
     }
-    table = make(known)
-    ours = {**dict.fromkeys((*WRITER, SINGLE_KEY), "bigint"), DIGEST_COLUMN: "bytes"}
+    table = make(known, DIGEST_COLUMN if DIGEST_COLUMN in found else OWN_KEY)
+    ours = {**dict.fromkeys(WRITER, "bigint"), OWN_KEY: "bytes" if columns.keys else "bigint", DIGEST_COLUMN: "bytes"}
     expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
         expected[value] = aggregator.type
@@ -136,7 +147,7 @@ def existing_key_types(
         raise StateError(
             state=columns.state, problem=problem, remedy="Give the state another table, or change this one."
         )
-    return {key: found[key] for key in columns.keys}
+    return table, {key: found[key] for key in columns.keys}
 
 
 def _show(columns: Mapping[str, str]) -> str:
@@ -152,32 +163,31 @@ def upsert(
     names: Sequence[str],
     kinds: Sequence[str],
     values: Mapping[str, CombinerAggregator],
-    token: Token,
-    chunk: int,
     kind: StateKind,
     *,
     pushed: bool,
 ) -> Any:
-    """Make an upsert of many rows by one writer; rows that it may not update stay and are not counted.
+    """Make an upsert of many rows by any writer; rows that it may not update stay and are not counted.
 
     :param names: columns that differ from row to row: those of the key, then the values.
     :param pushed: whether the rows bring deltas, or new values that were computed from what is stored.
     """
-    writer, opaque = writer_of(token, chunk), kind is StateKind.OPAQUE
+    writer, opaque = dialect.writer(WRITER), kind is StateKind.OPAQUE
     constants, same = dict(writer), table.c.tx_txid == writer["tx_txid"]
+    copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
-    insert = dialect.insert_rows(table, [table.c[name] for name in names], kinds, constants)
+        copied = {PREV + value: value for value, each in values.items() if each.type in _OF_ONE_SIZE}
+    insert = dialect.insert_rows(table, [table.c[name] for name in names], kinds, constants, copied)
     given = dialect.given(insert)
     updated: list[tuple[str, Any]] = []
     for number, (value, aggregator) in enumerate(values.items()):
         stored, prev = table.c[value], table.c.get(PREV + value)
         base: Any = stored
         if prev is not None:
-            base = sa.case((same, prev), else_=stored)
-            updated.append((prev.name, base))
-            if dialect.assigns_in_order:
-                base = prev
+            updated.append((prev.name, sa.case((same, prev), else_=stored)))
+            before = sa.case((table.c.tx_created, sa.null()), else_=prev)
+            base = sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)
         new = given[value]
         if pushed:
             new = dialect.combined(aggregator.name, aggregator.type, base, new, number)
@@ -189,19 +199,14 @@ def upsert(
     return dialect.or_update(insert, table, updated, may_update(table, writer))
 
 
-def writer_of(token: Token, chunk: int) -> dict[str, Any]:
-    """Write the columns that say who wrote a row as constants, which are the same for all rows of the statement."""
-    values = (token.txid, token.generation, token.attempt, token.epoch, chunk)
-    return {name: sa.literal_column(str(int(value))) for name, value in zip(WRITER, values, strict=True)}
-
-
-def writer_as_values(token: Token) -> dict[str, Any]:
-    """Give the columns that say who wrote a row as values, which are no part of a statement's text."""
-    return {"tx_generation": token.generation, "tx_attempt": token.attempt, "tx_epoch": token.epoch}
+def writer_of(token: Token, chunk: int = 0) -> dict[str, int]:
+    """Give the columns that say who wrote a row."""
+    return dict(zip(WRITER, (token.txid, token.generation, token.attempt, token.epoch, chunk), strict=True))
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    return sa.or_(*[table.c[name] != writer[name] for name in ("tx_generation", "tx_attempt", "tx_epoch")])
+    """SQL for rows of another attempt, or of another grant of it."""
+    return sa.or_(*[table.c[name] != writer[name] for name in WRITER[1:4]])
 
 
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:

@@ -85,6 +85,7 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         self.table = table
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
+        self._keeps_connection = True
 
     def _parameters(self) -> dict[str, Any]:
         return {"conn_id": self.conn_id, "table": self.table}
@@ -140,11 +141,21 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         # SQLite has one writer, and on another machine its file would be another one.
         if url.get_backend_name() == "sqlite" and not local:
             return None
-        return self._copy_at(url.render_as_string(hide_password=False))
+        copied = self._copy_at(url.render_as_string(hide_password=False))
+        # A worker process of Spark outlives its tasks, and there may be hundreds.
+        copied._keeps_connection = False
+        return copied
 
     def _open(self) -> SqlStore:
         from airflow_tx.connections.sql import located
         from airflow_tx.state.sql.store import SqlStore
 
         url, where = located(self.conn_id, self._url)
-        return SqlStore(url, table=self.table, columns=self.columns, kind=self.kind, where=where)
+        return SqlStore(
+            url,
+            table=self.table,
+            columns=self.columns,
+            kind=self.kind,
+            where=where,
+            keeps_connection=self._keeps_connection,
+        )

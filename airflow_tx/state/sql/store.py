@@ -21,37 +21,38 @@ from airflow_tx.state.columns import Cells, Columns, explained
 from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
+from airflow_tx.state.sql.primary_key import OWN_KEY, own_column, own_values
 from airflow_tx.state.sql.schema import (
-    DIGEST_COLUMN,
     PREV,
-    SINGLE_KEY,
     WRITER,
-    existing_key_types,
+    existing_table,
     may_update,
     of_another,
     split_table,
     state_table,
     upsert,
-    writer_as_values,
     writer_of,
 )
-from airflow_tx.state.sql.types import digests
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
-_KEY_TYPES = "the types of the key columns"
+_TABLE = "the table, with the types of its key columns"
 _HALF = 2**32
 
 
 class SqlStore(FencedStore):
     """What a SqlState does, inside transactions that it opens with `transaction()`."""
 
-    def __init__(self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str) -> None:
+    def __init__(
+        self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str, keeps_connection: bool
+    ) -> None:
+        self.keeps_connection = keeps_connection
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
         place = split_table(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
         self.columns, self.kind = columns, kind
-        self._made: dict[tuple[tuple[str, str], ...], sa.Table] = {}
+        self._made: dict[tuple[Any, ...], sa.Table] = {}
+        self._upserts: dict[sa.Table, Any] = {}
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
 
     def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
@@ -62,19 +63,18 @@ class SqlStore(FencedStore):
             return 0
         table, key_types = self._found_or_made(connection, first)
         keys, kinds = self._keys(table, key_types)
-        names = [*keys, *self.columns.values]
+        own, names = own_column(table), [*keys, *self.columns.values]
         kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
-        statement = upsert(
-            self._dialect, table, names, kinds, self.columns.values, grant.token, chunk, self.kind, pushed=self._pushed
-        )
+        if table not in self._upserts:
+            values = self.columns.values
+            self._upserts[table] = upsert(self._dialect, table, names, kinds, values, self.kind, pushed=self._pushed)
         written = 0
         for portion in CheckedRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
-            # A state without keys has one row, with a key of ours.
-            arrays = list(portion) if self.columns.keys else [[0], *portion]
-            if DIGEST_COLUMN in table.c:
-                arrays.insert(0, digests(kinds[1 : len(keys)], arrays[: len(self.columns.keys)]))
+            arrays = list(portion)
+            if own is not None:
+                arrays.insert(0, own_values(own, kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1))
             try:
-                self._put_portion(connection, table, statement, kinds, arrays, grant.token, chunk)
+                self._put_portion(connection, table, kinds, arrays, grant.token, chunk)
             except ValueRefused as refusal:
                 raise self._value_refused(refusal, names, written, arrays) from None
             except SumRefused as refusal:
@@ -86,7 +86,6 @@ class SqlStore(FencedStore):
         self,
         connection: Connection,
         table: sa.Table,
-        statement: Any,
         kinds: Sequence[str],
         arrays: Arrays,
         token: Token,
@@ -96,7 +95,8 @@ class SqlStore(FencedStore):
         keys = arrays[:split]
         if not self._pushed:
             arrays = [*keys, *self._combined(connection, table, kinds[:split], keys, arrays[split:], token)]
-        if self._dialect.execute_rows(connection, statement, kinds, arrays) != size:
+        writer = list(writer_of(token, chunk).values())
+        if self._dialect.execute_rows(connection, self._upserts[table], writer, kinds, arrays) != size:
             own = keys[split - len(self.columns.keys) :] if self.columns.keys else keys
             raise self._conflict(connection, table, set(zip(*own, strict=True)), token, chunk)
 
@@ -156,14 +156,13 @@ class SqlStore(FencedStore):
             return result
         table, key_types = found
         _, kinds = self._keys(table, key_types)
-        values = list(self.columns.values)
+        own, values = own_column(table), list(self.columns.values)
         wanted = [table.c[name] for name in values]
         for start in range(0, len(whole), ROWS_AT_ONCE):
             portion = whole[start : start + ROWS_AT_ONCE]
-            # A state without keys has one row, with a key of ours.
-            arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True)) or [[0] * len(portion)]
-            if DIGEST_COLUMN in table.c:
-                arrays.insert(0, digests(kinds[1:], arrays))
+            arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True))
+            if own is not None:
+                arrays.insert(0, own_values(own, kinds[1:], arrays, len(portion)))
             primary = PrimaryKeys.leading(table, kinds, arrays)
             for number, *row in self._dialect.look_up(connection, primary, wanted):
                 result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
@@ -195,18 +194,20 @@ class SqlStore(FencedStore):
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
-        self._facts.pop(_KEY_TYPES, None)
+        self._facts.pop(_TABLE, None)
         super().raise_fence(connection, grant)
+        # A table of other columns is refused before anything is written.
+        self._found(connection)
 
     def _is_there(self, connection: Connection) -> bool:
-        return _KEY_TYPES in self._facts or self._has_table(connection, self._name)
+        return _TABLE in self._facts or self._has_table(connection, self._name)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         found = self._found(connection)
         if found is None or self.kind is not StateKind.OPAQUE:
             return
         table = found[0]
-        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_as_values(grant.token)))
+        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
         # What an earlier raise has rolled back keeps its writer; it need not be written again.
@@ -217,29 +218,26 @@ class SqlStore(FencedStore):
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Name the columns of ours and of the user that make a key, those of the primary key first, and their types."""
-        if not self.columns.keys:
-            return [SINGLE_KEY], ["bigint"]
-        names, kinds = list(self.columns.keys), [key_types[key] for key in self.columns.keys]
-        return ([DIGEST_COLUMN, *names], ["bytes", *kinds]) if DIGEST_COLUMN in table.c else (names, kinds)
+        own, names = own_column(table), list(self.columns.keys)
+        kinds = [key_types[key] for key in names]
+        return (names, kinds) if own is None else ([own, *names], ["bytes" if names else "bigint", *kinds])
 
-    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
+    def _make(self, key_types: Mapping[str, str], own_key: str = OWN_KEY) -> sa.Table:
         """Describe the table: the same object for the same types, by which statements are known that were compiled."""
-        types = tuple(key_types.items())
+        types = (own_key, *key_types.items())
         if types not in self._made:
-            own = (self._schema, self._name, self.columns)
-            self._made[types] = state_table(*own, key_types, self.kind, self._dialect)
+            place = (self._schema, self._name, self.columns)
+            self._made[types] = state_table(*place, key_types, self.kind, self._dialect, own_key)
         return self._made[types]
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
         """Find the table and its key types, if it exists; its columns are compared once per object."""
-        key_types: dict[str, str] | None = self._facts.get(_KEY_TYPES)
-        if key_types is None:
-            if not self._has_table(connection, self._name):
-                return None
+        found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(_TABLE)
+        if found is None and self._has_table(connection, self._name):
             place = (self._schema, self._name)
-            key_types = existing_key_types(connection, *place, self.columns, self._make, self._dialect)
-            self._facts[_KEY_TYPES] = key_types
-        return self._make(key_types), key_types
+            found = existing_table(connection, *place, self.columns, self._make, self._dialect)
+            self._facts[_TABLE] = found
+        return found
 
     def _found_or_made(self, connection: Connection, first: Mapping[str, Any]) -> tuple[sa.Table, dict[str, str]]:
         found = self._found(connection)
@@ -259,7 +257,7 @@ class SqlStore(FencedStore):
     def _conflict(
         self, connection: Connection, table: sa.Table, keys: set[Cells], token: Token, chunk: int
     ) -> StateError:
-        columns = [table.c[key] for key in self.columns.keys or (SINGLE_KEY,)]
+        columns = [table.c[key] for key in self.columns.keys or (OWN_KEY,)]
         allowed = may_update(table, writer_of(token, chunk))
         query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(sa.not_(allowed))
         for row in connection.execute(query):

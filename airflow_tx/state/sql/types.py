@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -14,7 +13,6 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from airflow_tx.state.column_types import json_text
-from airflow_tx.state.keys import encode_key
 
 # Key columns of MySQL; as long as the longest key.
 KEY_LENGTH = 1024
@@ -184,19 +182,3 @@ def array_literal(kind: str, values: Sequence[Any]) -> str:
     """Write a column of values as a PostgreSQL array, which every driver can send."""
     item = _ARRAY_ITEM[kind]
     return "{" + ",".join(["NULL" if value is None else item(value) for value in values]) + "}"
-
-
-def _digest_form(kind: str, value: Any) -> bytes:
-    return value.encode() if kind == "text" else encode_key([kind], [value])
-
-
-def digests(kinds: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Digest each key: equal keys have equal digests."""
-    if len(kinds) == 1:
-        return [hashlib.sha256(_digest_form(kinds[0], value)).digest() for value in columns[0]]
-    found = []
-    for key in zip(*columns, strict=True):
-        forms = [_digest_form(kind, value) for kind, value in zip(kinds, key, strict=True)]
-        # With their lengths: "ab", "c" is not "a", "bc".
-        found.append(hashlib.sha256(b"".join(b"%d:%b" % (len(form), form) for form in forms)).digest())
-    return found

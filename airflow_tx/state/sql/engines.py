@@ -1,0 +1,42 @@
+"""The engines that keep a connection between transactions: one a process and address of a database server.
+
+To connect takes several times as long as a small commit, and one process may commit a hundred in a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.pool import NullPool
+
+if TYPE_CHECKING:
+    from airflow_tx.state.sql.dialect import Dialect
+
+NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
+# One connection is kept; a second one at the same time is closed after its use. One that the server has ended since is
+# replaced before it is used, and each after 30 seconds: a server ends sessions that are silent for 60.
+_KEEPING: Mapping[str, Any] = {"pool_size": 1, "max_overflow": -1, "pool_recycle": 30, "pool_pre_ping": True}
+_ADDRESSES = 8
+_engines: dict[tuple[type[Dialect], URL], Engine] = {}
+
+
+def keeping_engine(dialect: Dialect, url: URL) -> Engine:
+    """Return the engine of an address, made when it is first wanted; the oldest of too many keeps no more."""
+    address = (type(dialect), url)
+    if address not in _engines:
+        _engines[address] = dialect.engine(url, _KEEPING)
+        while len(_engines) > _ADDRESSES:
+            _engines.pop(next(iter(_engines))).dispose()
+    return _engines[address]
+
+
+def _leave_to_parent() -> None:
+    """Forget the connections without a word to the server: they are those of the process that has forked."""
+    for engine in _engines.values():
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

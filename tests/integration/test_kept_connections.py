@@ -1,0 +1,101 @@
+"""A connection that a process keeps between transactions: when it is used again, and when it is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import StateError
+from airflow_tx.state import SqlGuard, SqlState, Sum
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.suites.state_tools import Grants
+from tests.integration.databases import query
+
+SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
+END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
+
+
+@pytest.fixture(params=["postgresql", "mysql"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "mysql":
+        server: LocalMariaDB = request.getfixturevalue("mariadb")
+        return server.url()
+    postgres: LocalPostgres = request.getfixturevalue("postgres")
+    return postgres.url()
+
+
+@pytest.fixture
+def make(url: str) -> Callable[[], SqlState]:
+    table = f"t{uuid4().hex[:8]}"
+    return lambda: SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
+
+
+def session(state: SqlState | SqlGuard) -> int:
+    """The number that the server has given to the session of a transaction."""
+    with state._store.transaction() as connection:
+        return int(connection.execute(sa.text(SESSION[_kind(connection)])).scalar_one())
+
+
+def _kind(connection: sa.Connection) -> str:
+    return "postgresql" if connection.dialect.name == "postgresql" else "mysql"
+
+
+def test_states_of_one_database_share_a_session(make: Callable[[], SqlState], grants: Grants) -> None:
+    one, other = make(), make()
+    grants.commit(1, one, {"a": 1})
+    first = session(one)
+    grants.commit(2, one, {"a": 1})
+    assert session(one) == session(other) == first
+
+
+def test_a_session_with_an_error_is_not_used_again(make: Callable[[], SqlState], grants: Grants) -> None:
+    state = make()
+    grants.commit(1, state, {"a": 1})
+    before = session(state)
+    with pytest.raises(StateError, match="comes twice"):
+        state.raise_and_write(grants(2), [{"key": "a", "n": 1}] * 2)
+    assert session(state) != before
+    grants.commit(2, state, {"a": 1})
+    assert state.read() == [{"key": "a", "n": 2}]
+
+
+def test_a_session_that_the_server_has_ended_is_replaced(
+    url: str, make: Callable[[], SqlState], grants: Grants
+) -> None:
+    state = make()
+    grants.commit(1, state, {"a": 1})
+    query(url, END[sa.make_url(url).get_backend_name()].format(session(state)))
+    grants.commit(2, state, {"a": 1})
+    assert state.read() == [{"key": "a", "n": 2}]
+
+
+def test_a_process_that_was_forked_has_a_session_of_its_own(make: Callable[[], SqlState], grants: Grants) -> None:
+    state = make()
+    grants.commit(1, state, {"a": 1})
+    before = session(state)
+    child = os.fork()
+    if child == 0:
+        own = None
+        try:
+            own = session(state)
+            assert state.read() == [{"key": "a", "n": 1}]
+        finally:
+            os._exit(0 if own not in (None, before) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert session(state) == before
+
+
+def test_a_state_of_executors_leaves_no_session_behind(make: Callable[[], SqlState]) -> None:
+    state = make().for_executors()
+    assert isinstance(state, SqlState)
+    assert session(state) != session(state)
+
+
+def test_the_statements_of_a_guard_leave_no_session_behind(url: str) -> None:
+    guard = SqlGuard.from_url(url, name=uuid4().hex, statements=[])
+    assert session(guard) != session(guard)
