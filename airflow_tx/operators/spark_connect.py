@@ -27,7 +27,8 @@ class SparkConnectBatchOperator(RetriedOperator):
 
     The staging area has to be where the server, its executors and the task all reach it; output that does not lie
     there whole is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
-    been idle for long; what that writes nobody reads.
+    been idle for long; what that writes nobody reads. In a lane (`docs/lane.md`) its session may be that of earlier
+    batches, if they have left nothing in it.
 
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: connection of type spark_connect.
