@@ -105,6 +105,7 @@ def session() -> Any:
 
     # Its workers import this module, too.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{WRITERS}]").config("spark.driver.memory", "3g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", str(WRITERS))
