@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     Mutant(
         "a name that is taken is allocated",
-        ((begin._unused_key, "read.find(Binding, paths.run(key)) is not None", "False"),),
+        ((begin._unused_key, "read.find(Binding, paths.run(key), new=True) is not None", "False"),),
         _trace(test_recovery.TestAllocationAhead, "test_a_name_that_a_run_started_by_hand_has_is_left_to_it"),
     ),
     Mutant(
