@@ -35,7 +35,7 @@ def backfill(airflow: LocalAirflow, dag_id: str, days: int, in_flight: int) -> T
     dates = ("--from", FIRST.isoformat(), "--to", (FIRST + timedelta(days=days - 1)).isoformat())
     command = ("tx", "backfill", dag_id, *dates, "--in-flight", str(in_flight))
     try:
-        return measured(lambda: print(airflow.command(*command, timeout=60 * days).splitlines()[-1], flush=True))
+        return measured(lambda: print(airflow.command(*command, timeout=600 + 60 * days).splitlines()[-1], flush=True))
     except AssertionError as error:
         failed = [run["dag_run_id"] for run in airflow.runs(dag_id) if run["state"] == "failed"]
         explained = "\n".join(airflow.describe_run(dag_id, run_id) for run_id in failed)
