@@ -499,7 +499,7 @@ def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgre
 
 
 def test_a_silent_holder_of_the_fence_is_ended(postgres: LocalPostgres, table: str) -> None:
-    silent = _impatient(postgres.url(), table, "-c idle_in_transaction_session_timeout=200ms")
+    silent = _impatient(postgres.url(), table, "-c idle_in_transaction_session_timeout=2s")
     other, grants = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()
     grants.commit(1, other, {"a": 1})
 
