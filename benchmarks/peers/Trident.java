@@ -76,18 +76,15 @@ public class Trident {
         @Override
         public BatchCoordinator<Integer> getCoordinator(String id, Map<String, Object> conf, TopologyContext context) {
             return new BatchCoordinator<>() {
-                private int next;
-
                 @Override
                 public Integer initializeTransaction(long txid, Integer previous, Integer current) {
-                    int batch = current != null ? current : previous == null ? 0 : previous + 1;
-                    next = batch + 1;
-                    return batch;
+                    return current != null ? current : previous == null ? 0 : previous + 1;
                 }
 
                 @Override
                 public boolean isReady(long txid) {
-                    return next < all;
+                    // Asked of another coordinator than the one that initializes; the first txid is 1.
+                    return txid <= all;
                 }
 
                 @Override
