@@ -5,7 +5,7 @@ They share one Airflow, whose metadata are in the same PostgreSQL, and a warm Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -28,16 +28,19 @@ _MODULES = "airflow_tx, pyspark.sql.connect.session"
 _CONF = {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": ""}
 
 
-class Plain:
+class _ThroughAirflow:
+    spans: Mapping[str, Span] = {"small": Span(2, 12), "days": Span(2, 12), "big": Span(2, 12)}
+
+    def __init__(self, place: Place, airflow: LocalAirflow) -> None:
+        self._place = place
+        self._airflow = airflow
+
+
+class Plain(_ThroughAirflow):
     """Airflow without this provider."""
 
     key = "plain"
     title = "plain Airflow, a run a batch, 4 at a time"
-
-    def __init__(self, place: Place, airflow: LocalAirflow) -> None:
-        self.spans = {"small": Span(2, 12), "days": Span(2, 12), "big": Span(2, 12)}
-        self._place = place
-        self._airflow = airflow
 
     @contextmanager
     def opened(self, job: Job, table: str) -> Iterator[Callable[[], None]]:
@@ -55,16 +58,11 @@ class Plain:
             self._airflow.wait_run(dag_id, f"run{batch}", timeout=PATIENCE)
 
 
-class Runs:
+class Runs(_ThroughAirflow):
     """Transactions, each of which is a run that a coordinator starts."""
 
     key = "runs"
     title = "transactions as runs, 4 pending"
-
-    def __init__(self, place: Place, airflow: LocalAirflow) -> None:
-        self.spans = {"small": Span(2, 12), "days": Span(2, 12), "big": Span(2, 12)}
-        self._place = place
-        self._airflow = airflow
 
     @contextmanager
     def opened(self, job: Job, table: str) -> Iterator[Callable[[], None]]:
@@ -121,10 +119,7 @@ class Lane(Runs):
 
     key = "lane"
     title = "transactions through the lane, 4 pending"
-
-    def __init__(self, place: Place, airflow: LocalAirflow) -> None:
-        super().__init__(place, airflow)
-        self.spans = {"small": Span(100, 1000), "days": Span(20, 100), "big": Span(2, 12)}
+    spans: Mapping[str, Span] = {"small": Span(100, 1000), "days": Span(20, 100), "big": Span(2, 12)}
 
     def check_runs(self, dag_id: str, span: Span) -> None:
         self._expect(dag_id, 0)

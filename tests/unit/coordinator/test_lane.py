@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import get_current_context
 
-from airflow_tx import FailedBatch, compat
+from airflow_tx import FailedBatch
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
@@ -32,25 +32,7 @@ from tests.unit.coordinator.lane_world import (
     LossyStore,
     MortalStore,
     OpaqueBounded,
-    ShowingStore,
 )
-
-
-@pytest.fixture
-def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    worlds: list[LaneWorld] = []
-
-    def made(kind: type[LaneWorld] = LaneWorld, **options: Any) -> LaneWorld:
-        worlds.append(kind(ShowingStore(), log, **options))
-        return worlds[-1]
-
-    log.error = log.warning
-    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
-    monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
-    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
-    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
-    return made
 
 
 def begun_by_lane(world: LaneWorld, lane: Lane) -> Begun:

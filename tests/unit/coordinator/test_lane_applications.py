@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from airflow.sdk import get_current_context
 
-from airflow_tx import FailedBatch, SparkConnectBatchOperator, compat
+from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import lane_applications
 from airflow_tx.protocol.consumers import RowsRead
@@ -20,7 +21,7 @@ from airflow_tx.spark import connect
 from airflow_tx.spark.session_traces import SessionTraces
 from airflow_tx.staging import Manifest, StagingArea, read_manifest, write_manifest, write_rows
 from airflow_tx.staging.area import dir_of
-from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, ShowingStore, rows_of
+from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
 
 OUTPUT = "counts"
 
@@ -104,20 +105,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 @pytest.fixture
-def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, server: Server) -> Any:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    worlds: list[Applied] = []
-
-    def made(**options: Any) -> Applied:
-        worlds.append(Applied(ShowingStore(), log, **options))
-        return worlds[-1]
-
-    log.error = log.warning
-    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
-    monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
-    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
-    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
-    return made
+def make(make: Any, server: Server) -> Any:
+    return partial(make, Applied)
 
 
 def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each_for_one_batch_at_a_time(

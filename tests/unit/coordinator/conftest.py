@@ -1,0 +1,27 @@
+"""Lanes on the ledger in memory, whose runs are those of the world that was made last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from tests.unit.coordinator.lane_world import LaneWorld, ShowingStore
+
+
+@pytest.fixture
+def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    worlds: list[LaneWorld] = []
+
+    def made(kind: type[LaneWorld] = LaneWorld, **options: Any) -> LaneWorld:
+        worlds.append(kind(ShowingStore(), log, **options))
+        return worlds[-1]
+
+    log.error = log.warning
+    log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
+    monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
+    monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
+    return made
