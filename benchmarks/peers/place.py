@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,14 +27,14 @@ class MissingPart(TxError):
 
 
 class Peer(Protocol):
-    """An engine, or a way of ours.
-
-    `spans`: the jobs that it does, and how many batches of each.
-    """
+    """An engine, or a way of ours."""
 
     key: str
     title: str
-    spans: dict[str, Span]
+
+    @property
+    def spans(self) -> Mapping[str, Span]:
+        """The jobs that it does, and how many batches of each."""
 
     def opened(self, job: Job, table: str) -> AbstractContextManager[Callable[[], None]]:
         """Commit the batches before the measurement; what it gives commits the others, and returns when they are."""
