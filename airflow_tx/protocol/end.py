@@ -188,6 +188,7 @@ def ended(
         birth=record.birth,
         receipt=None if receipt is None else receipt.to_json(),
         digest=digest_text(record.counted),
+        created=record.created,
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}

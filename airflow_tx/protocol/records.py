@@ -119,8 +119,7 @@ class TransactionRecord:
     :param epoch: grows with every grant and every restart; never falls within a txid.
     :param op: nonce of the last step, by which an unanswered write is recognised.
     :param granted: true from the first grant of any attempt on; `claim`: the receipt that the last one gave.
-    :param base: digest of the position after txid − 1 that the batch was computed from.
-    :param ended: digest of the position after this transaction.
+    :param base: digest of the position after txid − 1 that the batch was computed from; `ended`: of that after it.
     :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
     :param skip: who wants it skipped at its turn, when and why; `yielded`: the txid whose run it gave up its slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
@@ -202,7 +201,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class History:
-    """What became of a final transaction; `digest`: of its rows. An older release gave no receipt."""
+    """What became of a final transaction; `digest`: of its rows. Older releases gave no receipt, and no `created`."""
 
     txid: int
     attempts: int
@@ -224,6 +223,7 @@ class History:
     birth: str = ""
     receipt: dict[str, Any] | None = None
     digest: str = ""
+    created: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
 from airflow_tx.protocol.consumers import digest_text
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
@@ -34,6 +34,9 @@ class TransactionView:
     :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
+    :param created: when its first attempt began; "" if that is not known.
+    :param replays: of earlier attempts, when and why each was replayed; the last ones of many.
+    :param lane: whether a lane works on it, while it is open.
     """
 
     txid: int
@@ -62,6 +65,9 @@ class TransactionView:
     lost: tuple[str, ...] = ()
     changed: tuple[Mapping[str, Any], ...] = ()
     digest: str = ""
+    created: str = ""
+    replays: tuple[Mapping[str, Any], ...] = ()
+    lane: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,9 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         lost=tuple(record.lost),
         changed=tuple(record.changed),
         digest=digest_text(record.counted),
+        created=record.created,
+        replays=tuple(record.replays),
+        lane=of_lane(record.request),
     )
 
 
@@ -148,6 +157,8 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         lost=tuple(history.lost),
         changed=tuple(history.changed),
         digest=history.digest,
+        created=history.created or (history.began if history.attempts == 1 else ""),
+        replays=tuple((history.receipt or {}).get("replays", ())),
     )
 
 

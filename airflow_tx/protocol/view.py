@@ -16,6 +16,7 @@ from airflow_tx.protocol.records import (
     Counter,
     History,
     Metadata,
+    Outcome,
     RepairRecord,
     Skipped,
     TopologyRecord,
@@ -41,12 +42,16 @@ class TransactionDetails:
         every partition there is; of a skipped one its rows alone, until it is re-admitted.
     :param acks: per task (`task` or `task[index]`) what it contributed, while the transaction is open.
     :param partitioned: whether rows and position are by partition.
+    :param receipt: of a final one, as its history keeps it; of one that is granted, as far as it is known.
+    :param fenced: the states that a grant of it was about to write, while it is open.
     """
 
     transaction: TransactionView
     batch: Metadata | None
     acks: Mapping[str, Ack] = field(default_factory=dict)
     partitioned: bool = False
+    receipt: Mapping[str, Any] | None = None
+    fenced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,14 +128,32 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     if txid in line.opened:
         (view,) = _open_views(store, paths, line, (txid,))
         acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
-        return TransactionDetails(view, batch, acks, topology.partitioned)
+        record = line.opened[txid]
+        return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, tuple(record.fenced))
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
         batch = Metadata(0, skipped.rows, None)
     history = _history(store, paths, txid, skipped)
     if history is None:
         raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid))
-    return TransactionDetails(view_final(history, skipped), batch, partitioned=topology.partitioned)
+    final = view_final(history, skipped)
+    return TransactionDetails(final, batch, partitioned=topology.partitioned, receipt=history.receipt)
+
+
+def final_txids(store: Store, paths: Paths) -> tuple[int, ...]:
+    """Name the final transactions that are remembered, in order."""
+    return tuple(_txids(store, paths.histories))
+
+
+def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView | None:
+    """Read one final transaction; None: it is not remembered."""
+    history = Reader(store).peek_if_any(History, paths.history(txid))
+    if history is not None and history.outcome is Outcome.COMMITTED:
+        return view_final(history, None)
+    skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
+    if history is None and skipped is not None:
+        history = forgotten(txid, skipped)
+    return None if history is None else view_final(history, skipped)
 
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:

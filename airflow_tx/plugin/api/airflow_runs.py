@@ -1,0 +1,79 @@
+"""What Airflow's metadata database says of DAGs, runs and tasks: one query a question, however many are asked about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+_AT_ONCE = 500
+BEGIN = "BeginTransactionOperator"
+COORDINATE = "CoordinateOperator"
+
+
+@dataclass(frozen=True)
+class TaskTryRow:
+    """One try of one task instance, as Airflow knows it."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    operator: str | None
+    try_number: int
+    state: str | None
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run, as Airflow knows it."""
+
+    run_id: str
+    state: str
+    conf: Any
+
+
+def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
+    """Find out which of these DAGs are paused; those that Airflow does not know are left out."""
+    with create_session() as session:
+        rows = session.execute(select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids)))
+        return {dag_id: bool(paused) for dag_id, paused in rows}
+
+
+def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskTryRow]]:
+    """List the tries of all tasks of these runs, those before a retry or a clear included."""
+    found: dict[str, list[TaskTryRow]] = defaultdict(list)
+    wanted = list(run_ids)
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            for model in (TaskInstanceHistory, TaskInstance):
+                columns = (
+                    model.run_id, model.task_id, model.map_index, model.operator,
+                    model.try_number, model.state, model.start_date, model.end_date,
+                )  # fmt: skip
+                for row in session.execute(select(*columns).where(model.dag_id == dag_id, model.run_id.in_(some))):
+                    run_id, task_id, index, operator, number, state, begun, ended = row
+                    text = None if state is None else str(getattr(state, "value", state))
+                    found[run_id].append(TaskTryRow(run_id, task_id, index, operator, number, text, begun, ended))
+    return found
+
+
+def run_row(dag_id: str, run_id: str) -> RunRow | None:
+    """Read a run; None: there is none."""
+    with create_session() as session:
+        query = select(DagRun.state, DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        found = session.execute(query).first()
+    if found is None:
+        return None
+    return RunRow(run_id, str(getattr(found[0], "value", found[0])), found[1])

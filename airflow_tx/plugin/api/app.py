@@ -1,0 +1,62 @@
+"""The FastAPI application of the board, made in the api-server alone; Airflow mounts it at `/tx`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
+from airflow_tx.plugin.api import action_routes, bundle, topology_routes
+from airflow_tx.plugin.api.ledger_client import LedgerAway
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/tx"
+
+
+def make_app() -> FastAPI:
+    """Make the application. Its own pages of documentation are left out: they would be open to everybody."""
+    app = FastAPI(
+        title="Transactions",
+        description="What the ledger says of transactions, and what a person does to them.",
+        version="1",
+        openapi_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.include_router(topology_routes.topology_router)
+    app.include_router(action_routes.action_router)
+    app.include_router(bundle.bundle_router)
+    for error, answer in _ANSWERS.items():
+        app.add_exception_handler(error, answer)
+    return app
+
+
+def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
+    def answer(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=status)
+
+    return answer
+
+
+def _away(request: Request, error: Exception) -> JSONResponse:
+    """Answer without the hosts that the error names."""
+    log.warning("%s", error)
+    return JSONResponse({"detail": str(LedgerAway(reason="ZooKeeper does not answer"))}, status_code=503)
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
+    return JSONResponse({"detail": "It cannot be answered; see the log of the api-server."}, status_code=500)
+
+
+_ANSWERS = {
+    LedgerAway: _problem(503),
+    UnreadableRecord: _problem(500),
+    StoreError: _away,
+    Refused: _problem(409),
+    TxError: _problem(409),
+    Exception: _unexpected,
+}

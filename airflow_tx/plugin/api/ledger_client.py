@@ -1,0 +1,126 @@
+"""The one client of ZooKeeper in an api-server process: nobody waits long for it, and it comes back by itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import StoreUnavailable, TxError
+
+if TYPE_CHECKING:
+    from airflow_tx.store.watched import WatchedStore
+
+log = logging.getLogger(__name__)
+
+LEDGER_PATIENCE = 2.0
+"""Seconds that a question waits for ZooKeeper at most."""
+_GRACE = 0.5
+
+
+class LedgerAway(TxError):
+    """The ledger cannot be read now. It names no host: those are nobody's business in a browser."""
+
+    template = "The ledger cannot be read now: {reason}. This page goes on by itself as soon as it can."
+
+
+_SILENT = "ZooKeeper does not answer"
+_UNUSABLE = "its connection cannot be used, see the log of the api-server"
+
+
+class LedgerClient:
+    """Connects in a thread of its own, for as long as somebody asks.
+
+    :param connect: makes a client, and the store on it.
+    """
+
+    def __init__(self, connect: Callable[[], tuple[Any, WatchedStore]] | None = None) -> None:
+        self._connect = connect or _connected
+        self._changed = threading.Condition()
+        self._client: Any = None
+        self._store: WatchedStore | None = None
+        self._thread: threading.Thread | None = None
+        self._failed_at = float("-inf")
+        self._reason = _SILENT
+
+    def store(self) -> WatchedStore:
+        """Return the store.
+
+        :raises LedgerAway: ZooKeeper does not answer, or refuses; at once, if that is known.
+        """
+        with self._changed:
+            if self._is_dead():
+                threading.Thread(target=_closed, args=(self._client,), daemon=True).start()
+                self._client = self._store = None
+            if self._store is None:
+                self._start()
+                # While the first attempt is under way it may succeed any moment.
+                known = time.monotonic() - self._failed_at < LEDGER_PATIENCE
+                self._changed.wait_for(lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE)
+            store = self._store
+        if store is None:
+            raise LedgerAway(reason=self._reason)
+        if store.lost_for > _GRACE or time.monotonic() - self._failed_at < _GRACE:
+            raise LedgerAway(reason=_SILENT)
+        return store
+
+    def failed(self) -> None:
+        """Note that a question was not answered: those that follow at once are not asked."""
+        self._failed_at = time.monotonic()
+
+    def _is_dead(self) -> bool:
+        # A session that has expired, or one that no server takes back.
+        store = self._store
+        return store is not None and (store.ended or store.lost_for > 2 * Settings.load().session_timeout)
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._try, name="airflow_tx-ledger", daemon=True)
+            self._thread.start()
+
+    def _try(self) -> None:
+        client = store = None
+        reason = _SILENT
+        try:
+            client, store = self._connect()
+        except StoreUnavailable as unavailable:
+            log.warning("%s", unavailable)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next one who asks tries again
+            log.warning("The client of ZooKeeper cannot be made: %s", error)
+            reason = _UNUSABLE
+        with self._changed:
+            self._reason = reason
+            self._client, self._store = client, store
+            self._failed_at = float("-inf") if store is not None else time.monotonic()
+            self._changed.notify_all()
+
+
+def _connected() -> tuple[Any, WatchedStore]:
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+    from airflow_tx.store.client import connect
+    from airflow_tx.store.watched import WatchedStore
+
+    config = ZooKeeperHook().config()
+    client = connect(replace(config, connect_timeout=LEDGER_PATIENCE))
+    return client, WatchedStore(client, conn=config.conn_id, hosts=config.hosts, read_timeout=LEDGER_PATIENCE)
+
+
+def _closed(client: Any) -> None:
+    from airflow_tx.store.client import disconnect
+
+    disconnect(client)
+
+
+_clients: dict[int, LedgerClient] = {}
+_lock = threading.Lock()
+
+
+def ledger_client() -> LedgerClient:
+    """Return the client of this process; a child that was forked makes its own."""
+    with _lock:
+        return _clients.setdefault(os.getpid(), LedgerClient())

@@ -1,0 +1,186 @@
+"""What the ledger says, read at most once a second for all viewers together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
+from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, LedgerAway, LedgerClient, ledger_client
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.view import (
+    TopologyView,
+    TransactionDetails,
+    final_transaction,
+    final_txids,
+    topologies,
+    topology_record,
+    topology_view,
+    transaction_details,
+)
+
+T = TypeVar("T")
+
+AGE = 1.0
+"""Seconds for which a snapshot is shown."""
+HOURS = 24
+_LATE = "it did not answer in time"
+
+
+@dataclass(frozen=True)
+class TopologySnapshot:
+    """One topology, as it was read.
+
+    :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
+    :param final: the txids of the final transactions that are remembered, in order.
+    :param problem: why it cannot be read.
+    """
+
+    record: TopologyRecord
+    paths: Paths
+    store: Store
+    view: TopologyView | None
+    final: tuple[int, ...] = ()
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.paths.topology
+
+    @cached_property
+    def opened(self) -> tuple[TransactionView, ...]:
+        """Give the open transactions, the one whose turn it is first."""
+        found = () if self.view is None else self.view.transactions
+        return tuple(sorted((each for each in found if each.open), key=lambda each: each.txid))
+
+    def final_view(self, txid: int) -> TransactionView | None:
+        """Read a final transaction; None: it is not remembered any more."""
+        return final_transaction(self.store, self.paths, txid)
+
+    def first_since(self, moment: datetime, *, start: int = 0) -> int:
+        """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""
+
+        def ended(txid: int) -> datetime:
+            found = self.final_view(txid)
+            # Forgotten meanwhile: it is among the oldest ones.
+            return datetime.fromisoformat(found.ended) if found is not None and found.ended else _EVER
+
+        return bisect_left(self.final, moment, lo=start, key=ended)
+
+    def commits_per_hour(self, now: datetime) -> list[int]:
+        """Count the transactions that were committed in each of the last hours, the oldest first."""
+        whole = now.replace(minute=0, second=0, microsecond=0)
+        index = self.first_since(whole - timedelta(hours=HOURS - 1))
+        counts = []
+        for hour in range(HOURS - 2, -1, -1):
+            following = self.first_since(whole - timedelta(hours=hour), start=index)
+            counts.append(following - index)
+            index = following
+        return [*counts, len(self.final) - index]
+
+
+_EVER = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+@dataclass
+class _Kept(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = float("-inf")
+    value: Any = None
+
+
+class LedgerSnapshots:
+    """The snapshots of an api-server: whoever comes while one is read waits for that one."""
+
+    def __init__(self, client: Callable[[], LedgerClient] = ledger_client) -> None:
+        self._client = client
+        self._kept: dict[str, _Kept[Any]] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> tuple[TopologySnapshot, ...]:
+        """Read every topology.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        names: tuple[str, ...] = self._once("", lambda store: topologies(store, Settings.load().root))
+        found = (self.find(name) for name in names)
+        return tuple(each for each in found if each is not None)
+
+    def find(self, name: str) -> TopologySnapshot | None:
+        """Read one topology; None: there is none of this name.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        return self._once(f"/{name}", lambda store: _topology(store, Paths(Settings.load().root, name)))
+
+    def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
+        """Read one transaction, whole; None: there is none, or it is forgotten."""
+
+        def read(store: Store) -> TransactionDetails | None:
+            try:
+                return transaction_details(store, snapshot.paths, txid)
+            except UnknownTransaction:
+                return None
+
+        return self.asked(read)
+
+    def asked(self, question: Callable[[Store], T]) -> T:
+        """Ask the ledger.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        client = self._client()
+        store = client.store()
+        try:
+            return question(store)
+        except StoreError as error:
+            if isinstance(error, UnreadableRecord):
+                raise
+            client.failed()
+            raise LedgerAway(reason=_LATE) from error
+
+    def _once(self, key: str, question: Callable[[Store], T]) -> T:
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+        if not kept.lock.acquire(timeout=LEDGER_PATIENCE):
+            raise LedgerAway(reason=_LATE)
+        try:
+            if time.monotonic() - kept.at >= AGE:
+                kept.value = self.asked(question)
+                kept.at = time.monotonic()
+            found: T = kept.value
+            return found
+        finally:
+            kept.lock.release()
+
+
+def _topology(store: Store, paths: Paths) -> TopologySnapshot | None:
+    try:
+        record = topology_record(store, paths)
+    except (UnknownTransaction, UnreadableRecord):
+        return None  # whose it is cannot be read either, so nobody may see it
+    try:
+        view = topology_view(store, paths, recent=0)
+    except (UnreadableRecord, UnknownTransaction) as error:
+        return TopologySnapshot(record, paths, store, None, problem=str(error))
+    opened = {each.txid for each in view.transactions if each.open}
+    final: Sequence[int] = [txid for txid in final_txids(store, paths) if txid not in opened]
+    return TopologySnapshot(record, paths, store, view, tuple(final))
+
+
+_snapshots = LedgerSnapshots()
+
+
+def ledger_snapshots() -> LedgerSnapshots:
+    """Return the snapshots of this process."""
+    return _snapshots

@@ -1,0 +1,102 @@
+"""The transaction of a run; and of a run that is none yet, why."""
+
+from __future__ import annotations
+
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from airflow_tx.plugin.api.airflow_runs import BEGIN, TaskTryRow, run_row, task_tries
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.models import RunAnswer, WhyCode, WhyNot
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding
+
+_LIVE = frozenset({"queued", "running"})
+_FAILED = frozenset({"failed", "upstream_failed"})
+
+
+def run_answer(snapshot: TopologySnapshot | None, dag_id: str, run_id: str) -> RunAnswer | None:
+    """Find the transaction of a run, or why it has none.
+
+    :param snapshot: the topology of its DAG; None: it has none yet.
+    :return: None: there is no such run, and there never was a transaction of it.
+    """
+    txid = None if snapshot is None else _txid(snapshot, dag_id, run_id)
+    topology = None if snapshot is None else snapshot.name
+    if txid is not None:
+        return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=txid)
+    run = run_row(dag_id, run_id)
+    if run is None:
+        return None
+    tries = task_tries(dag_id, [run_id]).get(run_id, [])
+    begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
+    why = _why(snapshot, run_id, run.state, begin)
+    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=None, why=why)
+
+
+def _txid(snapshot: TopologySnapshot, dag_id: str, run_id: str) -> int | None:
+    for each in reversed(snapshot.opened):
+        if each.run_id == run_id:
+            return each.txid
+    binding = Reader(snapshot.store).peek_if_any(Binding, snapshot.paths.run(run_id))
+    if binding is not None:
+        return binding.txid
+    return _begun(dag_id, run_id)
+
+
+def _begun(dag_id: str, run_id: str) -> int | None:
+    """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
+    query = select(XComModel.value).where(
+        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == "return_value"
+    )
+    with create_session() as session:
+        for value in session.scalars(query):
+            found = XComModel.deserialize_value(_Stored(value))
+            if isinstance(found, dict) and {"topology", "txid", "attempt"} <= found.keys():
+                return int(found["txid"])
+    return None
+
+
+class _Stored:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def _why(snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: TaskTryRow | None) -> WhyNot:
+    yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
+    if yielded is not None:
+        sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
+        return WhyNot(code=WhyCode.YIELDED, sentence=sentence)
+    if begin is None or begin.state is None:
+        if run_state in _LIVE:
+            return WhyNot(code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet.")
+        return WhyNot(code=WhyCode.ENDED, sentence=f"The run ended as {run_state} before its task begin was started.")
+    if begin.state == "skipped":
+        sentence = "The source had no rows for another transaction, so the run was skipped."
+        return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
+    if begin.state in _FAILED:
+        sentence = "Its task begin has failed; the log of the task says why. Clear it to begin again."
+        return WhyNot(code=WhyCode.FAILED, sentence=sentence)
+    if begin.state == "up_for_retry":
+        sentence = "Its source was not ready, or the ledger could not be asked; the task begin is tried again."
+        return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
+    if begin.state == "deferred":
+        return _deferred(snapshot)
+    if run_state in _LIVE:
+        return WhyNot(code=WhyCode.BEGINS, sentence="Its task begin is about to ask for a transaction.")
+    return WhyNot(code=WhyCode.UNKNOWN, sentence=f"The run ended as {run_state} without a transaction.")
+
+
+def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
+    view = None if snapshot is None else snapshot.view
+    if snapshot is not None and view is not None and view.allocated + 1 >= view.current + view.record.max_pending:
+        first = next((each for each in snapshot.opened if each.txid == view.current), None)
+        why = "" if first is None or first.waiting_for is None else f", which waits for {first.waiting_for}"
+        sentence = (
+            f"The window is full: {len(snapshot.opened)} of {view.record.max_pending} transactions are open. "
+            f"It begins once transaction {view.current} is final{why}."
+        )
+        return WhyNot(code=WhyCode.WINDOW_FULL, sentence=sentence)
+    sentence = "It waits for the run of an earlier data interval, or is about to begin."
+    return WhyNot(code=WhyCode.ORDER, sentence=sentence)

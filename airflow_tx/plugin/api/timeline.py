@@ -1,0 +1,177 @@
+"""Transactions over time: attempts, tasks, waiting and commit, from the ledger and from Airflow's task instances."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_tx.plugin.api.airflow_runs import BEGIN, TaskTryRow, task_tries
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.transaction_models import (
+    AttemptBar,
+    CommitBar,
+    TaskBar,
+    Timeline,
+    TimelineRow,
+    WaitBar,
+)
+from airflow_tx.protocol.status import TransactionView
+
+
+@dataclass(frozen=True)
+class TimelineWindow:
+    """Which transactions are asked for.
+
+    :param since: those that ended at this time or later, and open ones; `until`: those that began before it.
+    :param before: those of smaller txids.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+def timeline(snapshot: TopologySnapshot, window: TimelineWindow) -> Timeline:
+    """Describe the transactions of a topology, newest first."""
+    txids = _within(snapshot, window)
+    end = len(txids) if window.before is None else bisect_left(txids, window.before)
+    some = txids[max(end - window.limit, 0) : end]
+    opened = {each.txid: each for each in snapshot.opened}
+    found = (opened.get(txid) or snapshot.final_view(txid) for txid in reversed(some))
+    views = [each for each in found if each is not None]
+    rows = timeline_rows(snapshot.record.dag_id, views)
+    following = some[0] if len(some) < end else None
+    return Timeline(
+        topology=snapshot.name,
+        at=datetime.now(timezone.utc),
+        transactions=rows,
+        total=len(txids),
+        limit=window.limit,
+        before=following,
+    )
+
+
+def timeline_rows(dag_id: str, views: Sequence[TransactionView]) -> list[TimelineRow]:
+    """Describe these transactions, in this order."""
+    tries = task_tries(dag_id, {each.run_id for each in views if each.run_id and not each.lane})
+    return [TimelineRow(**row_fields(each, tries.get(each.run_id, ()))) for each in views]
+
+
+def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, Any]:
+    """Describe one transaction.
+
+    :param tries: of the tasks of its run.
+    """
+    attempts = attempt_bars(view)
+    return {
+        "txid": view.txid,
+        "run_id": view.run_id,
+        "phase": view.status,
+        "open": view.open,
+        "attempt": view.attempt,
+        "attempts": attempts,
+        "tasks": task_bars(tries, attempts),
+        "waiting": _waiting(view),
+        "commit": _commit(view),
+        "rows": view.rows,
+        "waiting_for": view.waiting_for,
+        "blocked": view.blocked,
+        "error": view.error,
+        "to_skip": view.open and view.skip is not None,
+        "lane": view.lane,
+        "has_run": bool(tries),
+    }
+
+
+def attempt_bars(view: TransactionView) -> list[AttemptBar]:
+    """List the attempts of a transaction, as far as they are remembered."""
+    bars, begun = [], _moment(view.created)
+    for replay in view.replays:
+        ended = _moment(replay["when"])
+        bars.append(
+            AttemptBar(attempt=replay["attempt"], begun_at=begun, ended_at=ended, outcome="replayed", why=replay["why"])
+        )
+        begun = ended
+    if view.attempt:
+        newest = _moment(view.began) or begun
+        bars.append(
+            AttemptBar(
+                attempt=view.attempt,
+                begun_at=newest,
+                ended_at=_moment(view.ended),
+                outcome=view.status,
+                why=view.error,
+            )
+        )
+    return bars
+
+
+def task_bars(tries: Sequence[TaskTryRow], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
+    """List the tries of tasks by the time when they started; those that never did are last."""
+    ordered = sorted(tries, key=lambda each: (each.start or _NEVER, each.task_id, each.map_index, each.try_number))
+    return [
+        TaskBar(
+            task_id=each.task_id,
+            map_index=each.map_index,
+            operator=each.operator,
+            attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts),
+            try_number=each.try_number,
+            state=each.state,
+            start=each.start,
+            end=each.end,
+        )
+        for each in ordered
+    ]
+
+
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
+    """Find the attempt in which a try of a task began; of `begin`, which makes the attempt, in which it ended."""
+    if not attempts:
+        return None
+    if start is None:
+        return attempts[-1].attempt
+    for each in attempts:
+        if each.ended_at is None or start < each.ended_at:
+            return each.attempt
+    return attempts[-1].attempt
+
+
+def _waiting(view: TransactionView) -> WaitBar | None:
+    start = _moment(view.processed)
+    if start is None:
+        return None
+    end = _moment(view.granted) or _moment(view.ended)
+    return WaitBar(start=start, end=end, waiting_for=view.waiting_for if end is None else None)
+
+
+def _commit(view: TransactionView) -> CommitBar | None:
+    start = _moment(view.granted)
+    return None if start is None else CommitBar(start=start, end=_moment(view.ended))
+
+
+def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]:
+    first = 0 if window.since is None else snapshot.first_since(window.since)
+    txids = [*snapshot.final[first:], *(each.txid for each in snapshot.opened)]
+    if window.until is None:
+        return txids
+    until = window.until
+    opened = {each.txid: each for each in snapshot.opened}
+
+    def begun(txid: int) -> bool:
+        found = opened.get(txid) or snapshot.final_view(txid)
+        begun_at = None if found is None else _moment(found.created) or _moment(found.began)
+        return begun_at is not None and begun_at >= until
+
+    # They begin in order, too.
+    return txids[: bisect_left(txids, True, key=begun)]
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,137 @@
+"""The lines of the overview, and the page of one topology, from a snapshot of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.airflow_runs import paused_dags
+from airflow_tx.plugin.api.lag_board import lag_line, source_line
+from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
+from airflow_tx.plugin.api.models import (
+    AcceptedLoss,
+    CoordinatorLine,
+    LastCommit,
+    Person,
+    RepairLine,
+    SkippedLine,
+    StateLine,
+    TopologyLine,
+    TopologyPage,
+    TopologyState,
+    WaitingRun,
+)
+from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.protocol.records import Outcome
+
+
+def coordinator_id(topology: str) -> str:
+    """Name the DAG that coordinates a topology, as `coordinator_dag` names it."""
+    return f"{topology}_coordinator"
+
+
+def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> list[TopologyLine]:
+    """Describe topologies that the user may see."""
+    names = {name for each in snapshots for name in (each.record.dag_id, coordinator_id(each.name))}
+    paused = paused_dags(names)
+    return [TopologyLine(**_line(each, access, paused)) for each in snapshots]
+
+
+def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
+    """Describe one topology, whole."""
+    record, view = snapshot.record, snapshot.view
+    paused = paused_dags([record.dag_id, coordinator_id(snapshot.name)])
+    skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
+    return TopologyPage(
+        **_line(snapshot, access, paused),
+        incarnation=record.incarnation,
+        generation=record.generation,
+        states=[StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())],
+        losses=list(_losses(snapshot)),
+        skipped=[
+            SkippedLine(txid=each.txid, run_id=each.run_id, skip=_person(each.skip), readmit=person(each.readmit))
+            for each in skipped
+            if each.skip is not None and each.readmitted_as is None
+        ],
+        repairs=[
+            RepairLine(
+                number=each.number, what=each.what, done=each.told, who=each.who, when=_moment(each.when), why=each.why
+            )
+            for each in (() if view is None else view.repairs)
+        ],
+        waiting_runs=[
+            WaitingRun(
+                run_id=run_id,
+                waiting_for=f"the run of transaction {entry['blocking']}; then it is started again",
+                since=_moment(entry["when"]),
+            )
+            for run_id, entry in record.yielded.items()
+            if entry["txid"] is None
+        ],
+    )
+
+
+def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> dict[str, Any]:
+    record, view = snapshot.record, snapshot.view
+    coordinator = coordinator_id(snapshot.name)
+    return {
+        "topology": snapshot.name,
+        "dag_id": record.dag_id,
+        "paused": paused.get(record.dag_id),
+        "coordinator": CoordinatorLine(dag_id=coordinator, paused=paused[coordinator])
+        if coordinator in paused and access.may_read(coordinator)
+        else None,
+        "source": source_line(snapshot),
+        "lag": lag_line(snapshot),
+        "open": len(snapshot.opened),
+        "max_pending": record.max_pending,
+        "turn": 0 if view is None else view.current,
+        "allocated": 0 if view is None else view.allocated,
+        "last_commit": _last_commit(snapshot),
+        "commits_per_hour": [0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
+        "state": _state(snapshot),
+        "may_act": access.may_act(record.dag_id),
+    }
+
+
+def _state(snapshot: TopologySnapshot) -> TopologyState:
+    if snapshot.view is None:
+        return TopologyState(code=HealthCode.UNREADABLE, sentence=snapshot.problem or "")
+    return TopologyState(**asdict(topology_health(snapshot.view)))
+
+
+def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
+    for txid in reversed(snapshot.final):
+        found = snapshot.final_view(txid)
+        if found is not None and found.ended and found.status == Outcome.COMMITTED.value:
+            return LastCommit(txid=txid, at=_moment(found.ended))
+    return None
+
+
+def _losses(snapshot: TopologySnapshot) -> Iterator[AcceptedLoss]:
+    of = [(partition, each, each) for partition, losses in snapshot.record.accepted.items() for each in losses]
+    repairs = () if snapshot.view is None else snapshot.view.repairs
+    of += [(each["partition"], each, asdict(repair)) for repair in repairs for each in repair.losses]
+    for partition, each, by in of:
+        yield AcceptedLoss(partition=partition or None, description=each["what"], **person_fields(by))
+
+
+def person(noted: Mapping[str, Any] | None) -> Person | None:
+    """Read who did something, as a record notes it; None: nobody did."""
+    return None if noted is None else _person(noted)
+
+
+def person_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Read who, when and why."""
+    return {"who": noted["who"], "when": _moment(noted["when"]), "why": noted["why"]}
+
+
+def _person(noted: Mapping[str, Any]) -> Person:
+    return Person(**person_fields(noted))
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)

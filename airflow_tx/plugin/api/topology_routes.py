@@ -1,0 +1,112 @@
+"""The routes that read. Blocking calls are made in plain functions, which FastAPI calls in threads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, status
+
+from airflow_tx.plugin.api.access import Access, AccessDep
+from airflow_tx.plugin.api.etags import TaggedRoute
+from airflow_tx.plugin.api.lag_board import ask_for
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
+from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
+from airflow_tx.plugin.api.run_answer import run_answer
+from airflow_tx.plugin.api.timeline import TimelineWindow, timeline
+from airflow_tx.plugin.api.topology_lines import coordinator_id, topology_lines, topology_page
+from airflow_tx.plugin.api.transaction_models import Timeline, TransactionPage
+from airflow_tx.plugin.api.transaction_page import transaction_page
+
+PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
+MOST_LINES, MOST_ROWS = 200, 1000
+
+topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses=PROBLEMS)  # type: ignore[arg-type]
+
+
+def no_such(what: str, name: object) -> HTTPException:
+    """Make the one answer for what does not exist and for what the user may not see."""
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what} {name}.")
+
+
+def topology_for(access: Access, name: str) -> TopologySnapshot:
+    """Find a topology that the user may see.
+
+    :raises HTTPException: 404: there is none, for this user.
+    """
+    found = ledger_snapshots().find(name)
+    if found is None or not access.may_read(found.record.dag_id):
+        raise no_such("topology", name)
+    return found
+
+
+@topology_router.get("/topologies")
+def list_topologies(
+    access: AccessDep,
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> TopologyList:
+    """List the topologies whose DAG the user may read, by name."""
+    every = ledger_snapshots().all()
+    access.know(each.record.dag_id for each in every)
+    seen = [each for each in every if access.may_read(each.record.dag_id)]
+    some = seen[offset : offset + limit]
+    ask_for(some)
+    return TopologyList(topologies=topology_lines(some, access), total=len(seen), limit=limit, offset=offset)
+
+
+@topology_router.get("/topologies/{topology:path}/transactions/{txid}")
+def get_transaction(access: AccessDep, topology: str, txid: int) -> TransactionPage:
+    """Show one transaction, whole."""
+    snapshot = topology_for(access, topology)
+    found = ledger_snapshots().transaction(snapshot, txid)
+    if found is None:
+        raise no_such("transaction", txid)
+    return transaction_page(snapshot, found, access)
+
+
+@topology_router.get("/topologies/{topology:path}/transactions")
+def list_transactions_of(
+    access: AccessDep,
+    topology: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    before: Annotated[int | None, Query(ge=1)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
+) -> Timeline:
+    """List transactions, newest first: those that ended at `since` or later, and began before `until`."""
+    for moment in (since, until):
+        if moment is not None and moment.tzinfo is None:
+            raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
+    return timeline(topology_for(access, topology), TimelineWindow(since, until, before, limit))
+
+
+@topology_router.get("/topologies/{topology:path}")
+def get_topology(access: AccessDep, topology: str) -> TopologyPage:
+    """Show one topology."""
+    found = topology_for(access, topology)
+    ask_for([found])
+    return topology_page(found, access)
+
+
+@topology_router.get("/dags/{dag_id}")
+def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
+    """Tell which topology a DAG has, or coordinates."""
+    if access.may_read(dag_id):
+        for each in ledger_snapshots().all():
+            if each.record.dag_id == dag_id:
+                return DagAnswer(dag_id=dag_id, topology=each.name, role="transactions")
+            if coordinator_id(each.name) == dag_id and access.may_read(each.record.dag_id):
+                return DagAnswer(dag_id=dag_id, topology=each.name, role="coordinator")
+    raise no_such("topology of DAG", dag_id)
+
+
+@topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
+def get_run(access: AccessDep, dag_id: str, run_id: str) -> RunAnswer:
+    """Tell which transaction a run is, or why it is none."""
+    if access.may_read(dag_id):
+        snapshot = next((each for each in ledger_snapshots().all() if each.record.dag_id == dag_id), None)
+        found = run_answer(snapshot, dag_id, run_id)
+        if found is not None:
+            return found
+    raise no_such("transaction of run", run_id)

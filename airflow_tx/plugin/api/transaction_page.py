@@ -1,0 +1,160 @@
+"""One transaction, whole: from its record or its history, its receipt, and Airflow's task instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.action_models import ActionName
+from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.timeline import row_fields
+from airflow_tx.plugin.api.topology_lines import person, person_fields
+from airflow_tx.plugin.api.transaction_models import (
+    AuditLine,
+    BatchAnswer,
+    ChangedRows,
+    ReceiptLine,
+    StateWork,
+    TaskWork,
+    TransactionLinks,
+    TransactionPage,
+)
+from airflow_tx.protocol.receipt import is_shortened, tasks_of
+from airflow_tx.protocol.records import Outcome
+from airflow_tx.protocol.status import TransactionView, size_in_words
+from airflow_tx.protocol.view import TransactionDetails
+
+
+def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, access: Access) -> TransactionPage:
+    """Describe a transaction."""
+    view, dag_id = found.transaction, snapshot.record.dag_id
+    tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
+    may_act = access.may_act(dag_id)
+    return TransactionPage(
+        **row_fields(view, tries),
+        topology=snapshot.name,
+        dag_id=dag_id,
+        may_act=may_act,
+        actions=_actions(view) if may_act else [],
+        batch=_batch(found),
+        digest=view.digest or None,
+        ack_val=view.ack_val,
+        failures=view.failures,
+        work=_work(found),
+        states=_states(snapshot, found),
+        losses=list(view.lost),
+        changed=[ChangedRows(attempt=each["attempt"], **person_fields(each)) for each in view.changed],
+        skip=person(view.skip),
+        readmit=person(view.readmit),
+        readmitted_as=view.readmitted_as,
+        pinned=view.pinned,
+        stale=view.stale,
+        yielded_to=view.yielded,
+        receipt=_receipt(found),
+        audit=_audit(view),
+        links=_links(dag_id, view, tries),
+    )
+
+
+def _actions(view: TransactionView) -> list[str]:
+    if view.open:
+        return [ActionName.REPLAY.value, ActionName.SKIP.value]
+    if view.status == Outcome.SKIPPED.value and view.readmitted_as is None:
+        return [ActionName.READMIT.value]
+    return []
+
+
+def _batch(found: TransactionDetails) -> BatchAnswer:
+    view, batch, receipt = found.transaction, found.batch, found.receipt or {}
+    parts = {"metadata": receipt.get("metadata"), "before": receipt.get("before"), "after": receipt.get("after")}
+    if batch is not None:
+        parts["metadata"] = batch.rows
+        # One that was skipped keeps its rows alone.
+        parts["after"] = batch.position if batch.attempt else parts["after"]
+    return BatchAnswer(
+        words=None if view.size is None else size_in_words(view.size),
+        metadata=parts["metadata"],
+        position_before=parts["before"],
+        position_after=parts["after"],
+        shortened=[name for name, value in parts.items() if is_shortened(value)],
+        partitioned=found.partitioned,
+    )
+
+
+def _work(found: TransactionDetails) -> list[TaskWork]:
+    receipt = found.receipt or {}
+    tasks, code = receipt.get("tasks") or {}, (receipt.get("code") or {}).get("tasks", {})
+    acked: dict[str, bool] = {}
+    if found.transaction.open:
+        by_instance = {_instance(name): ack for name, ack in found.acks.items()}
+        tasks = tasks_of(by_instance)
+        for (task, _), ack in by_instance.items():
+            acked[task] = acked.get(task, True) and ack.done
+            code = {**code, task: ack.code} if ack.code else code
+    return [
+        TaskWork(
+            task_id=task,
+            instances=each["instances"],
+            acked=acked.get(task),
+            rows=each["rows"],
+            outputs=each["outputs"],
+            digests=each.get("digests", {}),
+            code=code.get(task),
+        )
+        for task, each in sorted(tasks.items())
+    ]
+
+
+def _instance(name: str) -> tuple[str, int]:
+    """Read the name of a task instance, `task` or `task[index]`."""
+    task, bracket, index = name.rpartition("[")
+    return (task, int(index.rstrip("]"))) if bracket else (name, -1)
+
+
+def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[StateWork]:
+    written: Mapping[str, Any] = (found.receipt or {}).get("written") or {}
+    last = snapshot.record.states
+    names = sorted({*written, *found.fenced, *(last if found.transaction.open else ())})
+    return [
+        StateWork(
+            state=name,
+            fenced=name in written or name in found.fenced,
+            keys=written.get(name, {}).get("keys"),
+            digest=written.get(name, {}).get("digest"),
+            sums=written.get(name, {}).get("sums", {}),
+            last_txid=last.get(name),
+        )
+        for name in names
+    ]
+
+
+def _receipt(found: TransactionDetails) -> ReceiptLine | None:
+    receipt = found.receipt
+    if receipt is None or found.transaction.open:
+        return None
+    return ReceiptLine(
+        hash=receipt["hash"],
+        previous=receipt["previous"],
+        dag_version=(receipt.get("code") or {}).get("dag_version"),
+        granted=datetime.fromisoformat(receipt["granted"]),
+    )
+
+
+def _audit(view: TransactionView) -> list[AuditLine]:
+    noted = [("rows decided anew", each) for each in view.changed]
+    noted += [("skip", view.skip)] if view.skip else []
+    noted += [("readmit", view.readmit)] if view.readmit else []
+    lines = [AuditLine(what=what, **person_fields(each)) for what, each in noted]
+    return sorted(lines, key=lambda each: each.when)
+
+
+def _links(dag_id: str, view: TransactionView, tries: list[TaskTryRow]) -> TransactionLinks:
+    dag = f"dags/{quote(dag_id, safe='')}"
+    run = f"{dag}/runs/{quote(view.run_id, safe='')}"
+    return TransactionLinks(
+        dag=dag, run=run, tasks={each.task_id: f"{run}/tasks/{quote(each.task_id, safe='')}" for each in tries}
+    )

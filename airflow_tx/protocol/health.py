@@ -1,0 +1,90 @@
+"""How a topology is, in one sentence, and what to do about it: for commands and the UI alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.view import TopologyView
+
+
+class HealthCode(str, Enum):
+    """How a topology is, in one word."""
+
+    FINE = "fine"
+    WAITS = "waits"
+    BLOCKED = "blocked"
+    LATE = "late"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class TopologyHealth:
+    """How a topology is.
+
+    :param sentence: in words; `remedy`: what a person can do, None: nothing needs to be done.
+    :param since: when that began; None: it is not known.
+    :param txid: the transaction that the others wait for, or that is to be seen to.
+    """
+
+    code: HealthCode
+    sentence: str
+    since: str | None = None
+    txid: int | None = None
+    remedy: str | None = None
+
+
+def topology_health(view: TopologyView) -> TopologyHealth:
+    """Say how a topology is: its first open transaction decides, since all others wait for that one."""
+    opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
+    blocked = next((each for each in opened if each.blocked), None)
+    if blocked is not None:
+        return _blocked(view, blocked)
+    if not opened:
+        return TopologyHealth(HealthCode.FINE, _nothing_open(view))
+    first = opened[0]
+    if first.status == Phase.FAILED.value or first.stale or first.error is not None:
+        return _failed(view, first)
+    return _under_way(view, first, opened)
+
+
+def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyHealth:
+    mark = view.record.blocked or {}
+    return TopologyHealth(
+        HealthCode.BLOCKED,
+        f"Transaction {blocked.txid} is replayed no more: {blocked.blocked}. Nothing commits after it.",
+        since=mark.get("when"),
+        txid=blocked.txid,
+        remedy=f"airflow tx replay {view.name} {blocked.txid}, or airflow tx skip {view.name} {blocked.txid} --why ...",
+    )
+
+
+def _failed(view: TopologyView, first: TransactionView) -> TopologyHealth:
+    why = f": {first.error}" if first.error else ""
+    what = "has to be replayed" if first.stale else "has failed"
+    return TopologyHealth(
+        HealthCode.WAITS,
+        f"Transaction {first.txid} {what}{why}. It waits for {first.waiting_for}",
+        since=first.began or None,
+        txid=first.txid,
+        remedy=f"airflow tx replay {view.name} {first.txid}",
+    )
+
+
+def _under_way(view: TopologyView, first: TransactionView, opened: list[TransactionView]) -> TopologyHealth:
+    behind = len(opened) - 1
+    waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
+    if first.status == Phase.COMMITTING.value:
+        return TopologyHealth(
+            HealthCode.FINE, f"Transaction {first.txid} is being committed{waiting}.", first.granted, first.txid
+        )
+    processed = [each for each in opened[1:] if each.status == Phase.PROCESSED.value]
+    code = HealthCode.WAITS if processed else HealthCode.FINE
+    since = processed[0].processed if processed else first.processed or first.began
+    return TopologyHealth(code, f"Transaction {first.txid} waits for {first.waiting_for}{waiting}.", since, first.txid)
+
+
+def _nothing_open(view: TopologyView) -> str:
+    return "No transaction is open." if view.allocated else "There was no transaction yet."

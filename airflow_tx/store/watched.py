@@ -1,0 +1,85 @@
+"""A store for one who reads the same records again and again: each is read once, until ZooKeeper tells of a change."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
+
+from airflow_tx.protocol.api import Children, Node
+from airflow_tx.store.zookeeper import ZooKeeperStore
+
+MOST_KEPT = 200_000
+"""Records and folders that are remembered at most."""
+
+
+class WatchedStore(ZooKeeperStore):
+    """A `ZooKeeperStore` that remembers what it has read, each under a watch of its own. Thread-safe.
+
+    What it gives may be as old as ZooKeeper's word of a change takes to arrive. While the connection is lost nothing
+    is remembered. For steps, which must read what everybody has written, take a `ZooKeeperStore`.
+    """
+
+    def __init__(self, client: KazooClient, **options: Any) -> None:
+        self._kept = threading.Lock()
+        self._found: dict[tuple[str, str], Any] = {}
+        # One for each read that is under way: it is gone if the record changes meanwhile, and the answer is not kept.
+        self._reads: dict[tuple[str, str], object] = {}
+        super().__init__(client, **options)
+
+    def get(self, path: str) -> Node | None:
+        node: Node | None = self._once("data", path)
+        return node
+
+    def children(self, path: str) -> Children | None:
+        children: Children | None = self._once("names", path)
+        return children
+
+    def _once(self, kind: str, path: str) -> Any:
+        key = (kind, path)
+        with self._kept:
+            if key in self._found:
+                return self._found[key]
+            self._reads[key] = read = object()
+        found = self._under_watch(kind, path)
+        with self._kept:
+            if self._reads.get(key) is read:
+                if len(self._found) >= MOST_KEPT:
+                    self._found.clear()
+                self._found[key] = found
+        return found
+
+    def _under_watch(self, kind: str, path: str) -> Node | Children | None:
+        watch = self._on_change
+        while True:
+            try:
+                if kind == "data":
+                    data, stat = self._read(path, partial(self._client.get_async, path, watch=watch))
+                    return Node(data, stat.version)
+                request = partial(self._client.get_children_async, path, watch=watch, include_data=True)
+                names, stat = self._read(path, request)
+                return Children(tuple(sorted(names)), stat.version)
+            except NoNodeError:  # then ZooKeeper has set no watch
+                if self._read(path, partial(self._client.exists_async, path, watch=watch)) is None:
+                    return None
+
+    def _on_change(self, event: Any) -> None:
+        if event.path is None:
+            self._forget_all()
+            return
+        with self._kept:
+            for kind in ("data", "names"):
+                self._found.pop((kind, event.path), None)
+                self._reads.pop((kind, event.path), None)
+
+    def _on_state(self, state: Any) -> None:
+        self._forget_all()
+        super()._on_state(state)
+
+    def _forget_all(self) -> None:
+        with self._kept:
+            self._found.clear()
+            self._reads.clear()

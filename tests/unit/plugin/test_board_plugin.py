@@ -1,0 +1,57 @@
+"""What Airflow loads of the board: nothing in a worker, all of it in the api-server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from airflow_tx.plugin.api.schema import OPENAPI, openapi_text
+from airflow_tx.plugin.links import TransactionLink
+from airflow_tx.plugin.plugin import TransactionsPlugin
+
+LOADED = """
+import json, sys
+import airflow_tx.plugin.plugin
+print("FOUND", json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_the_description_of_the_api_is_the_one_that_the_client_was_made_from() -> None:
+    assert OPENAPI.read_text() == openapi_text(), "make it anew: python -m airflow_tx.plugin.api.schema"
+
+
+def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout.split("FOUND ")[1])
+    ours = [name for name in modules if name.startswith(("airflow_tx.plugin", "airflow_tx.protocol"))]
+    assert ours == ["airflow_tx.plugin", "airflow_tx.plugin.plugin", "airflow_tx.plugin.preload"]
+    assert "fastapi" not in modules
+
+
+def test_the_pages_have_one_name_routes_of_their_own_and_the_path_of_the_base_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow_tx.plugin.pages import react_apps
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/a/flow/")
+    found = react_apps()
+    assert {each["name"] for each in found} == {"Transactions"}
+    assert [each["destination"] for each in found] == ["nav", "dag", "dag_run"]
+    assert len({each["url_route"] for each in found}) == 3
+    assert all(each["bundle_url"].startswith("/a/flow/tx/board/main.umd.cjs?v=") for each in found)
+
+
+def test_the_parts_are_made_once() -> None:
+    assert TransactionsPlugin.react_apps is TransactionsPlugin.react_apps
+    (app,) = TransactionsPlugin.fastapi_apps
+    assert app["url_prefix"] == "/tx"
+
+
+def test_every_operator_of_ours_has_the_link() -> None:
+    for operator in TransactionLink.operators:
+        found = getattr(import_module(operator.__module__), operator.__name__)
+        assert found.__module__ == operator.__module__
