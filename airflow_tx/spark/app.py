@@ -30,10 +30,12 @@ class BatchApp:
 
     :param function: ``main(spark, batch)``; it reads `batch` and emits at least one output.
     :ivar code: digest of the file that the function stands in; "": there is none.
+    :ivar small: the outputs that had few rows in its last batch.
     """
 
     def __init__(self, function: Function) -> None:
         self.function = function
+        self.small: set[str] = set()
         file = function.__code__.co_filename
         self.name = os.path.basename(file)
         self.code = ""  # of a notebook, or an archive

@@ -11,8 +11,8 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead, consumed
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.spark.observed import RowsObserver
-from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, with_content, write_manifest
+from airflow_tx.spark.observed import RowsObserver, is_connect
+from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, with_content, write_manifest, write_rows
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
@@ -30,14 +30,18 @@ class Batch:
     :param descriptor: which batch it is.
     :param spark: the session it is processed in.
     :param args: further arguments of the application.
+    :param small: the outputs that had few rows in the batch before this one, where that is known; kept up to date.
     """
 
-    def __init__(self, descriptor: Descriptor, spark: SparkSession, args: Sequence[str] = ()) -> None:
+    def __init__(
+        self, descriptor: Descriptor, spark: SparkSession, args: Sequence[str] = (), small: set[str] | None = None
+    ) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
         # How many rows of the batch were read, where the application knows better than its Spark jobs.
         self.consumed_rows: int | None = None
         self._spark = spark
+        self._small = set() if small is None else small
         self._where = dir_of(StagingArea(descriptor.root), descriptor)
         self._outputs: dict[str, Output] = {}
         self._source: Source | None = None
@@ -138,16 +142,22 @@ class Batch:
         if name in self._outputs:
             problem = "the application emitted it twice"
             raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
-        # The folder is this try's own; what is there is of a driver that a cluster started again.
-        written = self._observer.write(df, self._where.files.spark_uri(folder))
-        output = scan_output(self._where, name)
+        if name in self._small and is_connect(df):
+            # Half the work of a small batch is Spark's, to write a file.
+            written, table = self._observer.fetch(df)
+            output = write_rows(self._where, name, table)
+        else:
+            # The folder is this try's own; what is there is of a driver that a cluster started again.
+            written = self._observer.write(df, self._where.files.spark_uri(folder))
+            output = scan_output(self._where, name)
         if output.rows != written.rows:
             # Executors that write to disks of their own leave an empty folder here, and Spark calls that a success.
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
             remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
             raise refuse(self._where, name, problem, remedy)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
-        self._outputs[name] = with_content(self._where, name, output)
+        self._outputs[name] = output = with_content(self._where, name, output)
+        (self._small.add if output.content else self._small.discard)(name)
 
     def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:
         """Make so many messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.

@@ -153,7 +153,8 @@ def process(
     """
     where = dir_of(StagingArea(descriptor.root), descriptor)
     try:
-        load().run(spark, Batch(descriptor, spark, application.arguments))
+        app = load()
+        app.run(spark, Batch(descriptor, spark, application.arguments, app.small))
         return read_manifest(where)
     except Exception as error:
         raise explain(where, application.path, error) from error

@@ -19,6 +19,7 @@ from airflow_tx.protocol.consumers import OutputName, RowsRead
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, form_of_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType
 
@@ -61,7 +62,7 @@ class RowsObserver:
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
         hashed = df.columns if columns is None else columns
-        observed, form = _observed(df, name, hashed, marked=_is_connect(df))
+        observed, form = _observed(df, name, hashed, marked=is_connect(df))
         self._names[name] = (outputs, form)
         return observed
 
@@ -70,23 +71,14 @@ class RowsObserver:
 
         :return: the rows that Spark says it wrote.
         """
-        from pyspark.sql import Observation
+        return self._executed(df, lambda observed: observed.write.mode("overwrite").parquet(uri))[0]
 
-        form, sums = _sums(df, df.columns)
-        written = f"airflow_tx_written_{uuid.uuid4().hex}"
-        observation = Observation(written)
-        observed = df.observe(observation, *sums)
-        plan = _plan(observed)
-        once = [name for name in self._names if plan.count(name) == 1]
-        if once and self._executions is None and not _is_connect(observed):
-            self._executions = _Executions.of(observed)
-        before = _jobs(observed)
-        observed.write.mode("overwrite").parquet(uri)
-        found = observation.get
-        reports = self._reports(observed, written) if once and _ran_once(observed, before) else {}
-        for name in once:
-            self._note(name, reports.get(name, {}), at_least=_may_stop(plan))
-        return _digest(found, form)
+    def fetch(self, df: DataFrame) -> tuple[RowsDigest, pa.Table]:
+        """Get rows from a server in one Spark job, and note what it read of the observed rows.
+
+        :return: the rows that Spark says it gave, and the rows.
+        """
+        return self._executed(df, lambda observed: observed.toArrow())
 
     def read(self) -> list[RowsRead]:
         """Return what was read, without what is not known."""
@@ -97,11 +89,29 @@ class RowsObserver:
         if self._executions is not None:
             self._executions.close()
 
-    def _reports(self, observed: DataFrame, written: str) -> Mapping[str, Metrics]:
-        if _is_connect(observed):
+    def _executed(self, df: DataFrame, execute: Callable[[DataFrame], Any]) -> tuple[RowsDigest, Any]:
+        from pyspark.sql import Observation
+
+        form, sums = _sums(df, df.columns)
+        name = f"airflow_tx_written_{uuid.uuid4().hex}"
+        # A server would be asked whether it may observe the rows so.
+        observation = None if is_connect(df) else Observation(name)
+        observed = df.observe(name if observation is None else observation, *sums)
+        plan = _plan(observed)
+        once = [each for each in self._names if plan.count(each) == 1]
+        if once and self._executions is None and observation is not None:
+            self._executions = _Executions.of(observed)
+        before = _jobs(observed)
+        result = execute(observed)
+        reports: Mapping[str, Metrics] = {}
+        if observation is None:
             execution = observed.executionInfo
-            return {} if execution is None else dict(execution.flows)
-        return {} if self._executions is None else self._executions.with_metric(written)
+            reports = {} if execution is None else dict(execution.flows)
+        elif once and self._executions is not None and _ran_once(observed, before):
+            reports = self._executions.with_metric(name)
+        for each in once:
+            self._note(each, reports.get(each, {}), at_least=_may_stop(plan))
+        return _digest(reports[name] if observation is None else observation.get, form), result
 
     def _note(self, name: str, metrics: Metrics, *, at_least: bool) -> None:
         if not _is_exact(metrics):
@@ -243,8 +253,8 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
 
 
 def _jobs(df: DataFrame) -> set[int]:
-    """Return the jobs of this thread's group, as far as a classic session knows them."""
-    if _is_connect(df):
+    """Return the jobs of this thread's group, as far as a classic session knows them; those of a server are unknown."""
+    if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext
     return set(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
@@ -252,8 +262,6 @@ def _jobs(df: DataFrame) -> set[int]:
 
 def _ran_once(df: DataFrame, before: set[int]) -> bool:
     """Ask whether no stage of the jobs since then, and no task of one, was run again."""
-    if _is_connect(df):
-        return True  # its rows are marked
     tracker = df.sparkSession.sparkContext.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in _jobs(df) - before)
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
@@ -267,11 +275,11 @@ def _may_stop(plan: str) -> bool:
 
 def _plan(df: DataFrame) -> str:
     found: Any = df
-    if _is_connect(df):
+    if is_connect(df):
         message = found._plan.to_proto(found.sparkSession.client)
         return str(message) if message.ByteSize() <= _LARGEST_PLAN else ""
     return str(found._jdf.queryExecution().analyzed().toString())
 
 
-def _is_connect(df: DataFrame) -> bool:
+def is_connect(df: DataFrame) -> bool:
     return type(df).__module__.startswith("pyspark.sql.connect.")

@@ -179,6 +179,26 @@ def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet:
     assert found.proves_against(written(parquet))
 
 
+def test_rows_that_come_back_from_a_server_are_counted_as_those_that_it_writes(
+    spark_connect: LocalSparkConnect, parquet: str
+) -> None:
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
+        for job in (*ALL, *NOTHING_SAID, *NO_PROOF):
+            observer = RowsObserver()
+
+            def fetch(df: DataFrame, observer: RowsObserver = observer) -> None:
+                said, table = observer.fetch(df)
+                assert said.agrees(sum(map(digest_of_batch, table.to_batches()), RowsDigest(0)))
+
+            job(observer.reading(spark.read.parquet(parquet)), fetch)
+            found = next(iter(observer.read()), None)
+            if job in ALL:
+                assert found is not None, job.__name__
+                assert found.found == written(parquet), job.__name__
+            else:
+                assert found is None or not found.proves_against(written(parquet)), job.__name__
+
+
 def test_rows_that_a_source_gives_twice_are_twice_as_many(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:

@@ -22,10 +22,23 @@ from airflow_tx.sources.api import Batch as Rows
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.app import load_app
+from airflow_tx.spark.connect import session
 from airflow_tx.spark.failure import Failure, read_failure
-from airflow_tx.staging import Ackers, Descriptor, StagingArea, TryDir, read_manifest, read_output, write_descriptor
+from airflow_tx.staging import (
+    Ackers,
+    Descriptor,
+    StagingArea,
+    TryDir,
+    read_manifest,
+    read_output,
+    scan_output,
+    write_descriptor,
+)
 from airflow_tx.staging.area import dir_of
+from airflow_tx.staging.output import Output
+from airflow_tx.staging.small_rows import SMALL_ROWS
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +106,32 @@ def test_the_same_application_runs_in_a_session_that_is_there(
     assert json.loads(json.dumps(refs["counts"].to_json()))["txid"] == 3
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
     assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
+
+
+def test_an_output_that_was_small_comes_back_with_its_job_and_is_as_if_spark_had_written_it(
+    area: StagingArea, tmp_path: Path, spark_connect: LocalSparkConnect
+) -> None:
+    @batch_app
+    def main(spark: SparkSession, batch: Batch) -> None:
+        rows = batch.read().selectExpr("*", f"explode(sequence(1, {batch.args[0]})) at", "CAST(1 AS DECIMAL(9,2)) few")
+        batch.emit("rows", rows)
+
+    def output(number: int, times: int) -> Output:
+        descriptor = replace(batch_of(area, tmp_path), task=TaskTry("count", -1, f"try-{number}"))
+        main.run(spark, Batch(descriptor, spark, [str(times)], main.small))
+        where = dir_of(area, descriptor)
+        assert scan_output(where, "rows").columns == ("dep_delay", "carrier", "origin", "at", "few")
+        return read_manifest(where).outputs["rows"]
+
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="small", server="test") as spark:
+        first, second, large, after, small = (output(*each) for each in enumerate((1, 1, SMALL_ROWS, SMALL_ROWS, 1)))
+
+    fetched = "part-0.parquet"
+    assert [each.files[0].name == fetched for each in (first, second, large, after, small)] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
+    assert (first.content, first.row_digest) == (second.content, second.row_digest) == (small.content, small.row_digest)
+    assert (large.rows, large.content, large.row_digest) == (after.rows, "", after.row_digest)
 
 
 def test_of_an_application_in_no_file_the_code_is_unknown() -> None:
