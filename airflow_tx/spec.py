@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 from airflow_tx.compat import LIVE_TASK_STATES, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
@@ -64,6 +65,8 @@ class TransactionSpec:
         no messages.
     :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
     :param area: where the output of its tasks is staged; None: where `[tx] staging` says.
+    :param limits: when it is late; `callbacks`: who is called then, and when it is blocked.
+    :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
 
     topology: str
@@ -82,6 +85,13 @@ class TransactionSpec:
     ackers: int | None = None
     acker_store: str | None = None
     area: StagingArea | None = None
+    limits: AlarmLimits = field(default_factory=AlarmLimits)
+    callbacks: AlarmCallbacks = field(default_factory=AlarmCallbacks)
+    coordinated: bool = False
+
+    @property
+    def alarm_topology(self) -> AlarmTopology:
+        return AlarmTopology(self.topology, self.dag_id, self.limits)
 
     @property
     def paths(self) -> Paths:

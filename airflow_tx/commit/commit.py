@@ -24,15 +24,9 @@ from airflow_tx.commit.write import (
     write_at_once,
     write_update,
 )
-from airflow_tx.errors import (
-    FenceOutranked,
-    IncompleteBatch,
-    LedgerBehind,
-    Refused,
-    SkippedTransaction,
-    StateError,
-)
+from airflow_tx.errors import FenceOutranked, IncompleteBatch, LedgerBehind, Refused, SkippedTransaction, StateError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.metrics import send_commit, send_open_of
 from airflow_tx.processing.outcome import note_committed
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import (
@@ -247,11 +241,13 @@ class Commit:
         failpoint("commit.after_mark", **self._where)
         self._log_step("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._pass_on(committed)
+        send_commit(self.ledger, self.begun.txid)
         self._clean_up()
         note_committed(self.spec, self.begun)
 
     def _clean_up(self) -> None:
         clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
+        send_open_of(self.ledger)
 
     def _pass_on(self, ended: Committed | NotYet) -> None:
         pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)

@@ -11,6 +11,7 @@ from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
 from airflow_tx.errors import TxError
+from airflow_tx.metrics import Metric
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
@@ -120,6 +121,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         state.pass_over(grant)
     done = ledger.run(skip.commit_skip, grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
+    Metric.SKIPPED.send(ledger.paths.topology)
     return done
 
 

@@ -8,7 +8,7 @@ airflow.jobs.triggerer_job_runner, and gets no answer ever to another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import TxError
@@ -31,19 +31,23 @@ class RunNotStarted(TxError):
 # --- from a running task -----------------------------------------------------------------------------------------
 
 
-def start_run(dag_id: str, run_id: str, *, conf: Mapping[str, Any] | None = None, reset: bool = False) -> bool:
-    """Start a run without a logical date; False if it exists and is not to be reset.
+def start_run(
+    dag_id: str, run_id: str, *, conf: Mapping[str, Any] | None = None, reset: bool = False, dated: bool = False
+) -> bool:
+    """Start a run; False if it exists and is not to be reset.
 
     False may also be this call's own run: Airflow sends a request again whose answer was lost.
 
     :param conf: of a new run; one that is reset keeps its own.
     :param reset: clear all tasks of the run if it exists.
+    :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
     :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
-    message = TriggerDagRun(dag_id=dag_id, run_id=run_id, logical_date=None, conf=dict(conf or {}), reset_dag_run=reset)
+    date = datetime.now(timezone.utc) if dated else None
+    message = TriggerDagRun(dag_id=dag_id, run_id=run_id, logical_date=date, conf=dict(conf or {}), reset_dag_run=reset)
     try:
         answer = _ask(message)
     except AirflowRuntimeError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_tx.config import Settings
+from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
 from airflow_tx.spec import TransactionSpec
@@ -31,7 +33,7 @@ def coordinator_dag(
     lane: bool | None = None,
     **dag_options: Any,
 ) -> DAG:
-    """Make the DAG `<topology>_coordinator`, whose one task runs for ever.
+    """Make the DAG `<topology>_coordinator`, whose one task runs for ever, and one that is red while it is blocked.
 
         with DAG("flights", schedule=None, max_active_runs=8):
             with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4):
@@ -45,7 +47,8 @@ def coordinator_dag(
     hand or by a schedule go along with it. Of a source whose batch is the run's own it only replays.
 
     :param transaction: name of the topology, whose DAG stands above in the same file; or its `Transaction`.
-    :param dag_id: default: `<topology>_coordinator`.
+    :param dag_id: default: `<topology>_coordinator`. The other DAG is called `<dag_id>_blocked`: a run of it fails when
+        the topology is blocked, and is green once the way is free, see `docs/alarms.md`.
     :param max_replays: how many automatic replays in a row; default: `[tx] max_replays`.
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
     :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
@@ -56,6 +59,9 @@ def coordinator_dag(
     :raises TransactionDefinitionError: there is no such transaction above.
     """
     spec, of = defined(transaction.topology if isinstance(transaction, Transaction) else transaction)
+    spec = replace(spec, coordinated=True)
+    begin: Any = of.get_task(spec.begin)
+    begin.transaction = spec
     plan, note = _plan(spec, of, Settings.load().lane if lane is None else lane)
     options: dict[str, Any] = {
         "start_date": _EVER,
@@ -66,7 +72,8 @@ def coordinator_dag(
         "catchup": False,
     }
     options.setdefault("is_paused_upon_creation", False)
-    with DAG(dag_id or f"{spec.topology}_coordinator", **options) as dag:
+    name = dag_id or f"{spec.topology}_coordinator"
+    with DAG(name, **options) as dag:
         CoordinateOperator(
             task_id="coordinate",
             transaction=spec,
@@ -76,6 +83,9 @@ def coordinator_dag(
             linger=linger,
             lane=plan,
         )
+    description = f"Fails while {spec.topology} is blocked; {name} starts its runs"
+    with DAG(blocked_dag_id(name), **{**options, "schedule": None, "description": description}):
+        BlockedOperator(task_id="blocked", transaction=spec)
     return dag
 
 

@@ -171,4 +171,4 @@ class LaneCommit(Commit):
         """Nothing: the lane tells of its progress."""
 
     def _clean_up(self) -> None:
-        """Nothing: the lane does so now and then."""
+        """Nothing: the lane does so now and then, and the coordinator sends what is open."""

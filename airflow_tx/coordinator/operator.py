@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from airflow_tx.coordinator.health import CoordinatorMemory
     from airflow_tx.coordinator.lane import NoLane
     from airflow_tx.coordinator.lane_plan import LanePlan
+    from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.coordinator.worker import Pace
-    from airflow_tx.protocol.api import Store
+    from airflow_tx.store.zookeeper import ZooKeeperStore
 
 # Every line of it may be killed and run again, and it runs for ever.
 RETRIES = 100_000
@@ -79,8 +80,10 @@ class CoordinateOperator(BaseOperator):
         pace, hold = self._pace(), 0.0
         try:
             with self.transaction.store() as store:
-                lane = self._lane(store, context["ti"])
-                work = Coordination(self.transaction, pace, store, context["ti"], self.log, memory, lane=lane)
+                lane, alarms = self._lane(store, context["ti"]), self._alarms(store, context)
+                work = Coordination(
+                    self.transaction, pace, store, context["ti"], self.log, memory, lane=lane, alarms=alarms
+                )
                 with lane.opened():
                     hold = work.run()
                 memory = work.memory
@@ -93,12 +96,25 @@ class CoordinateOperator(BaseOperator):
             return
         self._defer(pace, memory, max(hold, pace.hold))
 
-    def _lane(self, store: Store, ti: Any) -> NoLane:
+    def _lane(self, store: ZooKeeperStore, ti: Any) -> NoLane:
         from airflow_tx.coordinator.lane import Lane, NoLane
 
         if self.lane is None:
             return NoLane()
         return Lane(self.lane, store, ti, self.log, patience=Settings.load().warm_wait)
+
+    def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
+        from airflow_tx.coordinator.blocked import blocked_dag_id
+        from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
+        from airflow_tx.coordinator.worker import allocates
+        from airflow_tx.metrics import LAG_PATIENCE
+        from airflow_tx.sources.api import rebuild
+
+        spec = self.transaction
+        source = (lambda: rebuild(*spec.source.serialize())) if allocates(spec) else None
+        monitor = Monitor(spec.alarm_topology, spec.paths, source, patience=LAG_PATIENCE)
+        run = BlockedRun(blocked_dag_id(self.dag_id))
+        return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context, self.log)
 
     def _pace(self) -> Pace:
         from airflow_tx.coordinator.health import Rules
@@ -135,6 +151,7 @@ class CoordinateOperator(BaseOperator):
             poll=pace.poll,
             refresh=REFRESH,
             shows=shows(spec),
+            limits=asdict(spec.limits),
         )
         self.defer(trigger=trigger, method_name="go_on")
 

@@ -7,14 +7,16 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
 from airflow_tx import compat
+from airflow_tx.alarms import AlarmLimits, AlarmTopology
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import plan
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.worker import STATES_EVERY
@@ -63,6 +65,7 @@ class CoordinatorTrigger(LedgerTrigger):
     :param memory: what the coordinator knows so far.
     :param refresh: seconds after which it fires anyway.
     :param shows: whether its committer shows in the ledger while it holds the turn.
+    :param limits: fields of `AlarmLimits`.
     """
 
     dag_id: str
@@ -71,6 +74,7 @@ class CoordinatorTrigger(LedgerTrigger):
     memory: dict[str, Any]
     refresh: float
     shows: bool = True
+    limits: dict[str, Any] = field(default_factory=dict)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         watch = _Watch(self)
@@ -97,6 +101,9 @@ class _Watch:
         self.memory = CoordinatorMemory.from_json(trigger.memory)
         self._looker: SnapshotReader | None = None
         self._source: Source | None = None
+        source = None if trigger.source is None else partial(rebuild, *trigger.source)
+        topology = AlarmTopology(trigger.topology, trigger.dag_id, AlarmLimits(**trigger.limits))
+        self._monitor = Monitor(topology, self._paths, source)
         self._question: asyncio.Future[SourceAnswer] | None = None
         self._planned_at = time.monotonic()
         self._asked_at = float("-inf")
@@ -120,7 +127,7 @@ class _Watch:
         # A source that was asked just now has a new time to wait.
         after = replace(self.memory, health=planned.memory.health)
         self.memory = planned.memory if waiting else after
-        return [type(action).__name__ for action in planned.actions]
+        return [*(type(action).__name__ for action in planned.actions), *found["alarms"]]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
         """The ledger, and from where the source is to be asked; in a thread."""
@@ -130,13 +137,14 @@ class _Watch:
         look = self._looker.look()
         if look is None:
             return None
+        alarms = [f"{change.kind.value} alarm" for change in self._monitor.observe(store, look)]
         if self._trigger.source is None or not look.room(self._rules.max_pending):
-            return {"look": look}
+            return {"look": look, "alarms": alarms}
         try:
-            return {"look": look, "position": self._looker.next_position(look)}
+            return {"look": look, "alarms": alarms, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return {"look": look}  # its last transaction begins anew just now
+                return {"look": look, "alarms": alarms}  # its last transaction begins anew just now
             raise
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:

@@ -36,6 +36,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
+    from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.protocol.api import Store
 
 # While the DAG is paused, nothing is started.
@@ -72,6 +73,7 @@ class Coordination:
     :param ti: its task instance.
     :param memory: what it knew before.
     :param lane: works on new transactions, while it is open; None: each of them becomes a run.
+    :param alarms: raised as it looks; None: nobody is called.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Coordination:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         lane: NoLane | None = None,
+        alarms: CoordinatorAlarms | None = None,
     ) -> None:
         self.spec = spec
         self.pace = pace
@@ -97,7 +100,7 @@ class Coordination:
         self._log = log
         self._clock = clock
         self._sleep = sleep
-        self._lane = lane or NoLane()
+        self._lane, self._alarms = lane or NoLane(), alarms
         self._planned_at = clock()
         self._paused = False
         self._done = 0
@@ -132,6 +135,8 @@ class Coordination:
         look = self._looker.look()
         if look is None:  # it changes just now
             return Plan((), 0.0, self.memory)
+        if self._alarms is not None:
+            self._alarms.step(look)
         look = replace(look, busy=self._busy(look), lane=self._lane.open_in(look))
         now = self._clock()
         elapsed, self._planned_at = now - self._planned_at, now

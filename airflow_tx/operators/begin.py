@@ -14,6 +14,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
+from airflow_tx.metrics import Metric
 from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.spec import HasTransaction, TransactionSpec
 
@@ -46,6 +47,7 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses, and would again.
         """
+        from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 
         spec, ti = self.transaction, context["ti"]
@@ -60,6 +62,7 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
             raise AirflowFailException(str(error)) from None
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
+        raise_own_alarms(spec, context, self.log)
         if isinstance(answer, Begun):
             return self._begun(context, answer)
         if isinstance(answer, WindowFull):
@@ -101,6 +104,8 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         kind = "replay" if begun.replay else "new"
+        if begun.replay:
+            Metric.REPLAYED.send(spec.topology)
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.metadata)
         if begun.size is not None:
             self.log.info("It has %s", size_in_words(begun.size))

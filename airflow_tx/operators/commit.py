@@ -26,6 +26,7 @@ from airflow_tx.errors import (
     StateError,
     StateUnavailable,
 )
+from airflow_tx.metrics import Metric
 from airflow_tx.processing.task import failure_reason
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
@@ -59,6 +60,7 @@ def note_commit_failure(context: Context) -> None:
             spec.ledger(store).run(
                 commit.note_commit_failed, attempt, known.epoch if known else None, failure_reason(context)
             )
+        Metric.FAILED.send(spec.topology)
     except Refused as error:
         log.info("%s", error)
 
@@ -87,10 +89,12 @@ class InTurnOperator(RetriedOperator):
 
     def take_turn(self, context: Context, kind: type[Any], updates: Sequence[Update]) -> Any:
         """Perform a commit, or its part before the others of a phase, in its turn; or defer until that is near."""
+        from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.commit.turn import commit_in_turn
 
         with final_errors(), part(kind, context, updates, self.log) as commit:
             line = commit_in_turn(commit, commit.ledger.store, patience=Settings.load().warm_wait)
+        raise_own_alarms(commit.spec, context, self.log)
         if line is not None:
             self._wait(commit.spec, context, line)
         return commit

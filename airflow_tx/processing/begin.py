@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.failpoints import failpoint
+from airflow_tx.metrics import send_lag
 from airflow_tx.processing.order import in_turn
 from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
@@ -18,7 +19,6 @@ from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, dumps
 from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.sources.lag import Lag, LagUnknown, lags
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ log = logging.getLogger(__name__)
 
 RUN_CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
-LAG_METRIC = "airflow_tx.lag"
-LAG_PATIENCE = 5.0
-"""Seconds that a task waits for the answer of its source at most."""
 
 
 def ask(
@@ -71,7 +68,7 @@ def ask(
             with spec.open_ackers(store) as ackers:
                 ackers.open(spec.topology, answer.attempt, spec.ackers)
         if not isinstance(answer, AlreadyCommitted):
-            emit_lag(spec, ledger, log)
+            send_lag(spec.topology, spec.source, ledger, log)
         return answer
 
 
@@ -249,23 +246,3 @@ def _asked(source: Source, what: str) -> Iterator[None]:
             problem=f"{what}: {type(error).__name__}: {error}",
             remedy="Nothing was allocated; correct the source, then clear this task.",
         ) from error
-
-
-# --- the lag ------------------------------------------------------------------------------------------------------
-
-
-def emit_lag(spec: TransactionSpec, ledger: Ledger, log: Any) -> None:
-    """Ask the source, and send the gauge, if Airflow sends metrics. It never fails: a task does not end for one."""
-    if spec.source.per_run or not compat.sends_metrics():
-        return
-    try:
-        sources = {spec.topology: (spec.source, ledger.position())}
-        found: Lag | LagUnknown = lags(sources, seconds=LAG_PATIENCE)[spec.topology]
-    except TxError as error:
-        found = LagUnknown(topology=spec.topology, reason=str(error))
-    if isinstance(found, Lag):
-        compat.send_gauge(
-            LAG_METRIC, found.count, tags={"topology": spec.topology, "unit": found.unit}, named="topology"
-        )
-    else:
-        log.info("%s", found)

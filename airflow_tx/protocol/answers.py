@@ -288,3 +288,10 @@ class Repaired:
     generation: int
     current: int
     summary: str
+
+
+@dataclass(frozen=True)
+class AlarmNoted:
+    """An alarm is noted; `first`: by this call, so that its caller calls who wants to know."""
+
+    first: bool

@@ -25,7 +25,7 @@ from airflow_tx.protocol.begin import TopologyRequest, begin, open_topology
 from airflow_tx.protocol.joined import begin_started
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import KnownRecords, Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import Counter, History, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 log = logging.getLogger(__name__)
@@ -211,6 +211,10 @@ class Ledger:
     def status(self, txid: int) -> TransactionRecord | None:
         """Read the record of an open transaction; None: it is final, or has not begun."""
         return Reader(self.store).peek_if_any(TransactionRecord, self.paths.transaction(txid))
+
+    def outcome(self, txid: int) -> History | None:
+        """Read what became of a final transaction; None: that is forgotten."""
+        return Reader(self.store, self._known).peek_if_any(History, self.paths.history(txid))
 
     def topology(self) -> TopologyRecord:
         """Read what holds for all transactions."""

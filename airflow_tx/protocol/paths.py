@@ -132,6 +132,11 @@ class Paths:
         return f"{self.repairs}/{number}"
 
     @property
+    def alarms(self) -> str:
+        """Which alarms are raised, and what for; made by the first one."""
+        return f"{self.base}/alarms"
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Every record that exists only to hold others, parents first."""
         return (

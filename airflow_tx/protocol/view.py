@@ -162,6 +162,13 @@ def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
     return tuple(record for record in found if record is not None)
 
 
+def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
+    """Read the records of all open transactions, by txid."""
+    read = Reader(store)
+    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    return _opened(store, paths, range(current, allocated + 1))
+
+
 # --- what is open ------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, TypeAlias
@@ -72,3 +72,51 @@ def _answer(found: dict[str, Any], name: str, source: Source, position: Json) ->
         found[name] = LagUnknown(topology=name, reason=f"{source!r} does not know how much it has")
     else:
         found[name] = Lag(count, source.unit)
+
+
+LAG_EVERY = 30.0
+"""Seconds between two questions of a `LagWatch`."""
+
+
+class LagWatch:
+    """Asks one source for its lag now and then, in a thread, and gives what it answered last.
+
+    :param make: makes the source, which nobody else uses.
+    :param patience: seconds to wait for the first answer.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        make: Callable[[], Source],
+        *,
+        patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._topology, self._make, self._clock = topology, make, clock
+        self._patience = patience
+        self._asked_at = float("-inf")
+        self._thread: Thread | None = None
+        self._found: dict[str, Lag | LagUnknown] = {}
+
+    def latest(self, position: Callable[[], Json]) -> Lag | None:
+        """Give the last answer, and ask again once it is old; None: there is none, or the source cannot tell.
+
+        :param position: reads the position after the last committed transaction.
+        """
+        if self._clock() - self._asked_at >= LAG_EVERY and (self._thread is None or not self._thread.is_alive()):
+            self._asked_at = self._clock()
+            self._thread = Thread(target=self._ask, args=(position(),), name=f"lag of {self._topology}", daemon=True)
+            self._thread.start()
+            self._thread.join(self._patience)
+            self._patience = 0.0
+        found = self._found.get(self._topology)
+        return found if isinstance(found, Lag) else None
+
+    def _ask(self, position: Json) -> None:
+        try:
+            source = self._make()
+        except Exception as error:  # noqa: BLE001  # whatever its constructor raises
+            self._found[self._topology] = LagUnknown(topology=self._topology, reason=str(error))
+            return
+        _answer(self._found, self._topology, source, position)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 from airflow_tx import compat
+from airflow_tx.alarms import AlarmCallback
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
@@ -18,6 +21,7 @@ from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_insid
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.spec import TransactionSpec
+from airflow_tx.topology.alarm import with_alarms
 from airflow_tx.topology.phase import phase_of
 from airflow_tx.topology.rules import Block, check, refusal
 
@@ -51,6 +55,11 @@ class Transaction:
     :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
         nothing waits for them; default: its tasks emit none.
     :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
+    :param on_blocked: a callback or notifier of Airflow, or a list of them, to be called once whenever it is blocked;
+        the context has the `Alarm` as `alarm`, see `docs/alarms.md`.
+    :param on_late: the same for when it is late.
+    :param late_after: how long its oldest transaction may be open until it is late.
+    :param max_lag: how far its source may be ahead, in the unit of `airflow tx list`, until it is late.
     :param at_least_once: allow a source and a state that cannot give exactly once together.
     """
 
@@ -65,6 +74,10 @@ class Transaction:
         root: str | None = None,
         ackers: int | None = None,
         acker_store: str | None = None,
+        on_blocked: AlarmCallback | Sequence[AlarmCallback] = (),
+        on_late: AlarmCallback | Sequence[AlarmCallback] = (),
+        late_after: timedelta | None = None,
+        max_lag: int | None = None,
         at_least_once: bool = False,
     ) -> None:
         self._dag = _current_dag(topology)
@@ -81,6 +94,7 @@ class Transaction:
             acker_store=acker_store,
         )
         _check_ackers(self._spec)
+        self._spec = with_alarms(self._spec, on_blocked, on_late, late_after, max_lag)
         self._before: frozenset[str] = frozenset()
         self._begin: BeginTransactionOperator | None = None
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from tests.unit.bench import CountingStore
+from tests.unit.statsd import StatsD
 
 
 class Sleeps:
@@ -49,3 +53,15 @@ def log() -> Any:
         lines.append(text % arguments)
 
     return SimpleNamespace(info=info, warning=info, lines=lines)
+
+
+@pytest.fixture
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsD]:
+    server = StatsD()
+    for option, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.port), "PREFIX": "airflow"}.items():
+        monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{option}", value)
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    yield server
+    monkeypatch.undo()
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    server.socket.close()

@@ -91,6 +91,7 @@ class LaneWorld:
 
     :param on_batch: what its task does with a batch, before it counts.
     :param key: the name of what its task gives.
+    :ivar others: what was started of other DAGs: dag_id, run_id, whether it was reset, whether it has a date.
     """
 
     store: ShowingStore
@@ -100,6 +101,7 @@ class LaneWorld:
     options: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
+    others: list[tuple[str, str, bool, bool]] = field(default_factory=list)
     paused: bool = False
     key: str = RETURN_KEY
     state: MemoryState = field(
@@ -128,7 +130,12 @@ class LaneWorld:
 
     # --- Airflow
 
-    def start_run(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+    def start_run(
+        self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, dated: bool = False
+    ) -> bool:
+        if dag_id != "numbers":
+            self.others.append((dag_id, run_id, reset, dated))
+            return True
         if run_id in self.runs and not reset:
             return False
         self.conf.setdefault(run_id, conf)
@@ -192,12 +199,14 @@ class LaneWorld:
     def lane(self, patience: float = 20.0, store: Any = None) -> Lane:
         return Lane(self.plan(), store or self.store, CoordinatorTi("coordinate", "c"), self.log, patience=patience)
 
-    def coordinate(self, lane: Lane | None = None, store: Any = None, **pace: Any) -> Coordination:
+    def coordinate(self, lane: Lane | None = None, store: Any = None, alarms: Any = None, **pace: Any) -> Coordination:
         """Do what a coordinator with a lane does in its worker, until there is nothing to do."""
         lane = lane or self.lane(store=store)
         fields: dict[str, Any] = {"rules": RULES, "poll": 0.02, "linger": 0.1, "hold": 0.0, **pace}
         ti, memory = CoordinatorTi("coordinate", "c", runs=self.runs), CoordinatorMemory()
-        own = Coordination(self.spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane)
+        own = Coordination(
+            self.spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane, alarms=alarms
+        )
         with lane.opened():
             own.run()
         return own

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,42 +13,9 @@ from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.sources.memory import MemorySource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.unit.statsd import StatsD
 
 ROWS = [{"n": number} for number in range(3)]
-
-
-class StatsD:
-    """A StatsD server: what was sent to it so far."""
-
-    def __init__(self) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.bind(("127.0.0.1", 0))
-
-    @property
-    def port(self) -> int:
-        return int(self.socket.getsockname()[1])
-
-    def received(self) -> list[str]:
-        """Those of ours. A datagram on this machine is there once it was sent."""
-        found = []
-        self.socket.setblocking(False)
-        while True:
-            try:
-                found.append(self.socket.recv(65536).decode())
-            except BlockingIOError:
-                return [each for each in found if "airflow_tx" in each]
-
-
-@pytest.fixture
-def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsD]:
-    server = StatsD()
-    for option, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.port), "PREFIX": "airflow"}.items():
-        monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{option}", value)
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
-    yield server
-    monkeypatch.undo()
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
-    server.socket.close()
 
 
 def begin(store: CountingStore, source: Any, run: str, log: Any, name: str = "numbers") -> Any:

@@ -1,0 +1,51 @@
+"""The task that is red while a topology is blocked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.alarms import AlarmKind
+from airflow_tx.operators.commit import RetriedOperator
+from airflow_tx.spec import TransactionSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def blocked_dag_id(coordinator: str) -> str:
+    """Name the DAG that a coordinator shows by that its topology is blocked."""
+    return f"{coordinator}_blocked"
+
+
+class BlockedOperator(RetriedOperator):
+    """Fails while a topology is blocked, and succeeds once it is not; made by `coordinator_dag`.
+
+    :param transaction: the block of the topology.
+    """
+
+    ui_color = "#fdebd0"
+
+    def __init__(self, *, transaction: TransactionSpec, **kwargs: object) -> None:
+        super().__init__(**kwargs)  # type: ignore[arg-type]
+        self.transaction = transaction
+
+    def execute(self, context: Context) -> None:
+        """Ask the ledger.
+
+        :raises AirflowFailException: the topology is blocked, by what this run was started for.
+        """
+        from datetime import datetime, timezone
+
+        from airflow_tx.protocol.view import open_records
+
+        spec = self.transaction
+        with spec.store() as store:
+            opened, blocked = open_records(store, spec.paths), spec.ledger(store).topology().blocked
+        found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))
+        wanted = (context["dag_run"].conf or {}).get("of")
+        for alarm in found:
+            if alarm.kind is AlarmKind.BLOCKED and wanted in (None, alarm.of):
+                raise AirflowFailException(alarm.text)
+        self.log.info("Topology %s is not blocked", spec.topology)

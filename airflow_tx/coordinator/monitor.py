@@ -1,0 +1,118 @@
+"""What the coordinator tells people: it sends the gauges of its topology, and raises its alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.alarms import Alarm, AlarmChange, AlarmKind, AlarmTopology, certain, changes
+from airflow_tx.commit.alarm import raise_alarm
+from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.errors import TxError
+from airflow_tx.metrics import GAUGES_EVERY, Cadence, Metric, send_open
+from airflow_tx.protocol.alarm import raised_alarms
+from airflow_tx.protocol.loss import position_now
+from airflow_tx.protocol.reader import Reader
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.paths import Paths
+    from airflow_tx.sources.api import Source
+    from airflow_tx.sources.lag import Lag
+    from airflow_tx.spec import TransactionSpec
+
+
+class Monitor:
+    """Sends the gauges of a topology and finds which of its alarms change, from one look at the ledger after another.
+
+    :param source: makes its source; None: it has no lag.
+    :param patience: seconds to wait for the first lag, if an alarm depends on it.
+    """
+
+    def __init__(
+        self, topology: AlarmTopology, paths: Paths, source: Callable[[], Source] | None, *, patience: float = 0.0
+    ) -> None:
+        from airflow_tx.sources.lag import LagWatch
+
+        self._topology, self._paths = topology, paths
+        self._gauges = Cadence(GAUGES_EVERY)
+        waits = topology.limits.max_lag is not None
+        asks = source is not None and (waits or compat.sends_metrics())
+        self._lags = LagWatch(topology.name, source, patience=patience * waits) if source and asks else None
+
+    def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
+        """Send what is due, and find the alarms that are to be raised, or are over."""
+        if look.topology is None:
+            return []
+        lag, blocked = self._lag(store), look.topology.blocked
+        found = self._topology.find(look.opened, blocked=blocked, now=look.now, lag=lag)
+        if self._gauges.is_due():
+            name, is_blocked = self._topology.name, any(alarm.kind is AlarmKind.BLOCKED for alarm in found)
+            send_open(name, look.opened, blocked=is_blocked, now=look.now)
+            if lag is not None:
+                Metric.LAG.send(name, lag.count, unit=lag.unit)
+        due = changes(found, raised_alarms(Reader(store), self._paths))
+        return certain(due, self._topology.limits, lag)
+
+    def _lag(self, store: Store) -> Lag | None:
+        if self._lags is None:
+            return None
+        try:
+            return self._lags.latest(lambda: position_now(Reader(store), self._paths))
+        except TxError:  # the turn moves on meanwhile
+            return None
+
+
+@dataclass(frozen=True)
+class BlockedRun:
+    """A run that is red as long as its topology is blocked, where Airflow's home page counts it.
+
+    :param dag_id: of the DAG whose task fails as long as it is.
+    """
+
+    dag_id: str
+
+    def start(self, alarm: Alarm) -> dict[str, Any]:
+        """Start it; gives what `end` needs."""
+        run_id = f"blocked-{alarm.of}"
+        compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
+        return {"dag_id": self.dag_id, "run_id": run_id}
+
+    @staticmethod
+    def end(note: Mapping[str, Any]) -> None:
+        """Run it again: it finds the way free, and is green."""
+        if "run_id" in note:
+            compat.start_run(note["dag_id"], note["run_id"], reset=True)
+
+
+class CoordinatorAlarms:
+    """Raises the alarms of a topology in the coordinator's worker.
+
+    :param context: of its task.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, monitor: Monitor, ledger: Ledger, run: BlockedRun, context: Any, log: Any
+    ) -> None:
+        self._spec, self._monitor, self._ledger = spec, monitor, ledger
+        self._run, self._context, self._log = run, context, log
+
+    def step(self, look: LedgerSnapshot) -> None:
+        """Raise what is due, and end what is over."""
+        for change in self._monitor.observe(self._ledger.store, look):
+            # First, as it may be done twice: who is killed in between leaves no run red for ever.
+            shown = self._show(change)
+            raise_alarm(self._spec, self._ledger, change, self._context, self._log, shown)
+
+    def _show(self, change: AlarmChange) -> dict[str, Any]:
+        if change.kind is not AlarmKind.BLOCKED:
+            return {}
+        try:
+            self._run.end(change.note)
+            return {} if change.alarm is None else self._run.start(change.alarm)
+        except compat.RunNotStarted as error:
+            self._log.warning("%s", error)
+            return {}

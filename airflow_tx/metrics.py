@@ -1,0 +1,153 @@
+"""The metrics of a topology: names, kinds and when each is sent; through Airflow, if Airflow sends metrics.
+
+None of them fails anything: what cannot be found out is a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.compat import MetricKind
+from airflow_tx.errors import TxError
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.records import History, Phase, TransactionRecord
+from airflow_tx.protocol.view import open_records
+from airflow_tx.sources.api import Source
+from airflow_tx.sources.lag import Lag, LagUnknown, lags
+
+log = logging.getLogger(__name__)
+
+LAG_PATIENCE = 5.0
+"""Seconds that a task waits for the answer of its source at most."""
+GAUGES_EVERY = 10.0
+"""Seconds between two times that a coordinator sends the gauges."""
+
+
+class Metric(Enum):
+    """What is sent as `airflow_tx.<name>`, with the tag `topology`; see docs/metrics.md."""
+
+    OPEN = "open", MetricKind.GAUGE
+    WAITING = "waiting", MetricKind.GAUGE
+    OLDEST = "oldest_seconds", MetricKind.GAUGE
+    BLOCKED = "blocked", MetricKind.GAUGE
+    LAG = "lag", MetricKind.GAUGE
+    COMMITTED = "committed", MetricKind.COUNTER
+    ROWS = "rows", MetricKind.COUNTER
+    FAILED = "failed", MetricKind.COUNTER
+    REPLAYED = "replayed", MetricKind.COUNTER
+    SKIPPED = "skipped", MetricKind.COUNTER
+    PROCESSING = "processing_duration", MetricKind.TIMER
+    HANDOFF = "handoff_duration", MetricKind.TIMER
+    COMMIT = "commit_duration", MetricKind.TIMER
+
+    def __init__(self, suffix: str, kind: MetricKind) -> None:
+        self.suffix = suffix
+        self.kind = kind
+
+    def send(self, topology: str, value: float = 1, **tags: str) -> None:
+        """Send a value; of a timer, seconds."""
+        if compat.sends_metrics():
+            tags = {"topology": topology, **tags}
+            compat.send_metric(self.kind, f"airflow_tx.{self.suffix}", value, tags=tags, named="topology")
+
+
+def send_commit(ledger: Ledger, txid: int) -> None:
+    """Send what a transaction that was just committed has counted, and how long it took."""
+    if not compat.sends_metrics():
+        return
+    topology = ledger.paths.topology
+    Metric.COMMITTED.send(topology)
+    try:
+        own, before = ledger.outcome(txid), ledger.outcome(txid - 1)
+    except TxError as error:
+        log.info("Metrics of transaction %s are missing: %s", txid, error)
+        return
+    if own is None:
+        return
+    if own.rows:
+        Metric.ROWS.send(topology, own.rows)
+    for metric, seconds in _durations(own, before).items():
+        metric.send(topology, seconds)
+
+
+def _durations(own: History, before: History | None) -> dict[Metric, float]:
+    if own.processed is None or own.granted_at is None:
+        return {}
+    began, processed, granted, ended = (
+        datetime.fromisoformat(each) for each in (own.began, own.processed, own.granted_at, own.ended)
+    )
+    ready = processed if before is None else max(processed, datetime.fromisoformat(before.ended))
+    found = {Metric.PROCESSING: processed - began, Metric.HANDOFF: granted - ready, Metric.COMMIT: ended - granted}
+    # The clocks of two hosts may differ by more than a hand-off takes.
+    return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
+
+
+def send_open(topology: str, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime) -> None:
+    """Send what is open.
+
+    :param blocked: whether a transaction is replayed no more.
+    """
+    Metric.OPEN.send(topology, len(opened))
+    Metric.WAITING.send(topology, sum(record.phase is Phase.PROCESSED for record in opened.values()))
+    Metric.OLDEST.send(topology, oldest_seconds(opened, now))
+    Metric.BLOCKED.send(topology, int(blocked))
+
+
+def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:
+    """Give the age of the oldest open transaction; 0 if none is open."""
+    if not opened:
+        return 0.0
+    return max((now - datetime.fromisoformat(opened[min(opened)].created)).total_seconds(), 0.0)
+
+
+def send_open_of(ledger: Ledger) -> None:
+    """Read what is open, and send it."""
+    if not compat.sends_metrics():
+        return
+    try:
+        opened, record = open_records(ledger.store, ledger.paths), ledger.topology()
+    except TxError as error:
+        log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)
+        return
+    send_open(ledger.paths.topology, opened, blocked=record.blocked is not None, now=datetime.now(timezone.utc))
+
+
+def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
+    """Ask the source how far it is ahead, and send that; not one whose batches are those of its runs."""
+    if source.per_run or not compat.sends_metrics():
+        return
+    found = lag_of(topology, source, ledger)
+    if isinstance(found, Lag):
+        Metric.LAG.send(topology, found.count, unit=found.unit)
+    else:
+        log.info("%s", found)
+
+
+def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
+    """Ask the source how far it is ahead of the last committed transaction, for a few seconds."""
+    try:
+        return lags({topology: (source, ledger.position())}, seconds=LAG_PATIENCE)[topology]
+    except TxError as error:
+        return LagUnknown(topology=topology, reason=str(error))
+
+
+class Cadence:
+    """Says when something is due that is done every so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._next = clock()
+
+    def is_due(self) -> bool:
+        """Ask; it is then not due again before its time has passed."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True

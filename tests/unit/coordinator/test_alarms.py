@@ -1,0 +1,267 @@
+"""Alarms: once, again only if it is another one, and nobody who fails hinders the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.bases.notifier import BaseNotifier
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx import Alarm, AlarmKind, CommitOperator, Transaction, coordinator_dag
+from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
+from airflow_tx.commit.alarm import raise_own_alarms
+from airflow_tx.coordinator.blocked import BlockedOperator
+from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
+from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.processing.task import Processing
+from airflow_tx.protocol import recovery
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.recovery import ReplayRequest
+from airflow_tx.protocol.view import open_records
+from airflow_tx.sources.lag import Lag
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from tests.unit.bench import FakeTi, Numbers, run_of
+from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+PER_RUN = DataIntervalSource("tests.contract.interval_reader.read")
+DAG_ID = "numbers_coordinator_blocked"
+
+
+class Called:
+    """Who is called: keeps what for."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.alarms: list[Alarm] = []
+        self.error = error
+
+    def __call__(self, context: Mapping[str, Any]) -> None:
+        self.alarms.append(context["alarm"])
+        if self.error is not None:
+            raise self.error
+
+
+class Notifier(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, text: str, sent: list[str]) -> None:
+        super().__init__()
+        self.text = text
+        self.sent = sent
+
+    def notify(self, context: Any) -> None:
+        self.sent.append(self.text)
+
+
+@pytest.fixture
+def world(make: Any, log: Any) -> LaneWorld:
+    log.exception = lambda text, *arguments: log.lines.append(text % arguments)
+    made: LaneWorld = make(source=Bounded(3))
+    return made
+
+
+def ledger(world: LaneWorld) -> Any:
+    return world.spec.ledger(world.store)  # type: ignore[arg-type]
+
+
+def block(world: LaneWorld, txid: int, attempt: int = 1) -> None:
+    """Let the coordinator give a transaction up."""
+    request = ReplayRequest(TransactionAttempt(txid, attempt), "task count: it broke", counts=True, limit=0)
+    ledger(world).run(recovery.note_replay, request)
+
+
+def alarms(world: LaneWorld, callbacks: AlarmCallbacks, limits: AlarmLimits | None = None) -> CoordinatorAlarms:
+    """Those of a coordinator that has just started."""
+    spec = replace(world.spec, callbacks=callbacks, limits=limits or AlarmLimits())
+    monitor = Monitor(spec.alarm_topology, PATHS, None)
+    return CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), {}, world.log)
+
+
+def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None:
+    look = SnapshotReader(world.store, PATHS).look()
+    assert look is not None
+    found.step(replace(look, now=look.now + timedelta(seconds=later)))
+
+
+def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_is_blocked_again(
+    world: LaneWorld,
+) -> None:
+    called = Called()
+    callbacks = AlarmCallbacks(on_blocked=(called,))
+    allocate(world.spec, ledger(world))
+    block(world, 1)
+    for _ in range(3):
+        step(alarms(world, callbacks), world)  # another process each
+    assert [(alarm.kind, alarm.txid, alarm.attempt) for alarm in called.alarms] == [(AlarmKind.BLOCKED, 1, 1)]
+    (alarm,) = called.alarms
+    assert alarm.reason == "Transaction 1.1 of numbers is blocked, and none after it commits: task count: it broke"
+    assert "airflow tx replay numbers 1" in alarm.remedy
+    assert world.others == [(DAG_ID, "blocked-1.1", False, True)]
+
+    ask(world.spec, FakeTi("begin", "tx-1"), run_of("tx-1"), retry=False)
+    ask(world.spec, FakeTi("begin", "tx-1"), run_of("tx-1"), retry=False)  # it was cleared: the next attempt
+    step(alarms(world, callbacks), world)
+    assert world.others[1:] == [(DAG_ID, "blocked-1.1", True, False)]
+    record = world.record(1)
+    assert record is not None
+    block(world, 1, record.attempt)
+    step(alarms(world, callbacks), world)
+    assert [alarm.attempt for alarm in called.alarms] == [1, record.attempt]
+    assert world.others[2:] == [(DAG_ID, f"blocked-1.{record.attempt}", False, True)]
+
+
+def test_a_topology_is_late_until_it_is_not(world: LaneWorld) -> None:
+    called = Called()
+    own = alarms(world, AlarmCallbacks(on_late=(called,)), AlarmLimits(late_after=3600.0))
+    step(own, world)
+    allocate(world.spec, ledger(world))
+    for later in (3599.0, 3700.0, 3800.0):
+        step(own, world, later)
+    assert len(called.alarms) == 1
+    assert called.alarms[0].reason.startswith("Transaction 1.1 of numbers has been open for 1:01:")
+    assert called.alarms[0].reason.endswith("longer than late_after = 1:00:00.")
+    step(own, world)
+    step(own, world, 3700.0)
+    assert len(called.alarms) == 2
+    assert world.others == []
+
+
+def test_a_lag_beyond_its_limit_is_late_and_one_that_is_unknown_ends_nothing(world: LaneWorld) -> None:
+    topology = AlarmTopology("numbers", "numbers", AlarmLimits(max_lag=10))
+    assert topology.find({}, blocked=None, now=NOW, lag=Lag(10, "rows")) == []
+    (alarm,) = topology.find({}, blocked=None, now=NOW, lag=Lag(11, "rows"))
+    assert alarm.reason == "The source of numbers is 11 rows ahead, more than max_lag = 10."
+
+    allocate(world.spec, ledger(world))
+    rows, look = [{"n": n} for n in range(11)], SnapshotReader(world.store, PATHS).look()
+    assert look is not None
+    monitor = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=10)
+    called = Called()
+    spec = replace(world.spec, callbacks=AlarmCallbacks(on_late=(called,)), limits=topology.limits)
+    CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), {}, world.log).step(look)
+    assert len(called.alarms) == 1
+    assert Monitor(topology, PATHS, None).observe(world.store, look) == []
+    del rows[:]
+    (over,) = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=10).observe(world.store, look)
+    assert (over.kind, over.alarm) == (AlarmKind.LATE, None)
+
+
+def test_one_that_fails_hinders_no_other_and_a_notifier_shows_the_alarm(world: LaneWorld) -> None:
+    sent: list[str] = []
+    fails, called = Called(ValueError("away")), Called()
+    notifier = Notifier("{{ alarm.topology }}: {{ alarm.txid }}", sent)
+    allocate(world.spec, ledger(world))
+    block(world, 1)
+    step(alarms(world, AlarmCallbacks(on_blocked=(fails, notifier, called))), world)
+    assert (len(called.alarms), sent) == (1, ["numbers: 1"])
+    assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
+
+
+def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:
+    called = Called()
+    own = alarms(world, AlarmCallbacks(on_blocked=(called,)))
+    allocate(world.spec, ledger(world))
+    world.runs["tx-1"] = "failed"
+    block(world, 1)
+    world.coordinate(alarms=own)
+    assert [alarm.txid for alarm in called.alarms] == [1]
+
+
+def test_the_task_of_a_blocked_topology_fails_until_the_way_is_free(world: LaneWorld) -> None:
+    with DAG("coordinated", schedule=None):
+        operator = BlockedOperator(task_id="blocked", transaction=world.spec)
+
+    def run(of: str | None) -> None:
+        conf = {} if of is None else {"of": of}
+        operator.execute({"dag_run": type("Run", (), {"conf": conf})})  # type: ignore[typeddict-item]
+
+    allocate(world.spec, ledger(world))
+    run(None)
+    block(world, 1)
+    with pytest.raises(AirflowFailException, match=r"Transaction 1\.1 of numbers is blocked.*tx replay numbers 1"):
+        run("1.1")
+    run("1.2")
+
+
+# --- without a coordinator
+
+
+def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWorld) -> None:
+    called = Called()
+    spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
+    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    context = {"ti": FakeTi("begin", "r2")}
+    world.runs["r1"] = "running"
+    raise_own_alarms(spec, context, world.log)
+    assert called.alarms == []
+    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)  # type: ignore[arg-type]
+    processing.start()
+    processing.fail("it broke")
+    world.runs["r1"] = "failed"
+    for _ in range(2):
+        raise_own_alarms(spec, context, world.log)
+    reason = "Transaction 1.1 of numbers is blocked, and none after it commits: its run r1 is failed (it broke)"
+    assert [alarm.reason for alarm in called.alarms] == [reason]
+    raise_own_alarms(replace(spec, coordinated=True), context, world.log)
+    assert len(called.alarms) == 1
+    assert open_records(world.store, PATHS)[1].attempt == 1
+
+
+# --- in the DAG file
+
+
+def define(source: Any = None, **options: Any) -> Any:
+    with (
+        DAG("alarmed", schedule=None, max_active_runs=8),
+        Transaction(source=source or MemorySource({"a": []}), **options) as made,
+    ):
+        CommitOperator(task_id="commit")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_blocked": "me"}, "on_blocked='me' cannot be called. Give a function of one argument, or a notifier."),
+        ({"on_late": [print, 1], "late_after": timedelta(1)}, "on_late=1 cannot be called"),
+        ({"on_late": print}, r"on_late has no limit. Add late_after=timedelta\(hours=1\), or max_lag=100_000."),
+        ({"late_after": timedelta(1)}, "late_after has no on_late. Say who is to be called"),
+        ({"max_lag": 1}, "max_lag has no on_late"),
+        ({"on_late": print, "late_after": 60}, "late_after=60. Give a timedelta above 0"),
+        ({"on_late": print, "late_after": timedelta(0)}, "Give a timedelta above 0"),
+        ({"on_late": print, "max_lag": "1"}, "max_lag='1'. Give a whole number of rows, or files"),
+        ({"on_late": print, "max_lag": 1, "source": Numbers()}, "max_lag=1 of source Numbers, which has no lag"),
+        (
+            {"on_late": print, "max_lag": 1, "source": PER_RUN},
+            "which has no lag. Remove max_lag",
+        ),
+    ],
+)
+def test_what_can_never_be_raised_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(TransactionDefinitionError, match=text):
+        define(**options)
+
+
+def test_a_coordinator_takes_the_alarms_over_and_has_a_dag_that_is_red_while_it_is_blocked() -> None:
+    made = define(on_blocked=print, on_late=[print, print], late_after=timedelta(hours=1), max_lag=5)
+    spec = made.begin.transaction
+    assert spec.callbacks == AlarmCallbacks((print,), (print, print))
+    assert spec.limits == AlarmLimits(3600.0, 5)
+    assert not spec.coordinated
+    dag = coordinator_dag("alarmed")
+    assert made.begin.transaction.coordinated
+    assert dag.task_dict["coordinate"].transaction.limits == spec.limits  # type: ignore[union-attr]
+
+
+def test_what_is_public_is_described() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs/alarms.md").read_text()
+    assert {name for name in Alarm.__dataclass_fields__ if f"`{name}`" not in text} == set()

@@ -1,0 +1,115 @@
+"""Every metric that the table names is sent, and no other; by runs, by a lane, and by a coordinator."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+from airflow_tx.alarms import AlarmTopology
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.coordinator.monitor import Monitor
+from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.errors import FailedBatch
+from airflow_tx.metrics import Metric
+from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.sources.memory import MemorySource
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
+from tests.unit.coordinator.conftest import make as make_world
+from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
+from tests.unit.statsd import StatsD
+
+TABLE = Path(__file__).resolve().parents[2] / "docs/metrics.md"
+SENT = re.compile(r"^airflow\.airflow_tx\.(?P<name>\w+):(?P<value>[^|]+)\|(?P<kind>\w+)$")
+KINDS = {"c": "counter", "g": "gauge", "ms": "timer"}
+make = make_world
+
+
+def sent(server: StatsD) -> list[tuple[str, str, float]]:
+    """Name, kind and value of what was sent since the last time, those without a topology in their name."""
+    found = [match for each in server.received() if (match := SENT.match(each))]
+    return [(each["name"], KINDS[each["kind"]], float(each["value"])) for each in found]
+
+
+def names(server: StatsD) -> Counter[str]:
+    return Counter(name for name, _, _ in sent(server))
+
+
+def test_the_table_names_every_metric_and_its_kind() -> None:
+    rows = re.findall(r"^\| `airflow_tx\.(\w+)` \| (\w+) \|", TABLE.read_text(), flags=re.M)
+    assert rows == [(each.suffix, each.kind.value) for each in Metric]
+
+
+def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[tuple[str, str]] = set()
+
+    def fails(batch: Any) -> None:
+        if batch.txid == 2:
+            raise FailedBatch("not this one")
+
+    world: LaneWorld = make(source=Bounded(4), on_batch=fails)
+    with world.executing():
+        world.settle()  # 2 leaves the lane, and becomes a run
+    own = sent(statsd)
+    found |= {(name, kind) for name, kind, _ in own}
+    assert Counter(name for name, _, _ in own)["committed"] == 4
+    assert sum(value for name, _, value in own if name == "rows") == 30  # an attempt that another one ran counted none
+    assert Counter(name for name, _, _ in own)["failed"] == 1
+
+    world.source.count = 5
+    allocate(world.spec, world.spec.ledger(world.store))  # type: ignore[arg-type]
+    ledger: Any = world.spec.ledger(world.store)  # type: ignore[arg-type]
+    monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, lambda: MemorySource({"a": [{"n": 1}]}), patience=5)
+    look = SnapshotReader(world.store, PATHS).look()
+    assert look is not None
+    monitor.observe(world.store, look)
+    values = {name: value for name, _, value in sent(statsd)}
+    assert {name: values[name] for name in ("open", "waiting", "blocked")} == {"open": 1, "waiting": 0, "blocked": 0}
+    assert values["oldest_seconds"] >= 0
+    found |= {(name, "gauge") for name in values}
+
+    begin = BeginTransactionOperator(task_id="begin", transaction=world.spec)
+    begun = ask(world.spec, FakeTi("begin", "tx-5"), run_of("tx-5"), retry=False)
+    begun = ask(world.spec, FakeTi("begin", "tx-5"), run_of("tx-5"), retry=False)
+    begin._begun({}, begun)  # type: ignore[arg-type]
+    ledger.run(note_skip, 5, Audit("me", "no"))
+    take_skip(ledger, 5, {"totals": world.state}, log=world.log)
+    found |= {(name, kind) for name, kind, _ in sent(statsd)}
+
+    store = CountingStore()
+    spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=store, tasks=("first",))
+    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    found |= {(name, kind) for name, kind, _ in sent(statsd)}
+    assert found == {(each.suffix, each.kind.value) for each in Metric}
+
+
+def test_a_server_that_knows_tags_gets_the_topology_as_one(
+    make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+    monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+    make(source=Bounded(1)).coordinate()
+    received = statsd.received()
+    assert "airflow.airflow_tx.committed,topology=numbers:1|c" in received
+    assert all(",topology=numbers" in each for each in received)
+
+
+def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
+    world: LaneWorld = make(source=Bounded(2))
+    world.coordinate()
+    before = world.store.requests
+    ledger: Any = world.spec.ledger(world.store)  # type: ignore[arg-type]
+    from airflow_tx.metrics import send_commit, send_open_of
+
+    send_commit(ledger, 2)
+    send_open_of(ledger)
+    assert world.store.requests == before
