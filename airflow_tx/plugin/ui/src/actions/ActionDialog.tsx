@@ -1,0 +1,159 @@
+/** What an action would do, the reason for it, and its outcome. */
+
+import { Alert, Button, Checkbox, Dialog, Field, HStack, List, Portal, Stack, Text, Textarea } from "@chakra-ui/react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { api, Refusal, type ActionName, type EffectLine, type PreviewBody } from "../api/client";
+import { Loading } from "../parts/Loading";
+import { titleOf, WORDS } from "./words";
+
+interface Props {
+  topology: string;
+  action: ActionName;
+  txids: number[];
+  onClose: () => void;
+}
+
+export function ActionDialog({ topology, action, txids, onClose }: Props) {
+  const queries = useQueryClient();
+  const [why, setWhy] = useState("");
+  const [options, setOptions] = useState({ force: false, changed_rows: false });
+  const body: PreviewBody = { txids, ...options };
+  const preview = useQuery({
+    gcTime: 0,
+    queryFn: () => api.preview(topology, action, body),
+    queryKey: ["preview", topology, action, body],
+    retry: false,
+    staleTime: Infinity,
+  });
+  const act = useMutation({
+    mutationFn: (version: string) => api.act(topology, action, { ...body, version, why: why.trim() }),
+    onSettled: () => queries.invalidateQueries({ predicate: (query) => query.queryKey[0] !== "preview" }),
+  });
+  const answer = preview.data;
+  const ready = answer !== undefined && answer.effects.length > 0 && (!answer.needs_reason || why.trim() !== "");
+  const again = () => {
+    act.reset();
+    void preview.refetch();
+  };
+  return (
+    <Dialog.Root onOpenChange={({ open }) => !open && onClose()} open scrollBehavior="inside">
+      <Portal>
+        <Dialog.Backdrop />
+        <Dialog.Positioner>
+          <Dialog.Content mx={3}>
+            <Dialog.Header>
+              <Dialog.Title>{titleOf(action, topology, txids)}</Dialog.Title>
+            </Dialog.Header>
+            <Dialog.Body>
+              <Stack gap={4}>
+                {act.data ? <Effects lines={act.data.done} title="Done" /> : null}
+                {!act.data && preview.isPending && <Loading query={preview} />}
+                {!act.data && answer && (
+                  <>
+                    <Text>{answer.sentence}</Text>
+                    <Effects lines={answer.effects} title="What will happen" />
+                    <Effects lines={answer.refused} title="Refused" />
+                    {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
+                    {answer.needs_reason && (
+                      <Field.Root required>
+                        <Field.Label>
+                          Reason <Field.RequiredIndicator />
+                        </Field.Label>
+                        <Textarea maxLength={2000} onChange={(event) => setWhy(event.target.value)} value={why} />
+                        <Field.HelperText>It is kept in the ledger, with your name.</Field.HelperText>
+                      </Field.Root>
+                    )}
+                  </>
+                )}
+                <Problem error={act.error ?? preview.error} />
+              </Stack>
+            </Dialog.Body>
+            <Dialog.Footer>
+              <Button onClick={onClose} size="sm" variant="outline">
+                {act.data ? "Close" : "Cancel"}
+              </Button>
+              {!act.data && (act.error ?? preview.error) !== null && (
+                <Button onClick={again} size="sm" variant="outline">
+                  Preview again
+                </Button>
+              )}
+              {!act.data && !act.error && (
+                <Button
+                  colorPalette={WORDS[action].grave ? "red" : "brand"}
+                  disabled={!ready}
+                  loading={act.isPending}
+                  onClick={() => answer && act.mutate(answer.version)}
+                  size="sm"
+                >
+                  {WORDS[action].button}
+                </Button>
+              )}
+            </Dialog.Footer>
+          </Dialog.Content>
+        </Dialog.Positioner>
+      </Portal>
+    </Dialog.Root>
+  );
+}
+
+function Effects({ lines, title }: { lines: EffectLine[]; title: string }) {
+  if (lines.length === 0) return null;
+  return (
+    <Stack gap={1}>
+      <Text fontWeight="semibold">{title}</Text>
+      <List.Root ps={4}>
+        {lines.map((line, index) => (
+          <List.Item key={index} overflowWrap="anywhere">
+            {effect(line)}
+          </List.Item>
+        ))}
+      </List.Root>
+    </Stack>
+  );
+}
+
+/** Writes an effect: the transaction, its run, what happens. */
+export function effect({ txid, run_id, what }: EffectLine): string {
+  const of = [txid === null ? null : String(txid), run_id === null ? null : `(run ${run_id})`].filter((each) => each !== null).join(" ");
+  return of === "" ? what : `${of}: ${what}`;
+}
+
+function Problem({ error }: { error: Error | null }) {
+  if (error === null) return null;
+  return (
+    <Alert.Root role="alert" status="error">
+      <Alert.Indicator />
+      <Alert.Content>
+        <Alert.Description overflowWrap="anywhere">
+          {error instanceof Refusal ? error.message : "Airflow's api-server cannot be reached."}
+        </Alert.Description>
+      </Alert.Content>
+    </Alert.Root>
+  );
+}
+
+interface Options {
+  force: boolean;
+  changed_rows: boolean;
+}
+
+function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
+  return (
+    <HStack gap={4} wrap="wrap">
+      <Option label="also if its run is queued or running" name="force" onChange={onChange} value={value} />
+      <Option label="take its rows as they are now" name="changed_rows" onChange={onChange} value={value} />
+    </HStack>
+  );
+}
+
+function Option({ label, name, value, onChange }: { label: string; name: keyof Options; value: Options; onChange: (value: Options) => void }) {
+  return (
+    <Checkbox.Root checked={value[name]} onCheckedChange={({ checked }) => onChange({ ...value, [name]: checked === true })} size="sm">
+      <Checkbox.HiddenInput />
+      <Checkbox.Control />
+      <Checkbox.Label>{label}</Checkbox.Label>
+    </Checkbox.Root>
+  );
+}

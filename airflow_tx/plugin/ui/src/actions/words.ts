@@ -1,0 +1,19 @@
+/** What actions are called. */
+
+import type { ActionName } from "../api/client";
+
+export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
+  replay: { button: "Replay" },
+  "replay-failed": { button: "Replay all failed" },
+  skip: { button: "Skip", grave: true },
+  readmit: { button: "Re-admit" },
+  "accept-loss": { button: "Accept a loss", grave: true },
+  pause: { button: "Pause the coordinator" },
+  unpause: { button: "Unpause the coordinator" },
+};
+
+/** Says which transactions an action is about, behind its name. */
+export function titleOf(action: ActionName, topology: string, txids: readonly number[]): string {
+  const what = txids.length === 0 ? topology : `transaction${txids.length > 1 ? "s" : ""} ${txids.join(", ")} of ${topology}`;
+  return `${WORDS[action].button}: ${what}`;
+}

@@ -1,0 +1,35 @@
+import { describe, expect, it } from "vitest";
+
+import { titleOf } from "../actions/words";
+import { lagWords } from "../overview/lag";
+import { Refusal, sentence } from "./client";
+
+describe("refusals", () => {
+  it("says the sentence of the server", () => {
+    expect(sentence(409, { detail: "Transaction 7 has changed." })).toBe("Transaction 7 has changed.");
+    expect(sentence(422, { detail: [{ msg: "too long" }, { msg: "no number" }] })).toBe("too long; no number");
+  });
+
+  it("has one of its own where there is none", () => {
+    expect(sentence(502, "<html>")).toBe("The server answered 502.");
+    expect(sentence(401, { detail: "Not authenticated" })).toContain("not logged in");
+  });
+
+  it("knows what passes by itself", () => {
+    expect([404, 409, 429, 503].map((status) => new Refusal(status, "").final)).toEqual([true, true, false, false]);
+  });
+});
+
+describe("what is written", () => {
+  it("writes a lag with its unit", () => {
+    expect(lagWords({ value: 1200, unit: "files" })).toBe("1\u202f200 files");
+    expect(lagWords({ value: 0, unit: null })).toBe("0");
+    expect(lagWords({ value: null, why: "not read yet" })).toBe("?");
+  });
+
+  it("names what an action is about", () => {
+    expect(titleOf("replay", "flights", [7])).toBe("Replay: transaction 7 of flights");
+    expect(titleOf("replay", "flights", [7, 8])).toBe("Replay: transactions 7, 8 of flights");
+    expect(titleOf("pause", "flights", [])).toBe("Pause the coordinator: flights");
+  });
+});

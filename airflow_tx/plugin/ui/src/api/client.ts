@@ -1,0 +1,100 @@
+/** The board's API, typed by its OpenAPI description. The browser's cache holds answers with their ETags. */
+
+import createClient from "openapi-fetch";
+
+import type { components, paths } from "./schema";
+
+type Schemas = components["schemas"];
+export type TopologyLine = Schemas["TopologyLine"];
+export type TopologyPage = Schemas["TopologyPage"];
+export type TopologyState = Schemas["TopologyState"];
+export type Timeline = Schemas["Timeline"];
+export type TimelineRow = Schemas["TimelineRow"];
+export type TransactionPage = Schemas["TransactionPage"];
+export type ActionName = Schemas["ActionName"];
+export type EffectLine = Schemas["EffectLine"];
+export type PreviewAnswer = Schemas["PreviewAnswer"];
+export type PreviewBody = Partial<Schemas["PreviewBody"]>;
+
+/** An answer that is a refusal, with its sentence. */
+export class Refusal extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+
+  /** Tells what a person has to settle from what passes by itself. */
+  get final(): boolean {
+    return this.status >= 400 && this.status < 500 && this.status !== 429;
+  }
+}
+
+/** Reads the sentence of a refusal: `detail` is text, or a list of what is wrong with a request. */
+export function sentence(status: number, body: unknown): string {
+  const detail: unknown = typeof body === "object" && body !== null && "detail" in body ? body.detail : undefined;
+  if (typeof detail === "string" && status !== 401) return detail;
+  if (Array.isArray(detail)) return detail.map((each: { msg?: string }) => each.msg ?? "").join("; ");
+  if (status === 401) return "You are not logged in any more: reload the page.";
+  return `The server answered ${status}.`;
+}
+
+/** Gives the path of Airflow below its host, with a slash at its end: `/`, or that of `[api] base_url`. */
+export const airflow = () => new URL(document.baseURI).pathname;
+
+const client = createClient<paths>({
+  baseUrl: `${globalThis.location?.origin ?? ""}${globalThis.document ? airflow() : "/"}tx`,
+  // `no-cache` asks with the ETag of the cached answer; it does not mean that nothing is cached.
+  cache: "no-cache",
+  credentials: "same-origin",
+});
+
+type Answer<T> = { data?: T; error?: unknown; response: Response };
+
+async function need<T>(asked: Promise<Answer<T>>): Promise<T> {
+  const { data, error, response } = await asked;
+  if (data === undefined) throw new Refusal(response.status, sentence(response.status, error));
+  return data;
+}
+
+export const api = {
+  topologies: (signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies", { params: { query: { limit: 200 } }, signal })),
+
+  topology: (topology: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}", { params: { path: { topology } }, signal })),
+
+  timeline: (topology: string, query: { since?: string; until?: string; before?: number; limit: number }, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/transactions", { params: { path: { topology }, query }, signal })),
+
+  transaction: (topology: string, txid: number, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology, txid } }, signal })),
+
+  dag: (dag_id: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/dags/{dag_id}", { params: { path: { dag_id } }, signal })),
+
+  run: (dag_id: string, run_id: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/dags/{dag_id}/runs/{run_id}", { params: { path: { dag_id, run_id } }, signal })),
+
+  preview: (topology: string, action: ActionName, body: PreviewBody) =>
+    need(
+      client.POST("/api/v1/topologies/{topology}/actions/{action}/preview", {
+        params: { path: { topology, action } },
+        body: { txids: [], force: false, changed_rows: false, ...body },
+        headers: OURS,
+      }),
+    ),
+
+  act: (topology: string, action: ActionName, body: PreviewBody & { version: string; why: string }) =>
+    need(
+      client.POST("/api/v1/topologies/{topology}/actions/{action}", {
+        params: { path: { topology, action } },
+        body: { txids: [], force: false, changed_rows: false, ...body },
+        headers: OURS,
+      }),
+    ),
+};
+
+// A page of another origin cannot send it: the server refuses actions without it.
+const OURS = { "X-Requested-With": "airflow_tx" };

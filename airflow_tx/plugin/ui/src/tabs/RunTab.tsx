@@ -1,0 +1,24 @@
+/** The tab of a run: its transaction, or why it has none. */
+
+import { Box } from "@chakra-ui/react";
+
+import { api, Refusal } from "../api/client";
+import { useLive } from "../api/live";
+import { Loading } from "../parts/Loading";
+import { Trouble } from "../parts/Trouble";
+import { Transaction } from "../transaction/Transaction";
+import { Note } from "./DagTab";
+
+export function RunTab({ dagId, runId }: { dagId: string; runId: string }) {
+  const query = useLive(["run", dagId, runId], (signal) => api.run(dagId, runId, signal));
+  const run = query.data;
+  if (run && run.topology !== null && run.txid !== null) return <Transaction topology={run.topology} txid={run.txid} />;
+  if (run?.why) return <Note>{`This run is no transaction yet. ${run.why.sentence}`}</Note>;
+  if (query.error instanceof Refusal && query.error.status === 404) return <Note>{query.error.message}</Note>;
+  return (
+    <Box p={4}>
+      <Trouble query={query} />
+      <Loading query={query} />
+    </Box>
+  );
+}

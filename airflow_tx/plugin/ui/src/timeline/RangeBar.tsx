@@ -1,0 +1,49 @@
+/** Which stretch of time is shown: how much, and until when. */
+
+import { Button, HStack, SegmentGroup, Text, Wrap } from "@chakra-ui/react";
+import { useNavigate } from "react-router-dom";
+
+import type { Address } from "../parts/address";
+import { moment } from "../parts/words";
+import { RANGES } from "./scale";
+
+interface Props {
+  range: number;
+  until: number | null;
+  now: number;
+  write: (changes: Partial<Address>) => string;
+}
+
+export function RangeBar({ range, until, now, write }: Props) {
+  const navigate = useNavigate();
+  const go = (changes: Partial<Address>) => navigate(write(changes), { replace: true });
+  const half = range * 500;
+  const end = until ?? now;
+  return (
+    <Wrap align="center" gap={3} mb={2}>
+      <SegmentGroup.Root
+        aria-label="Time shown"
+        onValueChange={({ value }) => void go({ range: Number(value) })}
+        size="xs"
+        value={String(range)}
+      >
+        <SegmentGroup.Indicator />
+        <SegmentGroup.Items items={RANGES.map(({ label, seconds }) => ({ label, value: String(seconds) }))} />
+      </SegmentGroup.Root>
+      <HStack gap={1}>
+        <Button onClick={() => void go({ until: end - half })} size="xs" variant="outline">
+          Earlier
+        </Button>
+        <Button disabled={until === null} onClick={() => void go({ until: end + half >= now ? null : end + half })} size="xs" variant="outline">
+          Later
+        </Button>
+        <Button disabled={until === null} onClick={() => void go({ until: null })} size="xs" variant="outline">
+          Now
+        </Button>
+      </HStack>
+      <Text color="fg.muted" fontSize="sm">
+        {until === null ? "live" : `until ${moment(until)}`}
+      </Text>
+    </Wrap>
+  );
+}

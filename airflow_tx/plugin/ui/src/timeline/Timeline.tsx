@@ -1,0 +1,212 @@
+/** Transactions over time: a row each, newest first; processing overlaps, commits are in strict order. */
+
+import { Box, Flex, HStack, Text } from "@chakra-ui/react";
+import { useCallback, useEffect, useRef, useState, type KeyboardEvent } from "react";
+import { Link } from "react-router-dom";
+
+import { useNow } from "../api/live";
+import type { TimelineRow } from "../api/client";
+import { Trouble } from "../parts/Trouble";
+import { useAddress } from "../parts/address";
+import { Phase, phaseWord } from "../parts/phase";
+import { count, counted, timeZone } from "../parts/words";
+import { LegendItems, Plot } from "./Plot";
+import { Patterns } from "./patterns";
+import { RangeBar } from "./RangeBar";
+import { roundedSince, useTimelineRows } from "./rows";
+import { position, tickLabel, ticks, zoneOffset, type Span } from "./scale";
+import { scrollFor, visibleRows } from "./window";
+
+const ROW = 26;
+const LABEL = { base: "104px", md: "252px" };
+const AHEAD = 0.02;
+
+/** @param fitting seconds that are shown unless the address says how many. */
+export function Timeline({ topology, fitting }: { topology: string; fitting: number }) {
+  const [address, write] = useAddress();
+  const range = address.range ?? fitting;
+  const now = useNow(Math.max(1000, range));
+  const until = address.until ?? now;
+  const scroll = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ top: 0, height: 600 });
+  const [plot, width] = useWidth();
+  const drawn = visibleRows(view.top, view.height, ROW, Number.MAX_SAFE_INTEGER);
+  const rows = useTimelineRows(topology, roundedSince(until, range), address.until, drawn);
+  const shown = { first: drawn.first, last: Math.min(drawn.last, rows.total) };
+  const span: Span = { start: until - range * 1000, end: until + range * 1000 * AHEAD };
+  const keys = useKeys(scroll, rows.total, view);
+
+  const measure = useCallback(() => {
+    const box = scroll.current;
+    if (box) setView({ top: box.scrollTop, height: box.clientHeight });
+  }, []);
+  useEffect(measure, [measure, rows.total]);
+
+  return (
+    <Box>
+      <Patterns />
+      <RangeBar now={now} range={range} until={address.until} write={write} />
+      <Trouble query={rows.query} />
+      <Axis plot={plot} span={span} width={width} />
+      <Box
+        borderColor="border"
+        borderWidth="1px"
+        maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
+        minH="120px"
+        onKeyDown={keys}
+        onScroll={measure}
+        overflowY="auto"
+        position="relative"
+        ref={scroll}
+        style={{ scrollbarGutter: "stable" }}
+      >
+        <Grid now={now} span={span} width={width} />
+        <Box aria-label="Transactions, newest first" height={`${rows.total * ROW}px`} position="relative" role="list">
+          {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => (
+            <Row
+              href={write({ topology, txid: rows.newest - index })}
+              index={index}
+              key={rows.newest - index}
+              now={now}
+              row={rows.byTxid.get(rows.newest - index)}
+              span={span}
+              total={rows.total}
+              txid={rows.newest - index}
+              width={width}
+            />
+          ))}
+        </Box>
+        {rows.query.data?.total === 0 && (
+          <Text color="fg.muted" p={4}>
+            No transaction in this time.
+          </Text>
+        )}
+      </Box>
+      <Flex color="fg.muted" fontSize="sm" gap={4} justify="space-between" mt={2} wrap="wrap">
+        <HStack gap={4} wrap="wrap">
+          <LegendItems />
+        </HStack>
+        <Text>{counted(rows.total, "transaction")}</Text>
+      </Flex>
+    </Box>
+  );
+}
+
+interface RowProps {
+  row: TimelineRow | undefined;
+  txid: number;
+  index: number;
+  total: number;
+  href: string;
+  now: number;
+  span: Span;
+  width: number;
+}
+
+function Row({ row, txid, index, total, href, now, span, width }: RowProps) {
+  return (
+    <Box aria-posinset={index + 1} aria-setsize={total} height={`${ROW}px`} left={0} position="absolute" right={0} role="listitem" top={`${index * ROW}px`}>
+      <Flex
+        _focusVisible={{ outline: "2px solid", outlineColor: "blue.focusRing", outlineOffset: "-2px" }}
+        _hover={{ bg: "bg.muted/60" }}
+        align="center"
+        asChild
+        height="100%"
+      >
+        <Link aria-label={row ? spoken(row) : `Transaction ${txid}`} data-row={index} to={href}>
+          <HStack flexShrink={0} fontSize="sm" gap={2} overflow="hidden" px={2} width={LABEL}>
+            <Text fontVariantNumeric="tabular-nums" fontWeight="semibold" minW={{ base: "auto", md: "56px" }}>
+              {txid}
+              {row && row.attempt > 1 && <Box as="span" fontWeight="normal">{`.${row.attempt}`}</Box>}
+            </Text>
+            {row && <Phase row={row} wordHidden />}
+            <Text color="fg.muted" display={{ base: "none", md: "block" }} fontVariantNumeric="tabular-nums" ml="auto">
+              {row?.rows != null && count(row.rows)}
+            </Text>
+          </HStack>
+          <Box flex="1" minW={0}>
+            {row && <Plot height={ROW} now={row.open ? now : 0} row={row} span={span} width={width} />}
+          </Box>
+        </Link>
+      </Flex>
+    </Box>
+  );
+}
+
+/** Says of a row what is seen of it. */
+function spoken(row: TimelineRow): string {
+  const attempt = row.attempt > 1 ? `, attempt ${row.attempt}` : "";
+  const rows = row.rows === null ? "" : `, ${counted(row.rows, "row")}`;
+  const waits = row.waiting_for ? `, waits for ${row.waiting_for}` : "";
+  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${rows}${waits}`;
+}
+
+function Axis({ span, width, plot }: { span: Span; width: number; plot: (box: HTMLElement | null) => void }) {
+  const zone = timeZone();
+  return (
+    <Flex borderColor="transparent" borderXWidth="1px" height="20px" overflowY="hidden" style={{ scrollbarGutter: "stable" }}>
+      <Text color="fg.muted" flexShrink={0} fontSize="xs" px={2} width={LABEL}>
+        txid
+      </Text>
+      <Box flex="1" minW={0} overflow="hidden" position="relative" ref={plot}>
+        {ticks(span, width, 70, zoneOffset(span.end, zone)).map((at) => (
+          <Text color="fg.muted" fontSize="xs" key={at} left={`${position(at, span, width)}px`} position="absolute" transform="translateX(-50%)" whiteSpace="nowrap">
+            {tickLabel(at, zone)}
+          </Text>
+        ))}
+      </Box>
+    </Flex>
+  );
+}
+
+function Grid({ now, span, width }: { now: number; span: Span; width: number }) {
+  const lines = ticks(span, width, 70, zoneOffset(span.end, timeZone()));
+  return (
+    <Box aria-hidden height={0} ml={LABEL} position="sticky" top={0}>
+      <svg height="2000" style={{ pointerEvents: "none", position: "absolute" }} width={width}>
+        {lines.map((at) => (
+          <line key={at} stroke="var(--chakra-colors-border)" x1={position(at, span, width)} x2={position(at, span, width)} y1="0" y2="2000" />
+        ))}
+        <line stroke="var(--chakra-colors-fg-muted)" strokeDasharray="2 3" x1={position(now, span, width)} x2={position(now, span, width)} y1="0" y2="2000" />
+      </svg>
+    </Box>
+  );
+}
+
+/** Measures an element's width, also when it changes. */
+function useWidth(): [(box: HTMLElement | null) => void, number] {
+  const [width, setWidth] = useState(0);
+  const observer = useRef<ResizeObserver | null>(null);
+  const ref = useCallback((box: HTMLElement | null) => {
+    observer.current?.disconnect();
+    if (!box) return;
+    observer.current = new ResizeObserver(() => setWidth(box.clientWidth));
+    observer.current.observe(box);
+    setWidth(box.clientWidth);
+  }, []);
+  return [ref, width];
+}
+
+const STEPS: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity };
+
+/** Lets arrow keys go from row to row. */
+function useKeys(scroll: React.RefObject<HTMLDivElement | null>, total: number, view: { top: number; height: number }) {
+  const [wanted, setWanted] = useState<number | null>(null);
+  useEffect(() => {
+    if (wanted === null) return;
+    const row = scroll.current?.querySelector<HTMLElement>(`[data-row="${wanted}"]`);
+    if (!row) return; // it is drawn once it is scrolled to
+    row.focus({ preventScroll: true });
+    setWanted(null);
+  }, [wanted, view, scroll]);
+  return (event: KeyboardEvent) => {
+    const step = STEPS[event.key];
+    const current = (event.target as HTMLElement).dataset["row"];
+    if (step === undefined || current === undefined) return;
+    event.preventDefault();
+    const next = Math.min(Math.max(Number(current) + step, 0), total - 1);
+    const top = scroll.current && scrollFor(next, scroll.current.scrollTop, scroll.current.clientHeight, ROW);
+    if (top !== undefined && top !== null) scroll.current?.scrollTo({ top });
+    setWanted(next);
+  };
+}

@@ -1,0 +1,45 @@
+import { describe, expect, it } from "vitest";
+
+import { fittingRange, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
+
+const NOON = Date.parse("2026-03-10T12:00:00Z");
+const HOUR = 3_600_000;
+
+describe("the scale", () => {
+  it("places moments between the ends of a span", () => {
+    const span = { start: NOON, end: NOON + HOUR };
+    expect([NOON, NOON + HOUR / 2, NOON + HOUR, NOON - HOUR].map((at) => position(at, span, 200))).toEqual([0, 100, 200, -200]);
+  });
+
+  it.each(RANGES.map(({ seconds, label }) => [label, seconds]))("labels round moments of %s", (_, seconds) => {
+    const span = { start: NOON - Number(seconds) * 1000 + 12_345, end: NOON + 12_345 };
+    const found = ticks(span, 900, 70);
+    expect(found.length).toBeGreaterThan(2);
+    expect(found.length).toBeLessThan(14);
+    const apart = new Set(found.slice(1).map((at, index) => at - found[index]!));
+    expect(apart.size).toBe(1);
+    expect(position(found[1]!, span, 900) - position(found[0]!, span, 900)).toBeGreaterThanOrEqual(70);
+    expect(found.every((at) => at % 60_000 === 0 && at >= span.start && at <= span.end)).toBe(true);
+  });
+
+  it("has no labels without a width", () => expect(ticks({ start: 0, end: HOUR }, 0, 70)).toEqual([0]));
+
+  it("begins days where the zone's do", () => {
+    const offset = zoneOffset(NOON, "Asia/Kolkata");
+    expect(offset).toBe(330);
+    const found = ticks({ start: NOON - 72 * HOUR, end: NOON }, 300, 70, offset);
+    expect(found.map((at) => tickLabel(at, "Asia/Kolkata"))).toEqual(["8 Mar", "9 Mar", "10 Mar"]);
+  });
+
+  it("writes the time of day", () => expect(tickLabel(NOON, "UTC")).toBe("12:00"));
+
+  it("chooses a range that shows about a screen", () => {
+    const hours = (perHour: number) => Array<number>(24).fill(perHour);
+    expect(fittingRange(hours(600), NOON, NOON)).toBe(600);
+    expect(fittingRange(hours(60), NOON, NOON)).toBe(3_600);
+    expect(fittingRange([...hours(0).slice(1), 24], NOON, NOON)).toBe(604_800);
+    expect(fittingRange(hours(600), NOON - 5 * HOUR, NOON)).toBe(21_600);
+    expect(fittingRange(hours(0), NOON - 9_999 * HOUR, NOON)).toBe(2_592_000);
+    expect(fittingRange([], null, NOON)).toBe(600);
+  });
+});

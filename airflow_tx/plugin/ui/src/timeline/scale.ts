@@ -1,0 +1,66 @@
+/** Time on the horizontal axis: which moments are shown, where, and which of them are labelled. */
+
+export interface Span {
+  /** Milliseconds since the epoch. */
+  start: number;
+  end: number;
+}
+
+export const RANGES = [
+  { label: "10 min", seconds: 600 },
+  { label: "1 h", seconds: 3_600 },
+  { label: "6 h", seconds: 21_600 },
+  { label: "1 d", seconds: 86_400 },
+  { label: "7 d", seconds: 604_800 },
+  { label: "30 d", seconds: 2_592_000 },
+] as const;
+
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const STEPS = [
+  ...[1, 2, 5, 10, 15, 30].map((count) => count * MINUTE),
+  ...[1, 2, 3, 6, 12].map((count) => count * HOUR),
+  ...[1, 2, 5, 10].map((count) => count * DAY),
+];
+
+const ROWS_IN_VIEW = 30;
+
+/** Chooses the range that shows about a screen of transactions, and the last commit in any case. */
+export function fittingRange(perHour: readonly number[], lastCommit: number | null, now: number): number {
+  const hourly = perHour.reduce((all, each) => all + each, 0) / Math.max(perHour.length, 1);
+  const wanted = hourly === 0 ? 0 : (ROWS_IN_VIEW / hourly) * 3_600;
+  const behind = lastCommit === null ? 0 : ((now - lastCommit) / 1000) * 1.1;
+  const least = Math.max(wanted, behind);
+  return (RANGES.find(({ seconds }) => seconds >= least) ?? RANGES[RANGES.length - 1]!).seconds;
+}
+
+/** Gives the position of a moment, in pixels from the left; moments outside of the span lie outside of the width. */
+export function position(at: number, span: Span, width: number): number {
+  return ((at - span.start) / (span.end - span.start)) * width;
+}
+
+/** Gives the labelled moments: round ones, not closer than `apart` pixels. `offset` is the zone's, in minutes. */
+export function ticks(span: Span, width: number, apart: number, offset = 0): number[] {
+  const atLeast = ((span.end - span.start) / Math.max(width, 1)) * apart;
+  const step = STEPS.find((each) => each >= atLeast) ?? 30 * DAY;
+  const shift = offset * MINUTE;
+  const found: number[] = [];
+  for (let at = Math.ceil((span.start + shift) / step) * step - shift; at <= span.end; at += step) found.push(at);
+  return found;
+}
+
+/** Gives the zone's distance from UTC at a moment, in minutes. */
+export function zoneOffset(at: number, zone: string | undefined): number {
+  const local = new Date(at).toLocaleString("sv-SE", { timeZone: zone });
+  return Math.round((Date.parse(`${local.replace(" ", "T")}Z`) - at) / MINUTE);
+}
+
+/** Writes a tick: the time of day, or the day where a day begins. */
+export function tickLabel(at: number, zone: string | undefined): string {
+  const time = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone }).format(at);
+  return time === "00:00"
+    ? new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: zone }).format(at)
+    : time;
+}

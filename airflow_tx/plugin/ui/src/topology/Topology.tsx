@@ -1,0 +1,95 @@
+/** One topology: how it is, its transactions over time, and what else the ledger keeps. */
+
+import { Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { Link } from "react-router-dom";
+
+import { ActionButton } from "../actions/ActionButton";
+import { api, type TopologyPage } from "../api/client";
+import { useLive, useNow } from "../api/live";
+import { lagWords } from "../overview/lag";
+import { Loading } from "../parts/Loading";
+import { Trouble } from "../parts/Trouble";
+import { useAddress } from "../parts/address";
+import { State } from "../parts/phase";
+import { ago } from "../parts/words";
+import { Timeline } from "../timeline/Timeline";
+import { fittingRange } from "../timeline/scale";
+import { Kept } from "./Kept";
+
+/** @param inside whether it stands in the tab of its DAG, which has a heading of its own. */
+export function Topology({ topology, inside = false }: { topology: string; inside?: boolean }) {
+  const query = useLive(["topology", topology], (signal) => api.topology(topology, signal));
+  const [, write] = useAddress();
+  return (
+    <Box p={{ base: 3, md: 4 }}>
+      {!inside && (
+        <Styled asChild color="fg.info" fontSize="sm" mb={2}>
+          <Link to={write({ topology: null, txid: null })}>← All topologies</Link>
+        </Styled>
+      )}
+      {query.data ? <Summary page={query.data} /> : <Loading query={query} />}
+      <Trouble query={query} />
+      {query.data && <Fitted key={topology} page={query.data} />}
+      {query.data && <Kept page={query.data} />}
+    </Box>
+  );
+}
+
+/** The timeline; how much time it shows is chosen once, so that it does not jump. */
+function Fitted({ page }: { page: TopologyPage }) {
+  const [fitting] = useState(() => fittingRange(page.commits_per_hour, page.last_commit && Date.parse(page.last_commit.at), Date.now()));
+  return <Timeline fitting={fitting} topology={page.topology} />;
+}
+
+function Summary({ page }: { page: TopologyPage }) {
+  const now = useNow();
+  return (
+    <Stack gap={1} mb={3}>
+      <Flex align="center" gap={3} justify="space-between" wrap="wrap">
+        <HStack gap={3} minW={0}>
+          <Heading as="h1" overflowWrap="anywhere" size="lg">
+            {page.topology}
+          </Heading>
+          <State state={page.state} />
+        </HStack>
+        {page.may_act && <Buttons page={page} />}
+      </Flex>
+      <Text overflowWrap="anywhere">{page.state.sentence}</Text>
+      {page.state.remedy && (
+        <Text fontSize="sm" overflowWrap="anywhere">
+          {page.state.remedy}
+        </Text>
+      )}
+      <HStack as="ul" color="fg.muted" columnGap={4} fontSize="sm" listStyleType="none" rowGap={0} wrap="wrap">
+        {facts(page, now).map((fact) => (
+          <Text as="li" key={fact} overflowWrap="anywhere">
+            {fact}
+          </Text>
+        ))}
+      </HStack>
+    </Stack>
+  );
+}
+
+function facts(page: TopologyPage, now: number): string[] {
+  return [
+    `source ${[page.source.description, page.source.kind].filter(Boolean).join(", ")}`,
+    `lag ${lagWords(page.lag)}`,
+    `open ${page.open} of ${page.max_pending}`,
+    `turn ${page.turn}`,
+    page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
+    page.paused ? "DAG paused" : "",
+    page.coordinator ? `coordinator ${page.coordinator.dag_id}${page.coordinator.paused ? ", paused" : ""}` : "",
+  ].filter(Boolean);
+}
+
+function Buttons({ page }: { page: TopologyPage }) {
+  return (
+    <HStack gap={2} wrap="wrap">
+      <ActionButton action="replay-failed" topology={page.topology} />
+      <ActionButton action="accept-loss" topology={page.topology} />
+      {page.coordinator && <ActionButton action={page.coordinator.paused ? "unpause" : "pause"} topology={page.topology} />}
+    </HStack>
+  );
+}

@@ -1,0 +1,111 @@
+/** One transaction, whole. */
+
+import { Alert, Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
+import { Link } from "react-router-dom";
+
+import { ActionButton } from "../actions/ActionButton";
+import { api, type ActionName, type TransactionPage } from "../api/client";
+import { useLive, useNow } from "../api/live";
+import { Loading } from "../parts/Loading";
+import { Trouble } from "../parts/Trouble";
+import { useAddress } from "../parts/address";
+import { Phase } from "../parts/phase";
+import { Life } from "./Life";
+import { Attempts, Audit, Batch, States, Tasks, Work } from "./sections";
+
+export function Transaction({ topology, txid }: { topology: string; txid: number }) {
+  const query = useLive(["transaction", topology, txid], (signal) => api.transaction(topology, txid, signal));
+  return (
+    <Box p={{ base: 3, md: 4 }}>
+      <Path topology={topology} txid={txid} />
+      <Trouble query={query} />
+      {query.data ? <Whole page={query.data} /> : <Loading query={query} />}
+    </Box>
+  );
+}
+
+function Path({ topology, txid }: { topology: string; txid: number }) {
+  const [, write] = useAddress();
+  return (
+    <HStack as="nav" aria-label="Transactions" color="fg.muted" fontSize="sm" gap={3} justify="space-between" mb={2} wrap="wrap">
+      <Styled asChild color="fg.info">
+        <Link to={write({ topology, txid: null })}>{`← ${topology}`}</Link>
+      </Styled>
+      <HStack gap={3}>
+        {txid > 1 && (
+          <Styled asChild color="fg.info">
+            <Link to={write({ topology, txid: txid - 1 })}>{txid - 1}</Link>
+          </Styled>
+        )}
+        <Styled asChild color="fg.info">
+          <Link to={write({ topology, txid: txid + 1 })}>{txid + 1}</Link>
+        </Styled>
+      </HStack>
+    </HStack>
+  );
+}
+
+function Whole({ page }: { page: TransactionPage }) {
+  const now = useNow();
+  return (
+    <Stack gap={5}>
+      <Stack gap={2}>
+        <Flex align="center" gap={3} justify="space-between" wrap="wrap">
+          <HStack gap={3}>
+            <Heading as="h1" size="lg">{`Transaction ${page.txid}${page.attempt > 1 ? `.${page.attempt}` : ""}`}</Heading>
+            <Phase row={page} />
+          </HStack>
+          {page.may_act && (
+            <HStack gap={2} wrap="wrap">
+              {page.actions.map((action) => (
+                <ActionButton action={action as ActionName} key={action} topology={page.topology} txids={[page.txid]} />
+              ))}
+            </HStack>
+          )}
+        </Flex>
+        <Why page={page} />
+        <HStack fontSize="sm" gap={4} wrap="wrap">
+          <AirflowLink path={page.links.run}>{`Run ${page.run_id}`}</AirflowLink>
+          <AirflowLink path={page.links.dag}>{`DAG ${page.dag_id}`}</AirflowLink>
+        </HStack>
+      </Stack>
+      <Life now={now} page={page} />
+      <Batch page={page} />
+      <Attempts page={page} />
+      <Work page={page} />
+      <Tasks now={now} page={page} />
+      <States page={page} />
+      <Audit page={page} />
+    </Stack>
+  );
+}
+
+/** Why it is not committed, and what to do: the words of `airflow tx show`. */
+function Why({ page }: { page: TransactionPage }) {
+  if (page.waiting_for === null && page.error === null) return null;
+  const grave = page.blocked !== null || page.phase === "FAILED";
+  return (
+    <Alert.Root size="sm" status={grave ? "error" : "info"}>
+      <Alert.Indicator />
+      <Alert.Content>
+        {page.waiting_for !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${page.waiting_for}`}</Alert.Title>}
+        {page.error !== null && (
+          <Alert.Description asChild>
+            <Text fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
+              {page.error}
+            </Text>
+          </Alert.Description>
+        )}
+      </Alert.Content>
+    </Alert.Root>
+  );
+}
+
+/** A link to another page of Airflow; its path comes without a slash. */
+export function AirflowLink({ path, children }: { path: string; children: string }) {
+  return (
+    <Styled asChild color="fg.info" overflowWrap="anywhere">
+      <Link to={`/${path}`}>{children}</Link>
+    </Styled>
+  );
+}

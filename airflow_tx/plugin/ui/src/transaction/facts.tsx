@@ -1,0 +1,91 @@
+/** Small parts of the page of a transaction: facts, tables, JSON. */
+
+import { Box, Heading, Table, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+
+export type Fact = [name: string, value: ReactNode];
+
+/** Shows names and values; those without a value are left out. */
+export function Facts({ facts }: { facts: Fact[] }) {
+  const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
+  return (
+    <Box as="dl" columnGap={6} display="grid" fontSize="sm" gridTemplateColumns={{ base: "1fr", sm: "max-content minmax(0, 1fr)" }} rowGap={{ base: 0, sm: 1 }}>
+      {known.map(([name, value]) => (
+        <Box display="contents" key={name}>
+          <Box as="dt" color="fg.muted">
+            {name}
+          </Box>
+          <Box as="dd" mb={{ base: 2, sm: 0 }} overflowWrap="anywhere">
+            {value}
+          </Box>
+        </Box>
+      ))}
+    </Box>
+  );
+}
+
+export function Section({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <Box as="section" minW={0}>
+      <Heading as="h2" mb={1} size="sm">
+        {title}
+      </Heading>
+      {children}
+    </Box>
+  );
+}
+
+/** Shows rows of values below headers; on a narrow page it scrolls by itself. */
+export function Rows({ label, headers, rows }: { label: string; headers: string[]; rows: ReactNode[][] }) {
+  return (
+    <Box aria-label={label} overflowX="auto" role="region" tabIndex={0}>
+      <Table.Root size="sm" width="auto">
+        <Table.Header>
+          <Table.Row>
+            {headers.map((header) => (
+              <Table.ColumnHeader key={header} whiteSpace="nowrap">
+                {header}
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {rows.map((row, index) => (
+            <Table.Row key={index} verticalAlign="top">
+              {row.map((value, column) => (
+                <Table.Cell key={column} fontVariantNumeric="tabular-nums">
+                  {value}
+                </Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Box>
+  );
+}
+
+/** Shows JSON: short values at once, long ones when they are opened. */
+export function Json({ value, name }: { value: unknown; name: string }) {
+  if (value === null || value === undefined) return null;
+  const text = JSON.stringify(value);
+  if (text.length <= 80) return <Code>{text}</Code>;
+  return (
+    <details>
+      <summary style={{ cursor: "pointer" }}>
+        <Code>{`${text.slice(0, 60)}…`}</Code>
+      </summary>
+      <Box aria-label={name} as="pre" bg="bg.muted" fontSize="xs" maxH="300px" mt={1} overflow="auto" p={2} role="region" tabIndex={0}>
+        {JSON.stringify(value, null, 2)}
+      </Box>
+    </details>
+  );
+}
+
+export function Code({ children }: { children: ReactNode }) {
+  return (
+    <Text as="span" fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
+      {children}
+    </Text>
+  );
+}

@@ -1,0 +1,163 @@
+/** What is known of a transaction: its batch, attempts, tasks, states, and what people did. */
+
+import type { ReactNode } from "react";
+
+import type { TransactionPage } from "../api/client";
+import { count, duration, moment } from "../parts/words";
+import { AirflowLink } from "./Transaction";
+import { Code, Facts, Json, Rows, Section } from "./facts";
+
+interface Props {
+  page: TransactionPage;
+}
+
+export function Batch({ page }: Props) {
+  const { batch } = page;
+  const short = (name: string) => (batch.shortened.includes(name) ? " (its digest: it was too long to be kept)" : "");
+  return (
+    <Section title="Batch">
+      <Facts
+        facts={[
+          ["Size", batch.words],
+          ["Rows", page.rows === null ? null : count(page.rows)],
+          ["Metadata", json(batch.metadata, `metadata${short("metadata")}`)],
+          ["Position before", json(batch.position_before, `position before${short("position_before")}`)],
+          ["Position after", json(batch.position_after, `position after${short("position_after")}`)],
+          ["Digest of rows", page.digest && <Code>{page.digest}</Code>],
+          ["Pinned", page.pinned && "its rows never change again"],
+          ["Stale", page.stale && "its predecessor ended elsewhere than it begins"],
+          ["Losses before it", page.losses.length > 0 && page.losses.join("; ")],
+          ["Re-admitted as", page.readmitted_as],
+          ["Yielded to", page.yielded_to === null ? null : `transaction ${page.yielded_to}`],
+        ]}
+      />
+    </Section>
+  );
+}
+
+function json(value: unknown, name: string): ReactNode {
+  return value === null || value === undefined ? null : <Json name={name} value={value} />;
+}
+
+export function Attempts({ page }: Props) {
+  return (
+    <Section title="Attempts">
+      <Rows
+        headers={["Attempt", "Begun", "Ended", "Outcome", "Why it was replayed"]}
+        label="Attempts"
+        rows={page.attempts.map((each) => [
+          `${page.txid}.${each.attempt}`,
+          at(each.begun_at),
+          at(each.ended_at),
+          each.outcome.toLowerCase(),
+          each.why,
+        ])}
+      />
+      <Facts facts={[["Failures", page.failures || null]]} />
+    </Section>
+  );
+}
+
+export function Tasks({ page, now }: Props & { now: number }) {
+  if (page.tasks.length === 0) return null;
+  return (
+    <Section title="Tries of its tasks">
+      <Rows
+        headers={["Task", "Try", "Attempt", "State", "Start", "Duration"]}
+        label="Tries of its tasks"
+        rows={page.tasks.map((task) => [
+          taskName(page, task.task_id, task.map_index),
+          task.try_number,
+          task.attempt,
+          task.state,
+          at(task.start),
+          task.start === null ? null : duration(((task.end === null ? now : Date.parse(task.end)) - Date.parse(task.start)) / 1000),
+        ])}
+      />
+    </Section>
+  );
+}
+
+function taskName(page: TransactionPage, taskId: string, mapIndex: number): ReactNode {
+  const name = mapIndex >= 0 ? `${taskId}[${mapIndex}]` : taskId;
+  const path = page.links.tasks[taskId];
+  return path === undefined ? name : <AirflowLink path={mapIndex >= 0 ? `${path}/mapped/${mapIndex}` : path}>{name}</AirflowLink>;
+}
+
+export function Work({ page }: Props) {
+  if (page.work.length === 0) return null;
+  return (
+    <Section title="What was acked">
+      <Rows
+        headers={["Task", "Instances", "Acked", "Rows read", "Outputs", "Digests", "Code"]}
+        label="What was acked"
+        rows={page.work.map((each) => [
+          each.task_id,
+          each.instances,
+          each.acked === false ? "not yet" : "yes",
+          each.rows === null ? null : count(each.rows),
+          pairs(each.outputs),
+          <Code key="digests">{pairs(each.digests)}</Code>,
+          <Code key="code">{each.code?.slice(0, 12)}</Code>,
+        ])}
+      />
+      <Facts facts={[["Ack val", <Code key="ack">{page.ack_val}</Code>]]} />
+    </Section>
+  );
+}
+
+export function States({ page }: Props) {
+  if (page.states.length === 0) return null;
+  return (
+    <Section title="States">
+      <Rows
+        headers={["State", "Fence", "Keys written", "Sums", "Last txid", "Digest"]}
+        label="States"
+        rows={page.states.map((each) => [
+          each.state,
+          each.fenced ? "raised" : "as it was",
+          each.keys === null ? null : count(each.keys),
+          pairs(each.sums),
+          each.last_txid,
+          <Code key="digest">{each.digest}</Code>,
+        ])}
+      />
+    </Section>
+  );
+}
+
+export function Audit({ page }: Props) {
+  const lines = [...page.audit.map((each) => [each.what, each.who, at(each.when), each.why])];
+  const { receipt } = page;
+  return (
+    <>
+      {lines.length > 0 && (
+        <Section title="Audit">
+          <Rows headers={["What", "Who", "When", "Why"]} label="Audit" rows={lines} />
+        </Section>
+      )}
+      {receipt && (
+        <Section title="Receipt">
+          <Facts
+            facts={[
+              ["Hash", <Code key="hash">{receipt.hash}</Code>],
+              ["Before it", <Code key="previous">{receipt.previous}</Code>],
+              ["DAG version", receipt.dag_version],
+              ["Granted", at(receipt.granted)],
+            ]}
+          />
+        </Section>
+      )}
+    </>
+  );
+}
+
+function at(when: string | null): string | null {
+  return when === null ? null : moment(when);
+}
+
+function pairs(values: Record<string, unknown>): string {
+  return Object.entries(values)
+    .map(([name, value]) => (value === null ? name : `${name}: ${typeof value === "number" ? count(value) : String(value)}`))
+    .join(", ");
+}
