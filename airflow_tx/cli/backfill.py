@@ -33,7 +33,7 @@ _PACE = 1.0
 @action
 def backfill(args: Namespace) -> None:
     """`airflow tx backfill DAG --from DATE --to DATE [--in-flight N] [--dry-run]`."""
-    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.actions.dags import transactional_dag
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     spec, _ = transactional_dag(args.dag_id)

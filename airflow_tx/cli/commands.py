@@ -82,7 +82,7 @@ def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dic
 
 
 def _source_of(args: Namespace, store: Store, view: TopologyView) -> SourcePosition:
-    from airflow_tx.cli.dags import elsewhere, transactional_dag
+    from airflow_tx.actions.dags import elsewhere, transactional_dag
 
     spec, _ = transactional_dag(view.record.dag_id, anywhere=False)
     ledger = ledger_on(store, args, view.name)
@@ -175,7 +175,7 @@ def _check_clearable(name: str, state: FencedState, refused: Callable[..., Repai
 
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """What the DAG says of its topology, and its states by name."""
-    from airflow_tx.cli.dags import elsewhere, transactional_dag
+    from airflow_tx.actions.dags import elsewhere, transactional_dag
 
     paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)

@@ -1,56 +1,17 @@
-"""The DAG of a topology, parsed from its file: it names the source, and the states that a repair or a skip asks."""
+"""The DAG of the topology that a command names."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_tx import compat
+from airflow_tx.actions.dags import elsewhere, transactional_dag
 from airflow_tx.cli.context import conn_id_of, paths_of
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.paths import Paths
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
-
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.state.api import FencedState
-
-
-def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[TransactionSpec, dict[str, FencedState]]:
-    """Find the transaction of a DAG, and by name the states that its committers update.
-
-    The file is the one that Airflow knows the DAG by.
-
-    :param anywhere: look into all files if Airflow does not know the DAG, or it is not there any more.
-    :raises ConfigError: there is no such DAG, or its file does not parse.
-    :raises TransactionDefinitionError: it has no transaction.
-    """
-    from airflow_tx.commit.handoff import states_of
-    from airflow_tx.spec import spec_of
-
-    broken: list[str] = []
-    for bag in _bags(dag_id, anywhere=anywhere):
-        dag: DAG | None = bag.dags.get(dag_id)
-        if dag is not None:
-            return spec_of(dag), states_of(dag)
-        broken += [f"{path} ({error.strip().splitlines()[-1]})" for path, error in bag.import_errors.items()]
-    trouble = f" These files could not be read: {'; '.join(dict.fromkeys(broken))}." if broken else ""
-    raise ConfigError(
-        option="--dag-id",
-        value=dag_id,
-        remedy=f"No DAG file {'defines it' if anywhere else 'that Airflow knows defines it'}.{trouble} Name the "
-        "topology's DAG: --dag-id DAG_ID",
-    )
-
-
-def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
-    """Say where the DAG keeps its topology, if that is not at `paths` of this connection."""
-    if (spec.paths, spec.conn_id) == (paths, conn_id):
-        return None
-    return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
 def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
@@ -65,24 +26,3 @@ def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, Fen
         remedy += f"{spec.conn_id} and --root {spec.paths.root}"
         raise ConfigError(option="TOPOLOGY", value=args.topology, remedy=remedy)
     return spec, states
-
-
-def _bags(dag_id: str, *, anywhere: bool) -> Iterator[Any]:
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-    bundles = DagBundlesManager()  # type: ignore[no-untyped-call]
-    known = compat.dag_file(dag_id)
-    if known is not None and known.bundle in set(bundles.get_all_bundle_names()):
-        bundle = bundles.get_bundle(known.bundle)
-        bundle.initialize()
-        yield _bag(bundle, Path(bundle.path, known.path))
-    if anywhere:
-        for bundle in bundles.get_all_dag_bundles():
-            bundle.initialize()
-            yield _bag(bundle, bundle.path)
-
-
-def _bag(bundle: Any, place: Path) -> Any:
-    from airflow.dag_processing.dagbag import BundleDagBag
-
-    return BundleDagBag(dag_folder=place, bundle_path=bundle.path, bundle_name=bundle.name)

@@ -170,6 +170,7 @@ TX_COMMANDS = (
             ARG_FORCE,
             ARG_CHANGED_ROWS,
             ARG_REPLAY_WHY,
+            ARG_DRY_RUN,
             ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
@@ -183,7 +184,7 @@ TX_COMMANDS = (
             "ledger."
         ),
         func=_command("actions.skip"),
-        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="readmit",
@@ -193,7 +194,7 @@ TX_COMMANDS = (
             "and --why are kept in the ledger."
         ),
         func=_command("actions.readmit"),
-        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_YES, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="accept-loss",
@@ -203,7 +204,7 @@ TX_COMMANDS = (
             "transaction; everything before and after them is. Who, when and --why are kept in the ledger."
         ),
         func=_command("actions.accept_loss"),
-        args=(ARG_TOPOLOGY, ARG_REASON, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="repair",

@@ -35,7 +35,7 @@ def forget(args: Namespace) -> None:
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
     """The state as the DAG names it now."""
-    from airflow_tx.cli.dags import elsewhere, transactional_dag
+    from airflow_tx.actions.dags import elsewhere, transactional_dag
 
     spec, states = transactional_dag(args.dag_id or record.dag_id)
     if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):

@@ -97,7 +97,7 @@ def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str
 
 def _spec(args: Namespace, topology: str, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """:raises ConfigError: the DAG keeps another topology."""
-    from airflow_tx.cli.dags import elsewhere, transactional_dag
+    from airflow_tx.actions.dags import elsewhere, transactional_dag
 
     spec, states = transactional_dag(dag_id)
     if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):

@@ -38,7 +38,7 @@ def get_values(args: Namespace) -> None:
 
 
 def _state(args: Namespace) -> FencedState:
-    from airflow_tx.cli.dags import transactional_dag
+    from airflow_tx.actions.dags import transactional_dag
 
     dag_id = args.dag_id or _known_dag(args)
     spec, states = transactional_dag(dag_id)

@@ -100,6 +100,30 @@ def is_paused_there(dag_id: str) -> bool | None:
     return None if found is None else bool(found.is_paused)
 
 
+def pause_dag(dag_id: str, paused: bool) -> bool:
+    """Pause a DAG, or let it go on; False: it was so already, or Airflow does not know it."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        # In one statement, so that of two who do it at once one has done it.
+        changed = update(DagModel).where(DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused))
+        done = session.execute(changed.values(is_paused=paused).execution_options(synchronize_session=False))
+    return bool(done.rowcount)  # type: ignore[attr-defined]
+
+
+def log_action(what: str, *, who: str, dag_id: str, run_id: str | None = None, details: Mapping[str, Any]) -> None:
+    """Make an entry in Airflow's audit log."""
+    import json
+
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.add(Log(event=what, owner=who, dag_id=dag_id, run_id=run_id, extra=json.dumps(dict(details))))
+
+
 class DagFile(NamedTuple):
     """Where Airflow knows a DAG from: a bundle, and a path below it."""
 

@@ -207,6 +207,12 @@ class NotSkipped(Refused):
     )
 
 
+class PreviewOutdated(Refused):
+    """An action on what has changed since it was previewed: another person was first, or a transaction went on."""
+
+    template = "{what} of topology {topology!r} has changed since. Nothing was done; have another look, then repeat."
+
+
 class Outbid(Refused):
     """A waiter that wants to give up its run slot, while another one is to."""
 

@@ -175,15 +175,18 @@ class Ledger:
             current[result.found] = is_current()
         raise TooMuchContention(step="start", subject=task.task_id, times=PASSES)
 
-    def accept_loss(self, losses: Sequence[Loss], audit: Audit) -> answers.Repaired:
+    def accept_loss(
+        self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
+    ) -> answers.Repaired:
         """Note that these rows are lost. If it fails midway, the rest can be accepted again.
 
+        :param known: see `loss.note_losses`.
         :return: the last of as many repairs as it takes.
-        :raises LossRefused: nothing is lost.
+        :raises LossRefused: nothing is lost. PreviewOutdated: others were accepted since.
         """
         limit = loss.LOSSES_A_RECORD
         first, *rest = (losses[start : start + limit] for start in range(0, len(losses) or 1, limit))
-        done = self.run(loss.note_losses, first, audit)
+        done = self.run(loss.note_losses, first, audit, known)
         for portion in rest:
             done = self.run(loss.note_losses, portion, audit)
         return done

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_tx.errors import LossRefused
+from airflow_tx.errors import LossRefused, PreviewOutdated
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.batch import WHOLE, Loss
@@ -165,12 +165,23 @@ def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Deci
     return put(paths.record, replace(topology, origin=position, op=stamp.op), position)
 
 
-def note_losses(read: Reader, stamp: Stamp, paths: Paths, losses: Sequence[Loss], audit: Audit) -> Decision[Repaired]:
+def note_losses(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    losses: Sequence[Loss],
+    audit: Audit,
+    known: Sequence[int] | None = None,
+) -> Decision[Repaired]:
     """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
 
+    :param known: the numbers of the losses that were accepted when these were looked for; None: whichever.
     :raises LossRefused: nothing is lost.
+    :raises PreviewOutdated: others were accepted since.
     """
     topology = read.get(TopologyRecord, paths.record)
+    if known is not None and topology.losses != [*known]:
+        raise PreviewOutdated(what="What is lost", topology=paths.topology)
     current = read.peek(Counter, paths.current)
     if not losses:
         raise LossRefused(topology=paths.topology)

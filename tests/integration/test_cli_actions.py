@@ -236,6 +236,37 @@ def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
     assert any("the file is broken" in extra for extra in commands)
 
 
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    fail(pipeline, pipeline.begin("r1"))
+    pipeline.begin("r2")
+    runs.make(r1="failed", r2="running")
+    before = [record(pipeline, txid) for txid in (1, 2)]
+    again = "its run is cleared, and begins as attempt 2"
+    told = airflow.json("tx", "replay", "flights", "1", "2", "7", "--dry-run", root=root)
+    assert done(told) == {
+        "1": again,
+        "2": "refused: its run is running; with force it is replayed all the same",
+        "7": "refused: No transaction 7 of topology 'flights' in the ledger at "
+        f"{pipeline.paths.transactions}. Check the name with `airflow tx list`, and the root in [tx] root.",
+    }
+    assert done(airflow.json("tx", "replay", "flights", "--failed", "--dry-run", root=root)) == {
+        "1": "its run is cleared"
+    }
+    told = airflow.json("tx", "skip", "flights", "2", "--dry-run", root=root)
+    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1 (run r1, FAILED)"}
+    assert airflow.run("tx", "skip", "flights", "1", "--dry-run", root=root).startswith(
+        "It would: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
+    )
+    assert done(airflow.json("tx", "readmit", "flights", "1", "--dry-run", root=root)) == {
+        "1": "refused: Transaction 1 of topology flights is not skipped."
+    }
+    assert [record(pipeline, txid) for txid in (1, 2)] == before
+    assert runs.states() == {"r1": "failed", "r2": "running"}
+
+
 def test_a_skip_undoes_what_its_transaction_wrote_and_its_committer_comes_too_late(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_tx import compat
-from airflow_tx.cli import skips
+from airflow_tx.actions import skips
 from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
 from airflow_tx.config import Settings

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from airflow_tx.cli.runs import Restarts
-from airflow_tx.cli.skips import NotInEffect, Skips
+from airflow_tx.actions.runs import Restarts
+from airflow_tx.actions.skips import NotInEffect, Skips
 from airflow_tx.commit import run_slots
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import pass_on, take_skip

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from pydantic import BaseModel, ConfigDict, Field
-
-
-class ActionName(str, Enum):
-    """What a person can do to the transactions of a topology."""
-
-    REPLAY = "replay"
-    REPLAY_FAILED = "replay-failed"
-    SKIP = "skip"
-    READMIT = "readmit"
-    ACCEPT_LOSS = "accept-loss"
-    PAUSE = "pause"
-    UNPAUSE = "unpause"
 
 
 class PreviewBody(BaseModel):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends, HTTPException, status
 
+from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
-from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, ActionName, PreviewAnswer, PreviewBody
+from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
 from airflow_tx.plugin.api.lag_board import lag_line, source_line
@@ -26,11 +27,6 @@ from airflow_tx.plugin.api.models import (
 )
 from airflow_tx.protocol.health import HealthCode, topology_health
 from airflow_tx.protocol.records import Outcome
-
-
-def coordinator_id(topology: str) -> str:
-    """Name the DAG that coordinates a topology, as `coordinator_dag` names it."""
-    return f"{topology}_coordinator"
 
 
 def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> list[TopologyLine]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, status
 
+from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access, AccessDep
 from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.lag_board import ask_for
@@ -14,7 +15,7 @@ from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snap
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer
 from airflow_tx.plugin.api.timeline import TimelineWindow, timeline
-from airflow_tx.plugin.api.topology_lines import coordinator_id, topology_lines, topology_page
+from airflow_tx.plugin.api.topology_lines import topology_lines, topology_page
 from airflow_tx.plugin.api.transaction_models import Timeline, TransactionPage
 from airflow_tx.plugin.api.transaction_page import transaction_page
 

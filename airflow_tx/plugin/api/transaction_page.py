@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
-from airflow_tx.plugin.api.action_models import ActionName
 from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import row_fields

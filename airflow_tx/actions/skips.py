@@ -1,4 +1,4 @@
-"""Takes skips into effect that are due, for the command that asked for one. Source: protocol.md §5."""
+"""Takes skips into effect that are due, for a person who asked for one. Source: protocol.md §5."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx import compat
-from airflow_tx.cli.runs import Restarts, RunOutcome
+from airflow_tx.actions.preview import Effect
+from airflow_tx.actions.runs import Restarts
 from airflow_tx.commit.handoff import due_skip, take_skip, undoable
 from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
 from airflow_tx.protocol import recovery, skip
@@ -53,14 +54,14 @@ class Skips:
             return
         check_undoable(self.ledger.paths, txid, record, undoable(self._states, txid), noted=False)
 
-    def note(self, txid: int, audit: Audit) -> Iterator[RunOutcome]:
+    def note(self, txid: int, audit: Audit) -> Iterator[Effect]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
 
         :raises AlreadyFinal, UnknownTransaction: it is not open.
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         """
         if isinstance(self.ledger.run(skip.note_skip, txid, audit), AlreadySkipped):
-            yield RunOutcome(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
+            yield Effect(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
             return
         self.ledger.run(recovery.unblock)
         try:
@@ -72,13 +73,13 @@ class Skips:
             try:
                 outcome, done = self._take(following)
             except TxError as error:
-                yield RunOutcome(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
+                yield Effect(following, "", f"it was to be skipped next, and is not: {_reason(error)}")
                 break
             yield outcome
         if done is not None and done.waiting:
             yield from self._restarts.yielded(done.waiting)
 
-    def _take(self, txid: int) -> tuple[RunOutcome, Committed | None]:
+    def _take(self, txid: int) -> tuple[Effect, Committed | None]:
         record = self.ledger.status(txid)
         run_id = "" if record is None else record.run_id
         if self.ledger.turn().current < txid:
@@ -89,14 +90,20 @@ class Skips:
             assert record is not None
             how = self._restarts.runs.start(record.run_id, record.key, past_limit=True)
             why = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
-            return RunOutcome(txid, run_id, f"{why}skipped: {how}"), None
+            return Effect(txid, run_id, f"{why}skipped: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
-        return RunOutcome(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+        return Effect(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
 
-    def _later(self, txid: int, run_id: str) -> RunOutcome:
+    def outlook(self, txid: int) -> str:
+        """Say what becomes of an open transaction that a person wants skipped."""
+        if self.ledger.turn().current == txid:
+            return "skipped at once, and its rows are counted nowhere until they are re-admitted"
+        return f"to be skipped at its turn; it waits for {self._first()}"
+
+    def _later(self, txid: int, run_id: str) -> Effect:
         done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
-        return RunOutcome(txid, run_id, done)
+        return Effect(txid, run_id, done)
 
     def _red(self, run_id: str) -> str:
         """Say what to do about a run that stays failed, although its transaction is out of the way."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx import compat
+from airflow_tx.actions.preview import Effect
 from airflow_tx.commit.run_slots import Comeback, comeback, start_yielded
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol import recovery, replay, run_slots, skip
@@ -16,19 +17,6 @@ from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What a command has done to one run.
-
-    :param txid: None: the run has no transaction yet.
-    :param done: in words.
-    """
-
-    txid: int | None
-    run_id: str
-    done: str
 
 
 @dataclass(frozen=True)
@@ -56,6 +44,48 @@ class CommandRuns:
         return "its run did not exist, and was made anew"
 
 
+@dataclass(frozen=True)
+class FailedTransactions:
+    """What `replay --failed` is about, in the order of txids.
+
+    :param outcomes: the transactions to replay; of those that are left alone, why.
+    :param states: of their runs, by run_id; a deleted one has none.
+    """
+
+    record: TopologyRecord
+    outcomes: tuple[TransactionView | Effect, ...]
+    states: Mapping[str, str]
+
+    @property
+    def to_replay(self) -> list[tuple[TransactionView, str | None]]:
+        """List the transactions to replay, each with the state of its run."""
+        return [(each, self.states.get(each.run_id)) for each in self.outcomes if isinstance(each, TransactionView)]
+
+    @property
+    def left_alone(self) -> list[Effect]:
+        """List those that are left alone, and why."""
+        return [each for each in self.outcomes if isinstance(each, Effect)]
+
+    @classmethod
+    def read(cls, ledger: Ledger, dag_id: str) -> FailedTransactions:
+        """Find the open transactions that have failed, or whose run is not alive."""
+        view = topology_view(ledger.store, ledger.paths, recent=0)
+        opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
+        states = compat.runs_of(dag_id, [each.run_id for each in opened])
+        found = (_if_failed(each, states.get(each.run_id), its_turn=each.txid == view.current) for each in opened)
+        return cls(view.record, tuple(each for each in found if each is not None), states)
+
+
+def _if_failed(view: TransactionView, state: str | None, *, its_turn: bool) -> TransactionView | Effect | None:
+    if state in LIVE_RUN_STATES:
+        if view.status != Phase.FAILED.value:
+            return None
+        return Effect(view.txid, view.run_id, f"left alone: its run is {state}")
+    if view.skip is not None and not view.stale and not its_turn:
+        return Effect(view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid")
+    return view
+
+
 class Restarts:
     """Starts runs of one topology again."""
 
@@ -63,7 +93,7 @@ class Restarts:
         self.ledger = ledger
         self.runs = CommandRuns(dag_id)
 
-    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[RunOutcome]:
+    def named(self, txids: Sequence[int], *, force: bool) -> Iterator[Effect]:
         """Replay these transactions.
 
         :param force: also those whose run is queued or running.
@@ -75,7 +105,7 @@ class Restarts:
 
     def changed(
         self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool
-    ) -> Iterator[RunOutcome]:
+    ) -> Iterator[Effect]:
         """Replay these transactions with the rows as they are now.
 
         :param states: by name, whether each can undo what it has of these.
@@ -97,19 +127,19 @@ class Restarts:
             live = None if force else states.get(record.run_id)
             yield txid, record, live if live in LIVE_RUN_STATES else None
 
-    def failed(self) -> Iterator[RunOutcome]:
+    def failed(self) -> Iterator[Effect]:
         """Replay what has failed, or has lost its run; and start runs again that had given up their run slots."""
-        view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
-        opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
-        states = self._states(each.run_id for each in opened)
-        for each in opened:
-            outcome = self._replay_if_failed(each, states.get(each.run_id), its_turn=each.txid == view.current)
-            if outcome is not None:
+        found = FailedTransactions.read(self.ledger, self.runs.dag_id)
+        for outcome in found.outcomes:
+            if isinstance(outcome, Effect):
                 yield outcome
-        yield from self._start_without_transaction(view.record)
+            else:
+                # One that is to be skipped now: its `begin` sees to that.
+                yield self._replay(outcome.txid, self._open(outcome.txid), None, withdraw=False)
+        yield from self._start_without_transaction(found.record)
         self.ledger.run(recovery.unblock)
 
-    def yielded(self, waiting: Sequence[str]) -> Iterator[RunOutcome]:
+    def yielded(self, waiting: Sequence[str]) -> Iterator[Effect]:
         """Start runs that had yielded, once the turn has passed on.
 
         :param waiting: their run_ids.
@@ -117,19 +147,7 @@ class Restarts:
         for run_id, entry in start_yielded(self.ledger, self.runs, waiting):
             yield _came_back(run_id, entry)
 
-    def _replay_if_failed(self, view: TransactionView, state: str | None, *, its_turn: bool) -> RunOutcome | None:
-        if state in LIVE_RUN_STATES:
-            if view.status != Phase.FAILED.value:
-                return None
-            return RunOutcome(view.txid, view.run_id, f"left alone: its run is {state}")
-        if view.skip is not None and not view.stale and not its_turn:
-            return RunOutcome(
-                view.txid, view.run_id, "left alone: it is skipped at its turn; to replay it, name its txid"
-            )
-        # One that is to be skipped now: its `begin` sees to that.
-        return self._replay(view.txid, self._open(view.txid), None, withdraw=False)
-
-    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> RunOutcome:
+    def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Effect:
         done = []
         if withdraw and record.skip is not None:
             self.ledger.run(skip.withdraw_skip, txid)
@@ -139,9 +157,9 @@ class Restarts:
         else:
             done.append(self.runs.start(record.run_id, record.key, past_limit=True))
             self.ledger.run(run_slots.came_back, record.run_id)
-        return RunOutcome(txid, record.run_id, ", ".join(done))
+        return Effect(txid, record.run_id, ", ".join(done))
 
-    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[RunOutcome]:
+    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[Effect]:
         """Start those that yielded before they had a transaction; others are replayed as transactions."""
         states = self._states(record.yielded)
         for run_id, entry in record.yielded.items():
@@ -157,7 +175,7 @@ class Restarts:
             if found is Comeback.START:
                 yield _came_back(run_id, entry)
             elif not is_over and run_id not in states:
-                yield RunOutcome(None, run_id, "forgotten: it had yielded, and was deleted")
+                yield Effect(None, run_id, "forgotten: it had yielded, and was deleted")
 
     def _is_over(self, entry: dict[str, Any]) -> bool:
         txid = entry["txid"]
@@ -174,5 +192,5 @@ class Restarts:
         return compat.runs_of(self.runs.dag_id, list(run_ids))
 
 
-def _came_back(run_id: str, entry: Mapping[str, Any]) -> RunOutcome:
-    return RunOutcome(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")
+def _came_back(run_id: str, entry: Mapping[str, Any]) -> Effect:
+    return Effect(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")

@@ -1,0 +1,89 @@
+"""What an action is: something that a person does to a topology, previewed and then done, in a command or in the UI."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.errors import Refused
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
+from airflow_tx.protocol.skip import withdraw_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.version import note_action, version_of
+
+if TYPE_CHECKING:
+    from airflow_tx.spec import TransactionSpec
+    from airflow_tx.state.api import FencedState
+
+    ParsedDag = tuple[TransactionSpec, Mapping[str, FencedState]]
+
+
+@dataclass(frozen=True)
+class ActionTarget:
+    """The topology that an action is about.
+
+    :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
+    """
+
+    ledger: Ledger
+    record: TopologyRecord
+    dag: Callable[[], ParsedDag]
+
+    @property
+    def topology(self) -> str:
+        return self.ledger.paths.topology
+
+    def version(self, txids: Sequence[int]) -> str:
+        """Read the version of these transactions, as everybody has written it until now."""
+        self.ledger.store.sync()
+        return version_of(Reader(self.ledger.store), self.ledger.paths, txids)
+
+    def take(self, txids: Sequence[int], version: str | None) -> None:
+        """Let nobody else act on these transactions as they were previewed.
+
+        :param version: None: nobody has previewed them.
+        :raises PreviewOutdated: somebody did, or they went on.
+        """
+        if version is not None:
+            self.ledger.run(note_action, txids, version)
+
+    def opened(self, txid: int) -> TransactionRecord | Refused:
+        """Read the record of an open transaction, or say what became of it."""
+        record = self.ledger.status(txid)
+        if record is not None:
+            return record
+        try:
+            self.ledger.run(withdraw_skip, txid)
+        except Refused as refused:
+            return refused
+        return self.opened(txid)  # it has begun meanwhile
+
+
+class PersonalAction(ABC):
+    """One action on one topology."""
+
+    needs_reason = False
+
+    def __init__(self, target: ActionTarget) -> None:
+        self.target = target
+
+    @abstractmethod
+    def preview(self) -> Preview:
+        """Say what it would do, and change nothing.
+
+        :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
+        """
+
+    @abstractmethod
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        """Do it, and say what was done; what was said holds, also if what comes after it fails.
+
+        :param version: of the preview; None: it is done to whatever there is.
+        :raises PreviewOutdated: there is another version by now; nothing was done.
+        :raises Refused: it cannot be done.
+        """

@@ -1,0 +1,46 @@
+"""Pause and unpause of a topology's coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.errors import PreviewOutdated
+from airflow_tx.protocol.step import Audit
+
+
+def coordinator_id(topology: str) -> str:
+    """Name the DAG that coordinates a topology, as `coordinator_dag` names it."""
+    return f"{topology}_coordinator"
+
+
+class CoordinatorPause(PersonalAction):
+    """Pauses the coordinator, or lets it go on.
+
+    :param paused: whether it is to be paused.
+    """
+
+    def __init__(self, target: ActionTarget, *, paused: bool) -> None:
+        super().__init__(target)
+        self.paused = paused
+        self.dag_id = coordinator_id(target.topology)
+
+    def preview(self) -> Preview:
+        is_paused = compat.is_paused_there(self.dag_id)
+        version = str(is_paused)
+        if is_paused is None:
+            problem = f"Topology {self.target.topology} has no coordinator: there is no DAG {self.dag_id}."
+            return Preview(version, problem, (), (Effect(None, "", problem),))
+        if is_paused == self.paused:
+            problem = f"DAG {self.dag_id} {'is paused' if is_paused else 'goes on'} already."
+            return Preview(version, problem, (), (Effect(None, "", problem),))
+        what = "starts and replays nothing until it goes on" if self.paused else "starts and replays transactions again"
+        sentence = f"{'Pause' if self.paused else 'Unpause'} the coordinator of topology {self.target.topology}."
+        return Preview(version, sentence, (Effect(None, "", f"DAG {self.dag_id} {what}"),))
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        if not compat.pause_dag(self.dag_id, self.paused):
+            raise PreviewOutdated(what="The coordinator", topology=self.target.topology)
+        yield Effect(None, "", f"DAG {self.dag_id} {'is paused' if self.paused else 'goes on'}")

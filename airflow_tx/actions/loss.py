@@ -1,0 +1,78 @@
+"""Acceptance of a loss by a person: rows that the source can no longer give, and that are in no transaction ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.actions.action import PersonalAction
+from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.errors import LossRefused, PreviewOutdated, SourceError, TxError
+from airflow_tx.protocol.loss import shortened
+from airflow_tx.protocol.records import digest
+from airflow_tx.protocol.step import Audit
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.batch import Loss
+    from airflow_tx.sources.api import Source
+
+
+class LossAcceptance(PersonalAction):
+    """Lets a topology go on without rows that its source has lost."""
+
+    needs_reason = True
+
+    def preview(self) -> Preview:
+        known = self.target.ledger.topology().losses
+        losses = self._losses()
+        version = _version(known, losses)
+        if not losses:
+            nothing = str(LossRefused(topology=self.target.topology))
+            return Preview(version, nothing, (), (Effect(None, "", nothing),), True)
+        what = "; ".join(shortened([loss.description for loss in losses]))
+        sentence = f"Let topology {self.target.topology} go on without these rows, in no transaction ever: {what}."
+        effects = tuple(Effect(None, "", loss.description) for loss in losses)
+        return Preview(version, sentence, effects, needs_reason=True)
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        for loss in self.accept(audit, version):
+            yield Effect(None, "", f"accepted as lost: {loss.description}")
+
+    def accept(self, audit: Audit, version: str | None = None) -> list[Loss]:
+        """Accept what is lost now. Raises as `execute`."""
+        known = self.target.ledger.topology().losses
+        losses = self._losses()
+        if version not in (None, _version(known, losses)):
+            raise PreviewOutdated(what="What is lost", topology=self.target.topology)
+        if not losses:
+            raise LossRefused(topology=self.target.topology)
+        self.target.ledger.accept_loss(losses, audit, known=known)
+        return losses
+
+    def _losses(self) -> list[Loss]:
+        source = self.target.dag()[0].source
+        return losses_of(source, self.target.ledger.deciding_from())
+
+
+def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
+    """Collect what is lost behind any of these positions, each loss once.
+
+    :raises SourceError: the source cannot be asked.
+    """
+    found: dict[str, Loss] = {}
+    try:
+        for position in positions:
+            found |= {digest([loss.partition, loss.position]): loss for loss in source.losses(position)}
+    except TxError:
+        raise
+    except Exception as error:
+        problem = f"it cannot tell what it has lost: {type(error).__name__}: {error}"
+        remedy = "Nothing was changed; let it be reached, and repeat."
+        raise SourceError(source=repr(source), problem=problem, remedy=remedy) from error
+    finally:
+        source.close()
+    return list(found.values())
+
+
+def _version(known: list[int], losses: Iterable[Loss]) -> str:
+    return digest([known, [[loss.partition, loss.position, loss.resume_at] for loss in losses]])

@@ -1,0 +1,130 @@
+"""Replay by a person: of transactions that are named, or of all that have failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.runs import FailedTransactions, Restarts
+from airflow_tx.commit.handoff import undoable
+from airflow_tx.errors import ChangeRefused, Refused
+from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.step import Audit
+
+
+class NamedReplay(PersonalAction):
+    """Starts the runs of open transactions again: same txid, next attempt.
+
+    :param force: also those whose run is queued or running.
+    :param changed_rows: with the rows as they are now.
+    """
+
+    def __init__(self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+        self.force = force
+        self.changed_rows = changed_rows
+        self.needs_reason = changed_rows
+        self._restarts = Restarts(target.ledger, target.record.dag_id)
+
+    def preview(self) -> Preview:
+        version = self.target.version(self.txids)
+        found = {txid: self.target.opened(txid) for txid in self.txids}
+        opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
+        refused = [Effect(txid, "", str(each)) for txid, each in found.items() if isinstance(each, Refused)]
+        refused += self._stuck(opened)
+        stuck = {each.txid for each in refused}
+        states = compat.runs_of(self.target.record.dag_id, [each.run_id for each in opened.values()])
+        effects = []
+        for txid, record in opened.items():
+            state = states.get(record.run_id)
+            if state in LIVE_RUN_STATES and not self.force:
+                refused.append(
+                    Effect(txid, record.run_id, f"its run is {state}; with force it is replayed all the same")
+                )
+            elif txid not in stuck:
+                effects.append(Effect(txid, record.run_id, self._what(record, state)))
+        return Preview(version, self._sentence(effects), tuple(effects), tuple(refused), self.needs_reason)
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        states = self._undoable(self.txids) if self.changed_rows else {}
+        self.target.take(self.txids, version)
+        if self.changed_rows:
+            yield from self._restarts.changed(self.txids, states, audit, force=self.force)
+        else:
+            yield from self._restarts.named(self.txids, force=self.force)
+
+    def _what(self, record: TransactionRecord, state: str | None) -> str:
+        what = "its skip is withdrawn, " if record.skip is not None else ""
+        what += "its rows are decided anew, " if self.changed_rows else ""
+        what += "its run is made anew" if state is None else "its run is cleared"
+        return f"{what}, and begins as attempt {record.attempt + 1}"
+
+    def _sentence(self, effects: Sequence[Effect]) -> str:
+        named = ", ".join(str(each.txid) for each in effects) or "nothing"
+        rows = ", with the rows as they are now" if self.changed_rows else ""
+        return f"Replay transaction {named} of topology {self.target.topology}{rows}."
+
+    def _stuck(self, opened: Mapping[int, TransactionRecord]) -> list[Effect]:
+        """Name those whose rows cannot be decided anew."""
+        if not self.changed_rows or not opened:
+            return []
+        try:
+            states = self._undoable(list(opened))
+        except ChangeRefused as refused:
+            return [Effect(txid, each.run_id, str(refused)) for txid, each in opened.items()]
+        stuck = ((txid, each, [name for name in each.fenced if not states.get(name)]) for txid, each in opened.items())
+        return [
+            Effect(txid, each.run_id, f"it may be in state {', '.join(sorted(names))} already, which cannot undo it")
+            for txid, each, names in stuck
+            if names
+        ]
+
+    def _undoable(self, txids: Sequence[int]) -> Mapping[str, bool]:
+        """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these.
+
+        :raises ChangeRefused: its source never has other rows at the place of a batch.
+        """
+        spec, states = self.target.dag()
+        topology, txid = self.target.topology, txids[0]
+        if not spec.source.rows_can_change:
+            raise ChangeRefused(
+                txid=txid,
+                topology=topology,
+                problem=f"{spec.source!r} reads a log, in which no row is ever another one",
+                remedy=f"What cannot be processed is skipped: airflow tx skip {topology} {txid} --why TEXT; "
+                "what failed for another reason is replayed as it is",
+            )
+        return undoable(states, *txids)
+
+
+class FailedReplay(PersonalAction):
+    """Replays all that has failed, or has lost its run; starts runs again that had given up their run slots."""
+
+    def preview(self) -> Preview:
+        found = FailedTransactions.read(self.target.ledger, self.target.record.dag_id)
+        effects = [
+            Effect(each.txid, each.run_id, "its run is made anew" if state is None else "its run is cleared")
+            for each, state in found.to_replay
+        ]
+        effects += [
+            Effect(None, run_id, f"it had yielded to transaction {entry['blocking']}, and is started again")
+            for run_id, entry in found.record.yielded.items()
+            if entry["txid"] is None
+        ]
+        txids = [each.txid for each, _ in found.to_replay]
+        return Preview(
+            self.target.version(txids),
+            f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, txids)) or 'nothing'}.",
+            tuple(effects),
+            tuple(found.left_alone),
+        )
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        if version is not None:
+            found = FailedTransactions.read(self.target.ledger, self.target.record.dag_id)
+            self.target.take([each.txid for each, _ in found.to_replay], version)
+        yield from Restarts(self.target.ledger, self.target.record.dag_id).failed()

@@ -1,0 +1,94 @@
+"""Which action a person wants, as plain JSON: it travels between processes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.coordinator import CoordinatorPause
+from airflow_tx.actions.loss import LossAcceptance
+from airflow_tx.actions.replay import FailedReplay, NamedReplay
+from airflow_tx.actions.skip import Readmission, TransactionSkip
+from airflow_tx.errors import Refused
+
+
+class ActionName(str, Enum):
+    """What a person can do to the transactions of a topology."""
+
+    REPLAY = "replay"
+    REPLAY_FAILED = "replay-failed"
+    SKIP = "skip"
+    READMIT = "readmit"
+    ACCEPT_LOSS = "accept-loss"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+
+
+_OF_ONE = frozenset({ActionName.SKIP, ActionName.READMIT})
+
+
+class UnclearRequest(Refused):
+    """An action that was not asked for as it has to be."""
+
+    template = "{action} of topology {topology!r}: {problem}. Nothing was done."
+
+
+@dataclass(frozen=True)
+class ActionRequest:
+    """An action on a topology.
+
+    :param txids: of replay one or several, of skip and readmit one, else none.
+    :param force: of replay: also transactions whose run is queued or running.
+    :param changed_rows: of replay: with the rows as they are now.
+    """
+
+    topology: str
+    name: ActionName
+    txids: tuple[int, ...] = ()
+    force: bool = False
+    changed_rows: bool = False
+
+    @property
+    def needs_dag(self) -> bool:
+        """Whether it asks the source or the states, which only the DAG file names."""
+        return self.changed_rows or self.name in (ActionName.SKIP, ActionName.ACCEPT_LOSS)
+
+    def action(self, target: ActionTarget) -> PersonalAction:
+        """Make the action.
+
+        :raises UnclearRequest: of other transactions than it is about.
+        """
+        self._check()
+        if self.name is ActionName.REPLAY:
+            return NamedReplay(target, self.txids, force=self.force, changed_rows=self.changed_rows)
+        if self.name is ActionName.SKIP:
+            return TransactionSkip(target, self.txids[0])
+        if self.name is ActionName.READMIT:
+            return Readmission(target, self.txids[0])
+        if self.name is ActionName.REPLAY_FAILED:
+            return FailedReplay(target)
+        if self.name is ActionName.ACCEPT_LOSS:
+            return LossAcceptance(target)
+        return CoordinatorPause(target, paused=self.name is ActionName.PAUSE)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "name": self.name.value}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ActionRequest:
+        return cls(**{**value, "name": ActionName(value["name"]), "txids": tuple(value["txids"])})
+
+    def _check(self) -> None:
+        problem = ""
+        if self.name in _OF_ONE and len(self.txids) != 1:
+            problem = "name one transaction"
+        elif self.name is ActionName.REPLAY and not self.txids:
+            problem = "name the transactions"
+        elif self.name not in (*_OF_ONE, ActionName.REPLAY) and self.txids:
+            problem = "it is of no single transaction"
+        elif self.name is not ActionName.REPLAY and (self.force or self.changed_rows):
+            problem = "force and changed_rows are of replay"
+        if problem:
+            raise UnclearRequest(action=self.name.value, topology=self.topology, problem=problem)

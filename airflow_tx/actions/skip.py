@@ -1,0 +1,105 @@
+"""Skip by a person, and the way back: a batch is taken out of the way at its turn, and re-admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.runs import Restarts
+from airflow_tx.actions.skips import Skips
+from airflow_tx.errors import Refused
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.view import transaction_details
+
+_ROWS_SHOWN = 500
+
+
+class TransactionSkip(PersonalAction):
+    """Takes a transaction out of the way at its turn."""
+
+    needs_reason = True
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid
+        restarts = Restarts(target.ledger, target.record.dag_id)
+        self._skips = Skips(target.ledger, restarts, lambda: target.dag()[1])
+
+    def preview(self) -> Preview:
+        version = self.target.version([self.txid])
+        record = self.target.opened(self.txid)
+        if isinstance(record, Refused):
+            return Preview(version, str(record), (), (Effect(self.txid, "", str(record)),), True)
+        try:
+            self._skips.check(self.txid, record)
+        except Refused as refused:
+            return Preview(version, str(refused), (), (Effect(self.txid, record.run_id, str(refused)),), True)
+        effect = Effect(self.txid, record.run_id, self._skips.outlook(self.txid))
+        return Preview(version, self._sentence(record), (effect,), needs_reason=True)
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        record = self.target.ledger.status(self.txid)
+        if record is not None:  # else the ledger says what became of it
+            self._skips.check(self.txid, record)
+        self.target.take([self.txid], version)
+        yield from self._skips.note(self.txid, audit)
+
+    def _sentence(self, record: TransactionRecord) -> str:
+        batch = transaction_details(self.target.ledger.store, self.target.ledger.paths, self.txid).batch
+        rows = "unknown rows" if batch is None else _shown(batch.rows)
+        return (
+            f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
+            f"{record.phase.value}), and count its rows nowhere: {rows}."
+        )
+
+
+class Readmission(PersonalAction):
+    """Processes the rows of a skipped transaction, as a new one."""
+
+    needs_reason = True
+
+    def __init__(self, target: ActionTarget, txid: int) -> None:
+        super().__init__(target)
+        self.txid = txid
+        self._runs = Restarts(target.ledger, target.record.dag_id).runs
+
+    def preview(self) -> Preview:
+        version, skipped = self.target.version([self.txid]), self._skipped()
+        if skipped is None or skipped.readmitted_as is not None:
+            found = "not skipped" if skipped is None else f"re-admitted as {skipped.readmitted_as} already"
+            problem = f"Transaction {self.txid} of topology {self.target.topology} is {found}."
+            return Preview(version, problem, (), (Effect(self.txid, "", problem),), True)
+        how = "is cleared" if skipped.run_id in compat.runs_of(self._runs.dag_id, [skipped.run_id]) else "is made anew"
+        effect = Effect(self.txid, skipped.run_id, f"its run {how}, and takes its rows as a new transaction")
+        return Preview(version, self._sentence(skipped), (effect,), needs_reason=True)
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        self.target.take([self.txid], version)
+        skipped = self._skipped()
+        self.target.ledger.run(note_readmission, self.txid, audit)
+        assert skipped is not None, "else it is refused"
+        how = self._runs.start(skipped.run_id, skipped.key)
+        done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
+        yield Effect(self.txid, skipped.run_id, done)
+
+    def _skipped(self) -> Skipped | None:
+        ledger = self.target.ledger
+        return Reader(ledger.store).peek_if_any(Skipped, ledger.paths.skipped(self.txid))
+
+    def _sentence(self, skipped: Skipped) -> str:
+        who = f"skipped by {skipped.skip['who']}: {skipped.skip['why']}"
+        return (
+            f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
+            f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}."
+        )
+
+
+def _shown(rows: Any) -> str:
+    text = dumps(rows)
+    return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."

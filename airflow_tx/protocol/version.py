@@ -1,0 +1,52 @@
+"""The version of what a person was shown: of two who act on the same, one does it, and the other one is told so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from airflow_tx.errors import PreviewOutdated
+from airflow_tx.protocol.answers import Done
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Skipped, TransactionRecord, digest, encode
+from airflow_tx.protocol.step import Decision, Stamp
+
+Records = dict[int, "TransactionRecord | Skipped"]
+
+
+def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
+    """Give the version of these transactions: any step that changes one of them changes it."""
+    return _version(txids, dict(_records(read, paths, txids)))
+
+
+def note_action(read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str) -> Decision[Done]:
+    """Note that a person acts on these transactions, so that nobody else does on the same version of them.
+
+    :raises PreviewOutdated: they are of another version by now.
+    """
+    records = dict(_records(read, paths, txids))
+    if _version(txids, records) != version:
+        raise PreviewOutdated(what=_named(txids), topology=paths.topology)
+    writes = tuple(
+        Put(paths.transaction(txid) if isinstance(found, TransactionRecord) else paths.skipped(txid), encode(after))
+        for txid, found in records.items()
+        for after in [replace(found, op=stamp.op)]
+    )
+    return Decision(Done(), writes, writes[0].path if writes else "")
+
+
+def _records(read: Reader, paths: Paths, txids: Sequence[int]) -> Iterator[tuple[int, TransactionRecord | Skipped]]:
+    for txid in sorted(set(txids)):
+        found = read.find(TransactionRecord, paths.transaction(txid)) or read.find(Skipped, paths.skipped(txid))
+        if found is not None:
+            yield txid, found
+
+
+def _version(txids: Sequence[int], records: Records) -> str:
+    return digest([[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))])
+
+
+def _named(txids: Sequence[int]) -> str:
+    return f"Transaction {', '.join(map(str, sorted(set(txids))))}" if txids else "What failed"
