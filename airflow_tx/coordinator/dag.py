@@ -84,7 +84,8 @@ def coordinator_dag(
             lane=plan,
         )
     description = f"Fails while {spec.topology} is blocked; {name} starts its runs"
-    with DAG(blocked_dag_id(name), **{**options, "schedule": None, "description": description}):
+    shown = {"schedule": None, "description": description, "is_paused_upon_creation": False}
+    with DAG(blocked_dag_id(name), **{**options, **shown}):
         BlockedOperator(task_id="blocked", transaction=spec)
     return dag
 

@@ -104,6 +104,11 @@ class Feed:
         runs = [(dag_id, run["dag_run_id"]) for dag_id in self.coordinating for run in self.airflow.runs(dag_id)]
         return "\n".join(self.airflow.whole_log(dag_id, run_id, "coordinate") for dag_id, run_id in runs)
 
+    def red(self) -> dict[str, Any]:
+        """The run that is red because it is blocked."""
+        found = [run for dag_id in self.coordinating for run in self.airflow.runs(f"{dag_id}_blocked")]
+        return next((run for run in found if run["state"] == "failed"), {})
+
     def explain(self) -> str:
         """For a test that fails."""
         runs = {run["dag_run_id"]: run["state"] for run in self.airflow.runs(self.dag)}
@@ -184,8 +189,18 @@ def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_i
     assert "is not wanted" in blocked["reason"]
     assert f"airflow tx replay {DAG} {txid}" in feed.log()
 
+    # Whichever coordinator found it: one run is red, with a date, so that the home page counts it.
+    red = eventually(feed.red, 240, "a run is red", explain=feed.explain)
+    assert red["dag_run_id"] == f"blocked-{txid}.3"
+    assert red["logical_date"] is not None
+    called = (feed.stack.folder / "called").read_text().splitlines()
+    assert len(called) == 1
+    assert f"Transaction {txid}.3 of {DAG} is blocked" in called[0]
+
     assert fail is not None
     fail.unlink()
     feed.airflow.clear_run(DAG, f"tx-{txid}")
     feed.committed()
     eventually(lambda: not mark(), 240, "it is blocked no more")
+    feed.airflow.wait_run(red["dag_id"], red["dag_run_id"])
+    assert (feed.stack.folder / "called").read_text().splitlines() == called

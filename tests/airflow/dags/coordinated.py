@@ -50,8 +50,14 @@ def _take(mark: Path) -> bool:
     return True
 
 
+def call(context: dict[str, Any]) -> None:
+    """What is called when it is blocked: a line for each time."""
+    with (FOLDER / "called").open("a") as file:
+        file.write(f"{context['alarm'].text}\n")
+
+
 with DAG("coordinated", schedule=None, max_active_runs=8):
-    with Transaction(source=FileSource("coordinated/*.csv"), max_pending=4) as tx:
+    with Transaction(source=FileSource("coordinated/*.csv"), max_pending=4, on_blocked=call) as tx:
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(), state=state("coordinated"))])
 
 OPTIONS: dict[str, Any] = {"max_replays": 2, "replay_backoff": 2, "linger": 5, "is_paused_upon_creation": True}

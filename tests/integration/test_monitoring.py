@@ -1,0 +1,147 @@
+"""What `docker/monitoring` holds is loaded by the programs that it is for, where they are on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+from airflow_tx.compat import MetricKind
+from airflow_tx.metrics import Metric
+from airflow_tx.testing.eventually import eventually
+
+MONITORING = Path(__file__).resolve().parents[2] / "docker/monitoring"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+NAME = re.compile(r"airflow_tx_[a-z_]+?(?=_bucket|\b)")
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus (Debian: prometheus)")
+needs_exporter = pytest.mark.skipif(shutil.which("statsd_exporter") is None, reason="needs statsd_exporter")
+
+BLOCKED = """
+rule_files: [{rules}]
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'airflow_tx_blocked{{topology="a"}}', values: "0 1 1 1 0 0"}}
+      - {{series: 'airflow_tx_blocked{{topology="b"}}', values: "0x6"}}
+    alert_rule_test:
+      - {{eval_time: 1m, alertname: TransactionBlocked, exp_alerts: []}}
+      - eval_time: 3m
+        alertname: TransactionBlocked
+        exp_alerts:
+          - exp_labels: {{topology: a, severity: critical}}
+            exp_annotations:
+              summary: "a is blocked: nothing commits until a person acts"
+              description: "Why, and what to do: airflow tx show a"
+      - {{eval_time: 5m, alertname: TransactionBlocked, exp_alerts: []}}
+"""
+
+
+def promtool(*arguments: str | Path) -> str:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def expressions() -> list[str]:
+    """What the panels of the dashboard ask for, without the variables of Grafana."""
+    found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    return [each.replace("$__rate_interval", "1m").replace("$topology", ".*") for each in found]
+
+
+@needs_promtool
+def test_prometheus_takes_the_configuration_and_its_rules() -> None:
+    assert "5 rules found" in promtool("check", "config", MONITORING / "prometheus.yml")
+
+
+@needs_promtool
+def test_a_blocked_topology_is_an_alert_until_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "test.yml").write_text(BLOCKED.format(rules=MONITORING / "alert-rules.yml"))
+    promtool("test", "rules", tmp_path / "test.yml")
+
+
+@needs_promtool
+def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(expressions())]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    shown = {name for each in expressions() for name in NAME.findall(each)}
+    assert shown == {f"airflow_tx_{each.suffix}" for each in Metric}
+    rules = (MONITORING / "alert-rules.yml").read_text()
+    assert set(re.findall(r"airflow_tx_\w+", rules)) <= shown
+
+
+def test_the_panels_of_the_dashboard_lie_beside_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        own = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not own & taken
+        assert at["x"] + at["w"] <= 24
+        taken |= own
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    models: Any = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder: Any = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    made = models.Dashboard.from_json(DASHBOARD)
+    again = json.loads(encoder.JSONEncoder().encode(made))
+    assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in DASHBOARD["panels"]]
+    assert set(again) >= set(DASHBOARD)
+
+
+def free_port(kind: socket.SocketKind) -> int:
+    with socket.socket(socket.AF_INET, kind) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The StatsD exporter with our mapping; Airflow's metrics go to it. Where it answers Prometheus."""
+    web, udp = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
+    command = ["statsd_exporter", f"--statsd.mapping-config={MONITORING / 'statsd-mapping.yml'}"]
+    listen = [f"--web.listen-address=127.0.0.1:{web}", f"--statsd.listen-udp=127.0.0.1:{udp}", "--statsd.listen-tcp="]
+    options = {"STATSD_ON": "True", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": str(udp), "STATSD_PREFIX": "airflow"}
+    for option, value in {**options, "STATSD_INFLUXDB_ENABLED": "True"}.items():
+        monkeypatch.setenv(f"AIRFLOW__METRICS__{option}", value)
+    with subprocess.Popen([*command, *listen], stderr=subprocess.DEVNULL) as process:
+        url = f"http://127.0.0.1:{web}/metrics"
+        eventually(lambda: answer(url), 30, "the exporter answers")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        yield url
+        monkeypatch.undo()
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        process.terminate()
+
+
+def answer(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as found:
+            return str(found.read().decode())
+    except OSError:
+        return ""
+
+
+@needs_exporter
+def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(exporter: str) -> None:
+    for each in Metric:
+        each.send("sales.eu", 2.0)
+    marks = {MetricKind.COUNTER: "", MetricKind.GAUGE: "", MetricKind.TIMER: "_sum"}
+    wanted = {f'airflow_tx_{each.suffix}{marks[each.kind]}{{topology="sales.eu"}} 2' for each in Metric}
+    eventually(lambda: wanted <= set(answer(exporter).splitlines()), 30, "all are there")
+    assert "sales__eu" not in answer(exporter)
