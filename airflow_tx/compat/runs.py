@@ -164,16 +164,17 @@ async def _ask_async(message: Any) -> Any:
 
 
 def is_current_try(task_try: str) -> bool:
-    """Whether the asking task's own try is still the one that Airflow knows: a retry or a clear gives it another id.
+    """Whether the asking task's own id is still the one that Airflow knows: most retries and clears give it another.
 
-    :param task_try: the task instance's id.
+    :param task_try: the id, or what `task_try` makes of it.
     """
     from uuid import UUID
 
     from airflow.sdk.execution_time.comms import DeleteTaskStateStore
 
+    own = UUID(task_try.partition(".")[0])
     # Nothing is deleted: no value has this name. Airflow looks for the try first, and says if there is none.
-    return _or_missing(DeleteTaskStateStore(ti_id=UUID(task_try), key="airflow_tx/is-current")) is not None
+    return _or_missing(DeleteTaskStateStore(ti_id=own, key="airflow_tx/is-current")) is not None
 
 
 def _or_missing(message: Any) -> Any:

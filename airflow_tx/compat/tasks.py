@@ -210,6 +210,11 @@ def map_index(ti: Any) -> int:
     return -1 if ti.map_index is None else int(ti.map_index)
 
 
+def task_try(ti: Any) -> str:
+    """Name the running try of a task instance: its id does not always change when it is retried, and two may work."""
+    return f"{ti.id}.{ti.try_number}"
+
+
 def dag_version(ti: Any) -> str:
     """Return the id of the version of the DAG that the task instance belongs to."""
     return str(ti.dag_version_id)

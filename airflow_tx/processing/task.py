@@ -70,7 +70,7 @@ class Processing:
         from airflow_tx.protocol.attempt import TaskTry
 
         ti, spec = context["ti"], spec_of(context["dag"])
-        task = TaskTry(ti.task_id, compat.map_index(ti), str(ti.id))
+        task = TaskTry(ti.task_id, compat.map_index(ti), compat.task_try(ti))
         made = cls(spec, begun_by(ti, spec), task, anchored=ti.task_id in spec.tasks)
         made._ti = ti
         context[_KEY] = made  # type: ignore[literal-required]

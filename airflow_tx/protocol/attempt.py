@@ -28,13 +28,17 @@ class TransactionAttempt:
         return f"{self.txid}.{self.attempt}"
 
 
+_NUMBER = "."
+
+
 @dataclass(frozen=True)
 class TaskTry:
     """One try of one task instance.
 
     :param task_id: the task.
     :param map_index: -1 if the task is not mapped.
-    :param task_try: the task instance's id: new at every retry and clear, kept over a deferral.
+    :param task_try: the task instance's id and the number of the try, kept over a deferral. Most retries and clears get
+        another id; see `same_instance`.
     """
 
     task_id: str
@@ -43,6 +47,14 @@ class TaskTry:
 
     def __str__(self) -> str:
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
+    def same_instance(self, task_try: str) -> bool:
+        """Whether another try has this one's id, so that Airflow takes the word of either for that of both.
+
+        It does not change the id of a task that it fails while it is queued: that of a resumed leg, which then works
+        beside the retry.
+        """
+        return self.task_try.partition(_NUMBER)[0] == task_try.partition(_NUMBER)[0]
 
 
 LANE_TRY = "lane-"

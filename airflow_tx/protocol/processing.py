@@ -69,12 +69,17 @@ def start(
     folder = paths.acks(attempt.txid, record.acks)
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
-    if found is not None and found.task_try != task.task_try and found.task_try not in current:
+    another = found is not None and not task.same_instance(found.task_try)
+    if found is not None and another and found.task_try not in current:
         return Decision(NeedCurrent(found.task_try))
-    if found is not None and not current.get(found.task_try, True):
+    if found is not None and another and not current[found.task_try]:
         raise _stale_try("start", attempt, task, found)
     own = "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"  # a mapped instance emits it to itself
-    entry = encode(Ack(task.task_try, stamp.op, emitted=own))
+    started = Ack(task.task_try, stamp.op, emitted=own)
+    if found is not None and found.done and not another:
+        # Airflow may have taken the success of the try that acked it for that of this one, which is ended then.
+        started = replace(found, op=stamp.op)
+    entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
         again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None, error=None)
@@ -114,6 +119,7 @@ def ack(
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(
         found,
+        task_try=task.task_try,
         op=stamp.op,
         acked=acked,
         done=True,
@@ -256,7 +262,7 @@ def _by_begin(record: TransactionRecord, task: TaskTry) -> bool:
 
 def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, step: str) -> Ack:
     found = read.find(Ack, path)
-    if found is None or found.task_try != task.task_try:
+    if found is None or not task.same_instance(found.task_try):
         raise _stale_try(step, attempt, task, found)
     return found
 

@@ -21,7 +21,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
-from tests.model import test_answers, test_partitions, test_recovery, test_skips, test_yields
+from tests.model import test_answers, test_partitions, test_recovery, test_skips, test_traces, test_yields
 from tests.model.driver import Run, Topology
 from tests.model.shapes import Shape
 
@@ -89,7 +89,7 @@ MUTANTS = (
         "no attempt check, nor the one of tries behind it",
         (
             (processing.newest_record, "record.attempt != attempt.attempt", "False"),
-            (processing.start, "not current.get(found.task_try, True)", "False"),
+            (processing.start, "not current[found.task_try]", "False"),
         ),
         ONE_OPAQUE_KEYS,
     ),
@@ -170,7 +170,14 @@ MUTANTS = (
         ((processing.processed, "if missing or value:", "if False:"),),
         _trace(test_answers, "test_a_batch_is_complete_only_when_every_task_has_acked"),
     ),
-    Mutant("a zombie's ack taken", ((processing._own, "found.task_try != task.task_try", "False"),), ONE_OPAQUE_KEYS),
+    Mutant(
+        "a zombie's ack taken", ((processing._own, "not task.same_instance(found.task_try)", "False"),), ONE_OPAQUE_KEYS
+    ),
+    Mutant(
+        "a start forgets what its id has acked",
+        ((processing.start, "found.done and not another", "False"),),
+        _trace(test_traces.TestTrace11, "test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed"),
+    ),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
         "an old begin may ask",

@@ -188,6 +188,23 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
+    def test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        run.start(task_try="same.1").ack({"a": 2})
+        run.start(task_try="same.2")
+        # Airflow takes the first one's success for that of the retry, and ends this one.
+        run.commit()
+        assert topology.totals() == {"a": 2}
+
+    def test_it_may_so_after_the_retry_has_started(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(2)
+        resumed, _ = run.start(task_try="same.1"), run.start(task_try="same.2")
+        resumed.ack({"a": 2})
+        run.commit()
+        assert topology.totals() == {"a": 2}
+
     @pytest.mark.parametrize("started", ["begin", "task"])
     def test_the_newest_try_goes_on_though_the_clock_that_named_it_is_behind(
         self, topology: Topology, started: str

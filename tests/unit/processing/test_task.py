@@ -135,11 +135,11 @@ def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
     before_task(new)
     asked: list[str] = []
     monkeypatch.setattr(compat, "is_current_try", lambda task_try: asked.append(task_try))
-    with pytest.raises(AirflowFailException, match=f"try {new['ti'].id} has replaced try {old['ti'].id}"):
+    with pytest.raises(AirflowFailException, match=f"try {new['ti'].id}.1 has replaced try {old['ti'].id}.1"):
         before_task(old)
     with pytest.raises(StaleBegin, match="a later begin"):
         numbers.begin()
-    assert asked[0] == str(old["ti"].id)
+    assert asked[0] == f"{old['ti'].id}.1"
     assert (numbers.record().attempt, len(asked)) == (1, 2)
 
 
