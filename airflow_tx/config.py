@@ -99,6 +99,7 @@ class Settings:
     history: int = _read_by(_count)
     keep_new_values: int = _read_by(_count)
     warm_wait: float = _read_by(_seconds)
+    warm_places: int = _read_by(_count)
     min_deferral: float = _read_by(_seconds)
     yield_after: float = _read_by(_seconds)
     max_replays: int = _read_by(_count_or_none)

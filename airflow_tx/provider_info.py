@@ -61,6 +61,12 @@ OPTIONS: dict[str, _Option] = {
     "warm_wait": _option(
         "float", "60", "Seconds that a committer which is next in line waits in its worker before it defers itself."
     ),
+    "warm_places": _option(
+        "integer",
+        "2",
+        "How many committers in line wait in their worker, each in a worker slot; the others defer themselves, and "
+        "come back after min_deferral. With many transactions in flight and slots to spare, as many as are in flight.",
+    ),
     "min_deferral": _option(
         "float",
         "10",

@@ -77,6 +77,10 @@ def main(days: int = DAYS, in_flight: int = IN_FLIGHT, alone: int = ALONE) -> No
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.url(postgres.new_database()),
             "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
             "AIRFLOW__CORE__PARALLELISM": "16",
+            "AIRFLOW__TX__PRELOAD": "airflow_tx, psycopg2",
+            "AIRFLOW__TX__WARM_PLACES": str(in_flight),
+            "AIRFLOW__TX__MIN_DEFERRAL": "3",
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         }
         with LocalAirflow(folder / "airflow", DAGS, env) as airflow:
             took: dict[str, Took] = {}

@@ -23,10 +23,12 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import next_position, note_origin
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TopologyRecord
+from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end, order_from
 from airflow_tx.spec import TransactionSpec
 
+# Seconds between two readings; a commit ends the wait.
 _PACE = 1.0
 
 
@@ -76,8 +78,9 @@ class BackfilledDate:
     txid: int | None
 
     @property
-    def is_live(self) -> bool:
-        return self.run is not None and self.run.state in LIVE_RUN_STATES
+    def is_in_flight(self) -> bool:
+        """A run that has committed only ends, while the next one begins."""
+        return self.status is not DateStatus.DONE and self.run is not None and self.run.state in LIVE_RUN_STATES
 
 
 class BackfilledDates:
@@ -95,6 +98,8 @@ class BackfilledDates:
             remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
             raise ConfigError(option="--from, --to", value=f"{first.isoformat()}, {last.isoformat()}", remedy=remedy)
         self._done: dict[datetime, int] = {}
+        self._txids: dict[datetime, int | None] = {}
+        self._current: int | None = None
 
     def check_order(self, *, note: bool) -> None:
         """Find out that the dates are next in the order of txids, if it has one.
@@ -120,11 +125,23 @@ class BackfilledDates:
 
     def read(self) -> list[BackfilledDate]:
         """Give all dates as they are now, the earliest one first."""
+        self._current = self._turn()
         runs, yielded = compat.dated_runs(self.spec.dag_id, self.intervals), self._yielded()
         return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
 
     def create(self, date: BackfilledDate) -> None:
         compat.create_backfill_run(self.spec.dag_id, date.interval, getuser())
+
+    def await_commit(self, seconds: float) -> None:
+        """Wait until the turn is passed on after it was read last, so many seconds at most."""
+        with self.ledger.store.watch(self.spec.paths.current) as watch:
+            # A change before the watch was set would never be noticed.
+            if self._turn() == self._current:
+                watch.wait(seconds)
+
+    def _turn(self) -> int | None:
+        found = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.current)
+        return None if found is None else found.txid
 
     def _yielded(self) -> Container[str]:
         record = Reader(self.ledger.store).peek_if_any(TopologyRecord, self.spec.paths.record)
@@ -133,7 +150,7 @@ class BackfilledDates:
     def _read(
         self, interval: compat.ScheduledInterval, run: compat.DatedRun | None, yielded: Container[str]
     ) -> BackfilledDate:
-        txid = self._done.get(interval.logical_date) or self._txid(interval)
+        txid = self._done.get(interval.logical_date) or self._begun(interval, run)
         if txid is not None and (interval.logical_date in self._done or self.ledger.status(txid) is None):
             self._done[interval.logical_date] = txid  # what is final stays so
             status = DateStatus.DONE
@@ -144,6 +161,12 @@ class BackfilledDates:
         else:
             status = DateStatus.FAILED
         return BackfilledDate(interval, status, run, txid)
+
+    def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
+        date = interval.logical_date
+        if run is not None or date not in self._txids:  # without a run, nothing begins
+            self._txids[date] = self._txid(interval)
+        return self._txids[date]
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
         dates = (interval.start, interval.end, interval.logical_date)
@@ -160,19 +183,19 @@ def _misplaced(date: datetime, end: datetime, why: str) -> ConfigError:
 class Progress:
     """Creates runs while there is room in flight, and says how far they are.
 
-    :param in_flight: how many runs may be queued or running.
+    :param in_flight: how many runs may be queued or running without having committed.
     """
 
     def __init__(
         self,
         dates: BackfilledDates,
         in_flight: int,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dates = dates
         self._in_flight = in_flight
-        self._sleep = sleep
+        self._sleep = sleep or dates.await_commit
         self._clock = clock
 
     def follow(self) -> list[BackfilledDate]:
@@ -196,7 +219,7 @@ class Progress:
             dates = self._dates.read()
 
     def _create(self, dates: Sequence[BackfilledDate]) -> bool:
-        room = max(self._in_flight - sum(each.is_live for each in dates), 0)
+        room = max(self._in_flight - sum(each.is_in_flight for each in dates), 0)
         wanted = [each for each in dates if each.status is DateStatus.WAITING][:room]
         for each in wanted:
             self._dates.create(each)

@@ -108,7 +108,7 @@ ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The
 ARG_IN_FLIGHT = _arg(
     "--in-flight",
     type=positive_int(allow_zero=False),  # type: ignore[no-untyped-call]
-    help="How many runs may be queued or running (default: max_pending of the block)",
+    help="How many runs may be under way and not committed (default: max_pending of the block)",
 )
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
@@ -221,7 +221,7 @@ TX_COMMANDS = (
         help="Create the runs of data intervals in the order of their dates, and follow them",
         description=(
             "For a DAG whose source is a DataIntervalSource. Runs that exist are left as they are; the others are "
-            "created as `airflow backfill create` does, as long as fewer than --in-flight are queued or running. "
+            "created as `airflow backfill create` does, as long as fewer than --in-flight are under way. "
             "Interrupted, it goes on when it is repeated. It ends once all is done, or nothing can go on without a "
             "person; it says what is left, and its exit code is 1 then."
         ),

@@ -20,8 +20,10 @@ from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
 _MESSAGE_POLL = 0.5
+BRIEF = 5.0
+"""Seconds that a committer waits in its worker for an earlier transaction that still works: a deferral takes longer."""
 WARM_PLACES = 2
-"""How many in line wait in their worker."""
+"""How many in line wait in their worker, unless `[tx] warm_places` says otherwise."""
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
 
@@ -30,6 +32,7 @@ class Wait(str, Enum):
 
     NOT = "not"
     WARM = "warm"
+    BRIEFLY = "briefly"
     DEFERRED = "deferred"
 
 
@@ -55,6 +58,7 @@ class WaitingLine:
     :param op: of its own record: another one means that something happened to it; None: it is final.
     :param acks: of its own record.
     :param messages: whether it waits for messages of its own, before it waits for its turn.
+    :param places: how many in line wait in their worker.
     :param earlier: open transactions from `current` on, those that are close.
     :param skip: whether the one whose turn it is is to be skipped, by the first that finds it.
     """
@@ -67,18 +71,19 @@ class WaitingLine:
     skip: bool = False
     acks: str = ""
     messages: bool = False
+    places: int = WARM_PLACES
 
     @property
     def wait(self) -> Wait:
-        """How to wait: in the worker only if nothing is needed for the turn to come but commits.
+        """How to wait: in the worker, and more than briefly only if nothing is needed for the turn to come but commits.
 
         A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
         """
         if self.current >= self.txid:
             return Wait.NOT
-        if self.txid - self.current > WARM_PLACES:
+        if self.txid - self.current > self.places:
             return Wait.DEFERRED
-        return Wait.WARM if all(each.ready for each in self.earlier.values()) else Wait.DEFERRED
+        return Wait.WARM if all(each.ready for each in self.earlier.values()) else Wait.BRIEFLY
 
     @property
     def waited_for(self) -> list[list[object]]:
@@ -93,7 +98,7 @@ class WaitingLine:
         :param op: of its own record when it began to wait.
         :param waited: its `waited_for` by then.
         """
-        near = self.wait is not Wait.DEFERRED and not (waited and self.waited_for == waited)
+        near = self.wait in (Wait.NOT, Wait.WARM) and not (waited and self.waited_for == waited)
         if self.skip or near:
             return {"reason": "its turn is near", "current": self.current}
         return {"reason": "its record changed"} if self.op != op else None
@@ -111,6 +116,7 @@ def read_line(
     mapped: Collection[str],
     read: Reader | None = None,
     *,
+    places: int = WARM_PLACES,
     works_again: bool = False,
 ) -> WaitingLine:
     """Read the line; what is far away is not read.
@@ -122,18 +128,18 @@ def read_line(
     read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
     if current >= txid and not works_again:
-        return WaitingLine(txid, current)
+        return WaitingLine(txid, current, places=places)
     own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
     earlier, skip = {}, False
-    for each in range(current, min(txid, current + WARM_PLACES)):
+    for each in range(current, min(txid, current + places)):
         record = read.peek_if_any(TransactionRecord, paths.transaction(each))
         if record is not None:  # else it became final in between
             skip |= each == current and record.skip is not None
             ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
             earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
     if own is None:
-        return WaitingLine(txid, current, None, None, earlier, skip)
-    return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks)
+        return WaitingLine(txid, current, None, None, earlier, skip, places=places)
+    return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks, places=places)
 
 
 def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
@@ -148,21 +154,28 @@ def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord,
 
 
 def commit_in_turn(
-    commit: Commit, store: Store, *, patience: float, clock: Callable[[], float] = time.monotonic
+    commit: Commit,
+    store: Store,
+    *,
+    patience: float,
+    places: int = WARM_PLACES,
+    clock: Callable[[], float] = time.monotonic,
 ) -> WaitingLine | None:
     """Commit when it is the turn.
 
     :param patience: seconds to wait in the worker at most.
+    :param places: how many in line wait there.
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed as it is.
     """
     deadline = clock() + patience
+    brief_until = clock() + min(patience, BRIEF)
     messages_until = clock() + min(patience, MESSAGE_PATIENCE)
     line: WaitingLine | None = None
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:
         read, again = Reader(store), completion is Completion.NOT_YET
-        before, line = line, _read(commit, store, read, works_again=again)
+        before, line = line, _read(commit, store, read, places=places, works_again=again)
         commit.ledger.remember(read)
         if before is not None and None is not line.op != before.op:
             commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
@@ -178,28 +191,29 @@ def commit_in_turn(
             time.sleep(_MESSAGE_POLL)
             continue
         wait = Wait.WARM if again else line.wait
-        if wait is Wait.DEFERRED or (wait is Wait.WARM and clock() >= deadline):
+        until = brief_until if wait is Wait.BRIEFLY else deadline
+        if wait is Wait.DEFERRED or (wait is not Wait.NOT and clock() >= until):
             _log_wait(commit, line)
             return line
         if completion is Completion.READY:
             commit.prepare()
             if wait is Wait.NOT and commit.commit():
                 return None
-        if wait is Wait.WARM:
-            _watch(commit, store, line, deadline - clock())
+        if wait is not Wait.NOT:
+            _watch(commit, store, line, until - clock())
     return None
 
 
-def _read(commit: Commit, store: Store, read: Reader, *, works_again: bool) -> WaitingLine:
+def _read(commit: Commit, store: Store, read: Reader, *, places: int, works_again: bool) -> WaitingLine:
     spec = commit.spec
-    return read_line(store, spec.paths, commit.begun.txid, spec.mapped, read, works_again=works_again)
+    return read_line(store, spec.paths, commit.begun.txid, spec.mapped, read, places=places, works_again=works_again)
 
 
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     spec = commit.spec
     with store.watch(*line.watched(spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
-        if _read(commit, store, Reader(store), works_again=line.op is not None) == line:
+        if _read(commit, store, Reader(store), places=line.places, works_again=line.op is not None) == line:
             commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
 

@@ -93,7 +93,9 @@ class InTurnOperator(RetriedOperator):
         from airflow_tx.commit.turn import commit_in_turn
 
         with final_errors(), part(kind, context, updates, self.log) as commit:
-            line = commit_in_turn(commit, commit.ledger.store, patience=Settings.load().warm_wait)
+            settings = Settings.load()
+            patience, places = settings.warm_wait, settings.warm_places
+            line = commit_in_turn(commit, commit.ledger.store, patience=patience, places=places)
         raise_own_alarms(commit.spec, context, self.log)
         if line is not None:
             self._wait(commit.spec, context, line)
@@ -117,7 +119,9 @@ class InTurnOperator(RetriedOperator):
             attempt = begun_by(context["ti"], spec).attempt.attempt
             trigger = MessagesTrigger(**common, attempt=attempt, acker_store=spec.acker_store, timeout=spec.timeout)
         else:
-            trigger = TurnTrigger(**common, op=line.op, mapped=sorted(spec.mapped), waited=line.waited_for)
+            trigger = TurnTrigger(
+                **common, op=line.op, mapped=sorted(spec.mapped), waited=line.waited_for, places=line.places
+            )
         self.defer(trigger=trigger, method_name="execute_turn")
 
 

@@ -119,7 +119,6 @@ def ack(
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(
         found,
-        task_try=task.task_try,
         op=stamp.op,
         acked=acked,
         done=True,

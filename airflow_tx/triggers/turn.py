@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.commit.turn import read_line
+from airflow_tx.commit.turn import WARM_PLACES, read_line
 from airflow_tx.protocol.api import Store
 from airflow_tx.triggers.base import Event, WaitTrigger
 
@@ -18,19 +18,21 @@ class TurnTrigger(WaitTrigger):
     :param op: that of the own record when the task deferred itself.
     :param mapped: ids of the tasks that have map indexes.
     :param waited: the line in which its task has waited in its worker for as long as it may: it is not woken for it.
+    :param places: how many in line wait in their worker.
     """
 
     txid: int
     op: str | None
     mapped: list[str]
     waited: list[list[Any]] = field(default_factory=list)
+    places: int = WARM_PLACES
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._logged: tuple[Any, ...] = ()
 
     def event(self, store: Store) -> Event | None:
-        line = read_line(store, self.paths, self.txid, self.mapped)
+        line = read_line(store, self.paths, self.txid, self.mapped, places=self.places)
         event = line.wake_event(op=self.op, waited=self.waited)
         first = line.earlier.get(line.current)
         if event is None and first is not None and (line.current, first.phase) != self._logged:

@@ -27,7 +27,7 @@ class Airflow:
     """Runs of days that begin, last first, and are done a second later, unless they are to fail.
 
     :ivar created: the numbers of the days whose runs were created.
-    :ivar most: how many runs there were in flight at once.
+    :ivar most: how many runs there were in flight at once; one that has committed is not.
     """
 
     def __init__(self, store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,8 @@ class Airflow:
         assert number not in self.states
         self.states[number] = "queued"
         self.created.append(number)
-        self.most = max(self.most, sum(state in ("queued", "running") for state in self.states.values()))
+        live = {number for number, state in self.states.items() if state in ("queued", "running")}
+        self.most = max(self.most, len(live - self.ending))
         return True
 
     def sleep(self, seconds: float) -> None:

@@ -194,7 +194,7 @@ def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked
     first.begin()
     second.begin()
     spec = first.spec
-    assert read_line(spec.memory, spec.paths, 2, ()).wait is Wait.DEFERRED
+    assert read_line(spec.memory, spec.paths, 2, ()).wait is Wait.BRIEFLY
     first.work()
     assert read_line(spec.memory, spec.paths, 2, ()).wait is Wait.WARM
 

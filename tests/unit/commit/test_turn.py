@@ -32,13 +32,20 @@ def test_the_next_two_in_line_wait_in_their_worker_when_all_before_them_only_hav
     assert line(5, 3, t3=True, t4=True).wait is Wait.WARM
 
 
-def test_nobody_holds_a_worker_slot_while_an_earlier_transaction_may_need_one() -> None:
-    assert line(5, 4, t4=False).wait is Wait.DEFERRED
-    assert line(5, 3, t3=True, t4=False).wait is Wait.DEFERRED
+def test_nobody_holds_a_worker_slot_for_long_while_an_earlier_transaction_may_need_one() -> None:
+    assert line(5, 4, t4=False).wait is Wait.BRIEFLY
+    assert line(5, 3, t3=True, t4=False).wait is Wait.BRIEFLY
 
 
 def test_the_third_in_line_defers_itself_whatever_the_others_do() -> None:
     assert line(5, 2, t2=True, t3=True, t4=True).wait is Wait.DEFERRED
+
+
+def test_as_many_as_are_wanted_wait_in_their_worker() -> None:
+    far = replace(line(5, 1, t1=True, t2=True, t3=True, t4=True), places=4)
+    assert far.wait is Wait.WARM
+    assert replace(far, places=3).wait is Wait.DEFERRED
+    assert replace(far, earlier={**far.earlier, 2: Earlier(2, "t2", Phase.PROCESSING, False)}).wait is Wait.BRIEFLY
 
 
 def test_a_transaction_that_became_final_while_the_line_was_read_stops_nobody() -> None:
@@ -118,6 +125,7 @@ def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
     assert read(topology, 4) == WaitingLine(4, 1, own.op, Phase.PROCESSING, earlier, False, own.acks)
     assert set(read(topology, 2).earlier) == {1}
     assert read(topology, 9).op is None
+    assert set(read_line(topology.store(), topology.paths, 4, (), places=3).earlier) == {1, 2, 3}
 
 
 def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topology) -> None:

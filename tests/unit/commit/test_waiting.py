@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.commit.turn import MESSAGE_PATIENCE, WaitingLine, commit_in_turn
+from airflow_tx.commit.turn import BRIEF, MESSAGE_PATIENCE, WaitingLine, commit_in_turn
 from airflow_tx.errors import FailedTransaction, StaleAttempt
 from airflow_tx.processing.outputs import returned
 from airflow_tx.protocol import skip
@@ -112,6 +112,20 @@ def test_its_patience_is_for_all_of_its_waiting(pair: Any, store: Meanwhile) -> 
     assert (line.current, line.messages) == (1, False)
     assert store.waits == [(60.0, True), (60.0 - A_STEP, False)]
     assert second.log.lines[-1].startswith("Transaction 2 of numbers waits for transaction 1 (PROCESSED) of run r1")
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_it_waits_briefly_for_one_before_it_that_still_works(
+    make: Any, store: Meanwhile, state: MemoryState, soon: bool
+) -> None:
+    first, second = make("r1"), make("r2")
+    first.begin()
+    second.begin()
+    second.work()
+    store.steps = [lambda: (first.work(), first.commit_now())] if soon else []
+    line = commit_in_time(second, store)
+    assert (line is None) is soon
+    assert store.waits[0] == (BRIEF, soon)
 
 
 @pytest.mark.parametrize(
