@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, ack_element, decode_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -231,7 +232,9 @@ def _task(key: tuple[str, int]) -> str:
 
 def _owner(store: Store, paths: Paths, line: Line) -> Mapping[str, Any] | None:
     first = line.opened.get(line.current)
-    node = store.get(paths.owner(first.nonce)) if first is not None and first.nonce else None
+    if first is None or not first.nonce:
+        return None
+    node = store.get(paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce))
     try:
         owner = None if node is None else json.loads(node.data)
     except ValueError:

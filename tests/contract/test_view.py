@@ -8,7 +8,7 @@ from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol import commit, processing, recovery, run_slots
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.recovery import ReplayRequest
@@ -143,6 +143,19 @@ def test_the_owner_is_shown_and_nonsense_there_stops_nothing(pipeline: Pipeline)
         store.multi([], [Put(owner, nonsense)])
         assert topology_view(store, paths).owner is None
     store.multi([], [Delete(owner)])
+
+
+def test_a_lane_is_the_owner_of_what_it_commits(pipeline: Pipeline) -> None:
+    pipeline.begins_as = LANE_TRY
+    begun = pipeline.begin("r1")
+    store, paths = pipeline.store, pipeline.paths
+    lane = paths.lane(f"{LANE_TRY}000000")
+    store.multi([], [Create(lane, b'{"run_id":"coordinate"}')])
+    assert topology_view(store, paths).owner is None
+    pipeline.acquire(begun, pipeline.process(begun))
+    assert topology_view(store, paths).owner == {"run_id": "coordinate"}
+    store.multi([], [Delete(lane)])
+    assert topology_view(store, paths).owner is None
 
 
 def test_a_damaged_record_stops_with_its_path(pipeline: Pipeline) -> None:

@@ -75,6 +75,7 @@ class Pipeline:
         self.by_interval = by_interval
         self.added = added
         self.written: dict[str, Written] = {}
+        self.begins_as = ""
         self._tries = itertools.count()
         self._clock = Clock()
 
@@ -91,7 +92,7 @@ class Pipeline:
             return Batch(row, None if self.by_interval else row)
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
-        request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, messages)
+        request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)
         begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed")
         assert isinstance(begun, Begun), begun
         return begun
