@@ -19,6 +19,7 @@ from airflow_tx import compat
 from airflow_tx.cli import render
 from airflow_tx.cli.context import action
 from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import next_position, note_origin
 from airflow_tx.protocol.reader import Reader
@@ -100,6 +101,7 @@ class BackfilledDates:
         self._done: dict[datetime, int] = {}
         self._txids: dict[datetime, int | None] = {}
         self._current: int | None = None
+        self._order: datetime | None = None
 
     def check_order(self, *, note: bool) -> None:
         """Find out that the dates are next in the order of txids, if it has one.
@@ -126,6 +128,8 @@ class BackfilledDates:
     def read(self) -> list[BackfilledDate]:
         """Give all dates as they are now, the earliest one first."""
         self._current = self._turn()
+        position = next_position(Reader(self.ledger.store), self.spec.paths) if self.source.in_order else None
+        self._order = None if position is None else order_end(position)
         runs, yielded = compat.dated_runs(self.spec.dag_id, self.intervals), self._yielded()
         return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
 
@@ -155,7 +159,7 @@ class BackfilledDates:
             self._done[interval.logical_date] = txid  # what is final stays so
             status = DateStatus.DONE
         elif run is None:
-            status = DateStatus.WAITING
+            status = DateStatus.WAITING if txid is None or not self._is_in_lane(txid) else DateStatus.IN_FLIGHT
         elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
             status = DateStatus.IN_FLIGHT
         else:
@@ -164,9 +168,16 @@ class BackfilledDates:
 
     def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
         date = interval.logical_date
-        if run is not None or date not in self._txids:  # without a run, nothing begins
+        # Without a run nothing begins, unless a lane does it, in the order of the dates.
+        is_passed = self._order is not None and interval.end <= self._order
+        if run is not None or date not in self._txids or (is_passed and self._txids[date] is None):
             self._txids[date] = self._txid(interval)
         return self._txids[date]
+
+    def _is_in_lane(self, txid: int) -> bool:
+        """Ask whether a lane has begun a transaction, whose coordinator makes a run of it if it leaves."""
+        record = self.ledger.status(txid)
+        return record is not None and of_lane(record.request)
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
         dates = (interval.start, interval.end, interval.logical_date)

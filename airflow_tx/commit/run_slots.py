@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -112,10 +112,14 @@ class Runs(Protocol):
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of a DAG, reached by a task instance."""
+    """The runs of a DAG, reached by a task instance.
+
+    :param interval_of: gives the data interval of a run that is made, by its key; None: it gets no dates.
+    """
 
     dag_id: str
     ti: Any
+    interval_of: Callable[[str], tuple[datetime, datetime] | None] = lambda key: None
 
     def state(self, run_id: str) -> str | None:
         return compat.run_state(self.ti, self.dag_id, run_id)
@@ -124,7 +128,17 @@ class TaskRuns:
         compat.start_run(self.dag_id, run_id, reset=True)
 
     def start(self, run_id: str, key: str) -> None:
-        compat.start_run(self.dag_id, run_id, conf=conf_of(key), reset=True)
+        self._start(run_id, key, reset=True)
+
+    def create(self, run_id: str, key: str) -> bool:
+        """Create a run; False if it exists.
+
+        :raises RunNotStarted: as `start`.
+        """
+        return self._start(run_id, key, reset=False)
+
+    def _start(self, run_id: str, key: str, *, reset: bool) -> bool:
+        return compat.start_run(self.dag_id, run_id, conf=conf_of(key), reset=reset, interval=self.interval_of(key))
 
 
 class Comeback(Enum):

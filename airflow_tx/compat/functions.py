@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from airflow_tx.compat.intervals import INTERVAL_KEYS
 from airflow_tx.compat.tasks import _Both, is_mapped, pushes_xcom
 
 _BRACES = ("{{", "{%", "{#")
@@ -36,6 +38,7 @@ class TaskFunction:
     :param arguments: positional and keyword ones; what other tasks return stands in them as an XComArg.
     :param multiple: whether each entry of a returned mapping becomes an XCom of its own, too.
     :param pushes: whether what it returns becomes an XCom.
+    :param dates: the keys of the context that it takes as arguments.
     :param timeout: seconds that it may take; None: any time.
     """
 
@@ -44,11 +47,13 @@ class TaskFunction:
     multiple: bool
     pushes: bool
     timeout: float | None
+    dates: frozenset[str] = frozenset()
 
 
-def task_function(task: Any) -> TaskFunction:
+def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
     """Return the function of a task that any process can call.
 
+    :param dated: whether that process knows the dates of its run.
     :raises ValueError: it needs Airflow; why, in words.
     """
     from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
@@ -63,11 +68,14 @@ def task_function(task: Any) -> TaskFunction:
         raise ValueError("its function is async")
     if task.templates_dict:
         raise ValueError("it has a templates_dict")
-    _check_parameters(task)
+    known = INTERVAL_KEYS.intersection(inspect.signature(task.python_callable).parameters) if dated else frozenset()
+    _check_parameters(task, known)
     arguments = (tuple(task.op_args), dict(task.op_kwargs))
     check_argument(arguments)
     multiple, pushes = bool(task.multiple_outputs), pushes_xcom(task)
-    return TaskFunction(task.python_callable, arguments, multiple, pushes, time_allowed(task))
+    return TaskFunction(
+        task.python_callable, arguments, multiple, pushes, time_allowed(task), known - arguments[1].keys()
+    )
 
 
 def time_allowed(task: Any) -> float | None:
@@ -136,11 +144,14 @@ class _NoContext(dict[str, Any]):
 
 
 @contextmanager
-def without_context() -> Iterator[None]:
-    """Let the code of the block ask for the context of no other task: it gets an error."""
+def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Let the code of the block ask for the context of no other task: it gets an error.
+
+    :param known: what it gets all the same.
+    """
     from airflow.sdk.execution_time.context import set_current_context
 
-    with set_current_context(_NoContext()):  # type: ignore[arg-type]
+    with set_current_context(_NoContext(known)):  # type: ignore[arg-type]
         yield
 
 
@@ -152,13 +163,13 @@ def time_limit(seconds: float) -> AbstractContextManager[None]:
     return limit
 
 
-def _check_parameters(task: Any) -> None:
+def _check_parameters(task: Any, known: Collection[str]) -> None:
     from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
     for name, parameter in inspect.signature(task.python_callable).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise ValueError(f"its function takes **{name}, which is the context of the run")
-        if name in KNOWN_CONTEXT_KEYS:
+        if name in KNOWN_CONTEXT_KEYS and name not in known:
             raise ValueError(f"its function takes {name!r} of the context of the run")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from airflow_tx.compat.runs import RunNotStarted, one_line, text
@@ -23,7 +25,7 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
         from airflow.timetables.base import TimeRestriction
     except ImportError:  # a worker with the task SDK alone
         return None
-    timetable: Any = coerce_to_core_timetable(dag.timetable)
+    timetable: Any = coerce_to_core_timetable(dag.timetable)  # as it is, if it is one of the core
     for reach in _REACHES:
         earliest = pendulum.instance(start - reach * (end - start))
         restriction = TimeRestriction(earliest, pendulum.instance(start), catchup=True)
@@ -44,6 +46,128 @@ class ScheduledInterval(NamedTuple):
     start: datetime
     end: datetime
     run_after: datetime
+
+
+@dataclass(frozen=True)
+class IntervalSchedule:
+    """The schedule of a DAG, as its file says it: Airflow's core is imported when it is first asked.
+
+    :param timetable: of the DAG.
+    :param earliest: no interval begins before it; `latest`: none begins after it.
+    :param catchup: whether its first interval is the earliest one, not the last that has ended.
+    """
+
+    timetable: Any
+    earliest: datetime | None = None
+    latest: datetime | None = None
+    catchup: bool = False
+
+    @classmethod
+    def of_dag(cls, dag: Any) -> IntervalSchedule:
+        """Read the schedule of a DAG, whose tasks may have dates of their own."""
+        starts = [date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date]
+        ends = [task.end_date for task in dag.tasks]
+        latest = max([*ends, *([dag.end_date] if dag.end_date else [])]) if ends and all(ends) else dag.end_date
+        return cls(dag.timetable, min(starts, default=None), latest, bool(dag.catchup))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> IntervalSchedule:
+        """Read what `to_json` gave."""
+        from airflow.serialization.decoders import decode_timetable
+
+        earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
+        return cls(decode_timetable(value["timetable"]), earliest, latest, value["catchup"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain JSON, for another process."""
+        from airflow.serialization.encoders import encode_timetable
+
+        encoded = {text(name): each for name, each in encode_timetable(self.timetable).items()}
+        dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
+        return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
+
+    def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
+        """Find the first interval that does not begin before a date, or the first at all; None: it has not ended.
+
+        :raises ImportError: only the task SDK is installed here.
+        """
+        import pendulum
+        from airflow.timetables.base import TimeRestriction
+
+        dates = [date for date in (self.earliest, after) if date is not None]
+        restriction = TimeRestriction(
+            pendulum.instance(max(dates)) if dates else None,
+            None if self.latest is None else pendulum.instance(self.latest),
+            catchup=self.catchup or after is not None,
+        )
+        info = None
+        while info := self._core.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction):
+            interval = info.data_interval
+            if interval is None or max(interval.end, info.run_after) > now:
+                return None
+            if after is None or interval.start >= after:
+                return ScheduledInterval(
+                    _utc(info.logical_date), _utc(interval.start), _utc(interval.end), _utc(info.run_after)
+                )
+        return None
+
+    def previous_end(self, start: datetime, end: datetime) -> datetime | None:
+        """Find the end of the last interval before the one from `start` to `end`; None: there is none near it."""
+        return previous_end(self, start, end)
+
+    def run_id(self, interval: ScheduledInterval) -> str:
+        """Name the run of an interval as Airflow's scheduler names it."""
+        import pendulum
+        from airflow.timetables.base import DataInterval
+        from airflow.utils.types import DagRunType
+
+        dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
+        name: str = self._core.generate_run_id(
+            run_type=DagRunType.SCHEDULED, run_after=pendulum.instance(interval.run_after), data_interval=dates
+        )
+        return name
+
+    def makes(self, start: datetime, end: datetime) -> bool:
+        """Whether Airflow gives a run that is started by hand this interval, if it may run from the end of it on."""
+        return _inferred(self._core, end) == (start, end)
+
+    @cached_property
+    def _core(self) -> Any:
+        from airflow.serialization.encoders import coerce_to_core_timetable
+
+        return coerce_to_core_timetable(self.timetable)
+
+
+def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
+    import pendulum
+
+    found = timetable.infer_manual_data_interval(run_after=pendulum.instance(run_after))
+    return _utc(found.start), _utc(found.end)
+
+
+def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
+    """Return what the context of a scheduled run says of its dates."""
+    from airflow.sdk.timezone import coerce_datetime
+
+    date: Any = coerce_datetime(start)
+    ds, ts = date.strftime("%Y-%m-%d"), date.isoformat()
+    return {
+        "logical_date": date,
+        "data_interval_start": date,
+        "data_interval_end": coerce_datetime(end),
+        "ds": ds,
+        "ds_nodash": ds.replace("-", ""),
+        "ts": ts,
+        "ts_nodash": date.strftime("%Y%m%dT%H%M%S"),
+        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
+    }
+
+
+INTERVAL_KEYS = frozenset(
+    {"logical_date", "data_interval_start", "data_interval_end"}
+    | {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz"}
+)
+"""The keys of `interval_context`."""
 
 
 class DatedRun(NamedTuple):

@@ -8,7 +8,7 @@ airflow.jobs.triggerer_job_runner, and gets no answer ever to another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import TxError
@@ -32,7 +32,13 @@ class RunNotStarted(TxError):
 
 
 def start_run(
-    dag_id: str, run_id: str, *, conf: Mapping[str, Any] | None = None, reset: bool = False, dated: bool = False
+    dag_id: str,
+    run_id: str,
+    *,
+    conf: Mapping[str, Any] | None = None,
+    reset: bool = False,
+    dated: bool = False,
+    interval: tuple[datetime, datetime] | None = None,
 ) -> bool:
     """Start a run; False if it exists and is not to be reset.
 
@@ -41,13 +47,22 @@ def start_run(
     :param conf: of a new run; one that is reset keeps its own.
     :param reset: clear all tasks of the run if it exists.
     :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
+    :param interval: of a new run, whose schedule has it; without one it has no logical date. If there is a run of this
+        date under another name, that one is started: Airflow has no two.
     :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
-    date = datetime.now(timezone.utc) if dated else None
-    message = TriggerDagRun(dag_id=dag_id, run_id=run_id, logical_date=date, conf=dict(conf or {}), reset_dag_run=reset)
+    other = None if interval is None else _run_on(dag_id, interval[0])
+    if other is not None and other.run_id != run_id:
+        if text(other.state) in ("queued", "running"):
+            return False
+        run_id, reset = other.run_id, True
+    date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
+    message = TriggerDagRun(
+        dag_id=dag_id, run_id=run_id, logical_date=date, run_after=after, conf=dict(conf or {}), reset_dag_run=reset
+    )
     try:
         answer = _ask(message)
     except AirflowRuntimeError as error:
@@ -113,6 +128,15 @@ def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
 def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
     """How many runs of this logical date are in one of these states."""
     return int(_ask(_count(dag_id, states, date)).count)
+
+
+def _run_on(dag_id: str, date: datetime) -> Any:
+    """Find the run of a logical date, under whatever name."""
+    from airflow.sdk.execution_time.comms import GetPreviousDagRun
+
+    behind = date + timedelta(microseconds=1)
+    found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
+    return found if found is not None and found.logical_date == date else None
 
 
 # --- from a trigger ----------------------------------------------------------------------------------------------

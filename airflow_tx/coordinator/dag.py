@@ -13,6 +13,7 @@ from airflow_tx.config import Settings
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.coordinator.worker import allocates
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.transaction import Transaction, defined
 
@@ -44,7 +45,8 @@ def coordinator_dag(
     It starts a run for each batch as soon as the source has one and `max_pending` allows, and replays transactions
     whose run failed, was deleted, takes longer than `message_timeout`, or starts where the one before it does not end
     any more; after `max_replays` in a row it marks the topology as blocked and says why. Runs that somebody starts by
-    hand or by a schedule go along with it. Of a source whose batch is the run's own it only replays.
+    hand or by a schedule go along with it. Of a source whose batch is the run's own it only replays, unless it has a
+    lane: that takes the data intervals of the schedule one after the other, with ``DataIntervalSource(in_order=True)``.
 
     :param transaction: name of the topology, whose DAG stands above in the same file; or its `Transaction`.
     :param dag_id: default: `<topology>_coordinator`. The other DAG is called `<dag_id>_blocked`: a run of it fails when
@@ -63,9 +65,11 @@ def coordinator_dag(
     begin: Any = of.get_task(spec.begin)
     begin.transaction = spec
     plan, note = _plan(spec, of, Settings.load().lane if lane is None else lane)
+    spec = spec if plan is None else plan.spec
+    does = "Starts and replays" if allocates(spec) else "Replays, but does not start,"
     options: dict[str, Any] = {
         "start_date": _EVER,
-        "description": f"Starts and replays the transactions of {spec.topology}{note}",
+        "description": f"{does} the transactions of {spec.topology}{note}",
         **dag_options,
         "schedule": "@continuous",
         "max_active_runs": 1,

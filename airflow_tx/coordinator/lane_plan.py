@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
@@ -13,6 +14,8 @@ from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.sources.api import Source
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -92,8 +95,11 @@ class LanePlan:
 def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     """Plan how a lane calls the tasks of a DAG.
 
+    Where each run stands for a data interval, the lane takes the next one of the schedule.
+
     :raises GoesByRuns: naming the task that needs a run, and why.
     """
+    spec = _by_schedule(spec, dag)
     tasks: Mapping[str, Any] = dag.task_dict
     committers = [task for task in dag.tasks if isinstance(task, CommitOperator)]
     if reason := _reason_of_block(spec, dag):
@@ -111,7 +117,19 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     return plan
 
 
+def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
+    """Let the schedule of a DAG say which data interval is next."""
+    source = spec.source
+    if type(source) is not DataIntervalSource or not source.in_order or not dag.timetable.can_be_scheduled:
+        return spec
+    return replace(spec, source=NextIntervalSource.of(source, compat.IntervalSchedule.of_dag(dag)))
+
+
 def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
+    if type(spec.source) is DataIntervalSource:
+        if not spec.source.in_order:
+            return "its data intervals have no order, which in_order=True gives them"
+        return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
     if spec.source.per_run:
         return "each of its runs stands for a batch of its own"
     if type(spec.source).committed is not Source.committed:
@@ -129,7 +147,8 @@ def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
     if _is_application(task):
         _check(spec, task, _check_application)
         return LaneApplication(task.task_id, task, compat.time_allowed(task))
-    call: compat.TaskFunction = _check(spec, task, compat.task_function)
+    function = partial(compat.task_function, dated=isinstance(spec.source, NextIntervalSource))
+    call: compat.TaskFunction = _check(spec, task, function)
     return LaneTask(task.task_id, call, digest_of_callable(task))
 
 

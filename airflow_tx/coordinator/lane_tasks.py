@@ -19,6 +19,7 @@ from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun, Done
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.joined import in_one_multi
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
@@ -191,14 +192,22 @@ class LaneTransaction:
         own = self._processing(task)
         own.code = task.code
         own.start()
-        with own.as_current(), compat.without_context(), compat.time_limit(self._time_for(task)):
+        dates = self._dates()
+        with own.as_current(), compat.without_context(dates), compat.time_limit(self._time_for(task)):
             arguments, named = compat.resolved(task.call.arguments, self.output)
-            value = task.call.function(*arguments, **named)
+            value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
         outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
         several = value if task.call.multiple and isinstance(value, Mapping) else {}
         self._keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
         own.ack(outputs)
         self._current = None
+
+    def _dates(self) -> dict[str, Any]:
+        """What the context of its run would say of its data interval, if the batch is one."""
+        source = self._plan.spec.source
+        if not isinstance(source, NextIntervalSource):
+            return {}
+        return compat.interval_context(*source.interval(self.begun.metadata))
 
     def _keep(self, task: str, values: Mapping[str, Any]) -> None:
         self._stored.update({(task, name): compat.as_xcom(each) for name, each in values.items() if each is not None})

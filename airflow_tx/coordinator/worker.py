@@ -96,7 +96,7 @@ class Coordination:
         self._ledger: Any = spec.ledger(store)  # type: ignore[arg-type]
         self._looker = SnapshotReader(store, spec.paths, shows=shows(spec))
         self._ti = ti
-        self._runs = TaskRuns(spec.dag_id, ti)
+        self._runs = TaskRuns(spec.dag_id, ti, spec.source.interval_of_run)
         self._log = log
         self._clock = clock
         self._sleep = sleep
@@ -232,7 +232,7 @@ class Coordination:
         self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata)
         self._did()
         try:
-            self._create(answer.run_id, answer.run_id)
+            self._create(answer.run_id, answer.key)
         except compat.RunNotStarted as error:
             self._say(answer.run_id, f"{error} It is tried again, later and later.")
 
@@ -242,9 +242,7 @@ class Coordination:
             self._log.info("Transaction %s had no run yet: whoever allocated it was stopped.", action.txid)
 
     def _create(self, run_id: str, key: str) -> bool:
-        from airflow_tx.processing.begin import conf_of
-
-        created = compat.start_run(self.spec.dag_id, run_id, conf=conf_of(key))
+        created = self._runs.create(run_id, key)
         if created:
             self._log.info("Run %s is started", run_id)
         return created

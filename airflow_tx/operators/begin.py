@@ -86,10 +86,12 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
         return self.execute(context)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
-        from airflow_tx.processing.begin import ask
-        from airflow_tx.processing.order import comes_soon
+        from airflow_tx.processing.begin import ask, key_of
+        from airflow_tx.processing.order import await_lane, comes_soon
 
         spec, ti, run = self.transaction, context["ti"], compat.run_info(context)
+        if spec.source.in_order:
+            await_lane(spec, key_of(spec, run), seconds=Settings.load().warm_wait)
         asked = partial(ask, spec, ti, run, retry=compat.is_retry(ti, self.retries or 0), dag=self.dag, log=self.log)
         try:
             return asked()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.errors import SourceError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_lag
-from airflow_tx.processing.order import in_turn
+from airflow_tx.processing.order import first_in_turn, in_turn
 from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -82,7 +83,7 @@ def allocate(
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger))
-    with _Decider(spec, spec.named_source, ledger) as decider:
+    with _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec)) as decider:
         # The state is asked of other runs of the same key only.
         answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None, task=first)
         decider.note(answer)

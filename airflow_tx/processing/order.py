@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import AheadOfOrder
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
 from airflow_tx.protocol.loss import next_position
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding, TransactionRecord
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
@@ -44,6 +46,48 @@ def in_turn(
             interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
             raise AheadOfOrder(interval=interval, after=start, missing=earlier)
     return source.on_schedule(partial(compat.previous_end, dag))
+
+
+def first_in_turn(spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any) -> Source:
+    """Return the source that decides a batch which no run has asked for, if no earlier run is on its way.
+
+    :raises SourceError: one is, and the order of data intervals has not begun.
+    """
+    found = source.next_interval(position) if isinstance(source, NextIntervalSource) and position is None else None
+    earlier = None if found is None else compat.earlier_live_run(spec.dag_id, found.start)
+    if earlier is None:
+        return source
+    raise source.refused(
+        f"the run of {earlier.isoformat()} is queued or running, with which the order of its data intervals begins",
+        "Nothing was allocated.",
+    )
+
+
+def await_lane(
+    spec: TransactionSpec,
+    key: str,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait in the worker while a lane works on the transaction of a run, which else would take it over.
+
+    :param seconds: to wait at most.
+    """
+    until = clock() + seconds
+    with spec.store() as store:
+        while clock() < until and _is_in_lane(store, spec.paths, key):
+            sleep(_PACE)
+
+
+def _is_in_lane(store: Store, paths: Paths, key: str) -> bool:
+    read = Reader(store)
+    binding = read.peek_if_any(Binding, paths.run(key))
+    record = None if binding is None else read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
+    if record is None or record.error is not None or not of_lane(record.request):
+        return False
+    return store.get(paths.lane(record.request)) is not None
 
 
 def comes_soon(

@@ -37,6 +37,7 @@ class Begun:
     :param skip: who wants it skipped at its turn, when and why; None: nobody.
     :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
     :param lost: rows that come before it and were accepted as lost, in words.
+    :param key: the identity of that run.
     """
 
     attempt: TransactionAttempt
@@ -48,11 +49,12 @@ class Begun:
     skip: Mapping[str, str] | None = field(hash=False, default=None)
     size: Mapping[str, Any] | None = field(hash=False, default=None)
     lost: tuple[str, ...] = ()
+    key: str = ""
 
     @classmethod
     def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
         attempt = TransactionAttempt(txid, record.attempt, record.birth)
-        own = (record.run_id, record.skip, record.size, tuple(record.lost))
+        own = (record.run_id, record.skip, record.size, tuple(record.lost), record.key)
         return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *own)
 
     @property

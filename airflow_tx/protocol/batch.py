@@ -17,7 +17,8 @@ class BeginRequest:
     """What a run's first task asks for.
 
     :param key: the run's identity: its run_id, or the interval or partition it stands for. None: a run that does not
-        exist yet is to be given the next transaction; it will be called `tx-<txid>`, and so is its key.
+        exist yet is to be given the next transaction; it will be called `tx-<txid>`, and so is its key, unless its
+        source names both.
     :param run_id: "" for a run that does not exist yet.
     :param task_try: id of this try of `begin`; "" if it is not the run that asks.
     :param retry: whether Airflow retried `begin`, rather than somebody cleared it.
@@ -45,6 +46,8 @@ class Batch:
         there, too, whatever was added or removed meanwhile. Of all partitions together: by partition.
     :param at_most: whether there may be fewer rows than `count`, as of offsets that hold none; otherwise a task that
         reads another number of rows is refused.
+    :param key: of the run that stands for them, where no run has asked; "": any run can.
+    :param run_id: of that run.
     """
 
     metadata: Json
@@ -54,6 +57,8 @@ class Batch:
     unit: str = "rows"
     start: Json = None
     at_most: bool = False
+    key: str = ""
+    run_id: str = ""
 
     @property
     def size(self) -> dict[str, Any] | None:

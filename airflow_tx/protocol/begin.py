@@ -14,6 +14,7 @@ from airflow_tx.errors import (
     SourceShapeChanged,
     TopologyClaimed,
     UnknownTransaction,
+    UnreadableRecord,
 )
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import (
@@ -139,6 +140,7 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     last = state.get_last_state()
     position, partitioned = None if last is None else last.position, request.topology.partitioned
     start, size, taken_up = start_after(read, paths, begins.topology, position), None, None
+    key, run_id = "", request.run_id
     if readmission is not None:
         rows = readmission.skipped.rows
         if rows is not None:
@@ -154,15 +156,16 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
         if batch is None:
             return Decision(NoData(txid))
         rows, after, size = batch.metadata, batch.position, batch.size
+        key, run_id = batch.key, run_id or batch.run_id
         if partitioned and request.topology.source_kind != "transactional":  # else its replays have the same rows
             taken_up = batch.start
     meta, stored = state.get_state_or_create(
         txid, lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=taken_up)
     )
-    key = request.key if request.key is not None else _unused_key(read, paths, txid)
+    key = request.key if request.key is not None else _new_key(read, paths, txid, key)
     record = TransactionRecord(
         key=key,
-        run_id=request.run_id or key,
+        run_id=run_id or key,
         request=request.task_try,
         attempt=1,
         epoch=1,
@@ -192,10 +195,16 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     return Decision(Begun.of(txid, record, rows, meta.position), writes, paths.transaction(txid))
 
 
-def _unused_key(read: Reader, paths: Paths, txid: int) -> str:
-    """Name a run `tx-<txid>`, unless a run that a person started is called so."""
-    key, number = f"tx-{txid}", 1
-    while read.find(Binding, paths.run(key), new=True) is not None:
+def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
+    """Name a run that does not exist yet as its source does, else `tx-<txid>`, unless another run is called so.
+
+    :raises UnreadableRecord: the batch that its source names has a transaction, and the position leaves it out.
+    """
+    key, number = named or f"tx-{txid}", 1
+    while (binding := read.find(Binding, paths.run(key), new=True)) is not None:
+        if named:
+            reason = f"transaction {binding.txid} has this batch, which the position after the last one leaves out"
+            raise UnreadableRecord(path=paths.run(key), reason=reason)
         number += 1
         key = f"tx-{txid}-{number}"
     return key

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_tx.errors import LossRefused, PreviewOutdated
+from airflow_tx.errors import LossRefused, PreviewOutdated, UnreadableRecord
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.batch import WHOLE, Loss
@@ -153,8 +153,15 @@ def next_position(read: Reader, paths: Paths) -> Any:
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
-    last = RotatingTransactionalState(read, paths).get_last_state()
-    return start_after(read, paths, topology, None if last is None else last.position).position
+    while True:
+        state = RotatingTransactionalState(read, paths)
+        try:
+            last = state.get_last_state()
+        except UnreadableRecord:
+            if read.peek(Counter, paths.allocated).txid == state.last_txid:
+                raise
+        else:
+            return start_after(read, paths, topology, None if last is None else last.position).position
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:

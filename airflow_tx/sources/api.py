@@ -10,6 +10,7 @@ import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -121,6 +122,10 @@ class Source(ABC):
     def for_key(self, key: str) -> Source:
         """Do the same for a run that was deleted and made again: of what it stood for only its key is left."""
         return self
+
+    def interval_of_run(self, key: str) -> tuple[datetime, datetime] | None:
+        """Return the data interval that a run of this key is given when it is made again; None: it has none."""
+        return None
 
     def named(self: _Self, topology: str) -> _Self:
         """Return the source that decides rows of this topology."""

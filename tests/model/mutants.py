@@ -313,7 +313,7 @@ MUTANTS = (
     ),
     Mutant(
         "a name that is taken is allocated",
-        ((begin._unused_key, "read.find(Binding, paths.run(key), new=True) is not None", "False"),),
+        ((begin._new_key, "read.find(Binding, paths.run(key), new=True)", "None"),),
         _trace(test_recovery.TestAllocationAhead, "test_a_name_that_a_run_started_by_hand_has_is_left_to_it"),
     ),
     Mutant(

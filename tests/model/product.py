@@ -233,7 +233,7 @@ class _Current:
     env: Env
 
 
-def _start_run(dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+def _start_run(dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, interval: Any = None) -> bool:
     return bool(_Current.env.ask("start_run", number_of(run_id), reset))
 
 

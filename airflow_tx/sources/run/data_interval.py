@@ -63,7 +63,7 @@ class DataIntervalSource(ReaderSource):
         return bound
 
     def key(self, run: RunInfo) -> str:
-        return f"interval:{_words(self._interval(run))}"
+        return key_of_interval(self._interval(run))
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
         interval = self._of_key(self.key_of_run())
@@ -145,6 +145,11 @@ class DataIntervalSource(ReaderSource):
         except (TypeError, KeyError, ValueError):
             problem = f"position {str(position)[:80]!r} has no intervals"
             raise OtherSource(source=repr(self), problem=problem) from None
+
+
+def key_of_interval(interval: Interval) -> str:
+    """Identify the runs of an interval."""
+    return f"interval:{_words(interval)}"
 
 
 def order_end(position: Any) -> datetime:

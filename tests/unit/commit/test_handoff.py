@@ -382,7 +382,7 @@ class Airflow:
         monkeypatch.setattr(compat, "is_paused", lambda dag_id: self.paused)
         monkeypatch.setattr(compat, "start_run", self.start)
 
-    def start(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+    def start(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, interval: Any = None) -> bool:
         self.started.append(run_id)
         self.confs.append(conf)
         self.resets.append(reset)

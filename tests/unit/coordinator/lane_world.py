@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from re import findall
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
@@ -109,13 +112,25 @@ class LaneWorld:
     )
 
     def __post_init__(self) -> None:
-        with DAG("numbers", schedule=None, max_active_runs=8) as self.dag, Transaction(source=self.source):
+        with DAG("numbers", max_active_runs=8, **self.dag_options()) as self.dag, Transaction(source=self.source):
             CommitOperator(task_id="commit", updates=[persistent_aggregate(self.counted(), state=self.state)])
         spec, _ = defined("numbers")
         own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
         self.spec = MemorySpec(
             "numbers", "numbers", **{**own, "begin": spec.begin, "tasks": spec.tasks, "inside": spec.inside}
         )
+
+    def dag_options(self) -> dict[str, Any]:
+        """What the DAG file says of its runs."""
+        return {"schedule": None}
+
+    def run_info(self, run_id: str) -> RunInfo:
+        """A run as its tasks know it."""
+        return run_of(run_id)
+
+    def numbers(self, metadata: Any) -> Sequence[int]:
+        """The numbers of a batch."""
+        return range(*metadata)
 
     def counted(self) -> Any:
         """Make its task; what it gives to the committer."""
@@ -128,10 +143,19 @@ class LaneWorld:
 
         return count()
 
+    @property
+    def count(self) -> int:
+        """How many transactions there are."""
+        return int(self.source.count)
+
     # --- Airflow
 
+    def earlier_live_run(self, dag_id: str, date: datetime) -> datetime | None:
+        """The logical date of a run that is queued or running and comes before this date."""
+        return None
+
     def start_run(
-        self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, dated: bool = False
+        self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, dated: bool = False, **more: Any
     ) -> bool:
         if dag_id != "numbers":
             self.others.append((dag_id, run_id, reset, dated))
@@ -148,7 +172,8 @@ class LaneWorld:
         :raises TimeoutError: its turn does not come.
         """
         until = time.monotonic() + seconds
-        begun = ask(self.spec, FakeTi("begin", run_id), replace(run_of(run_id), conf=self.conf[run_id]), retry=False)
+        info = replace(self.run_info(run_id), conf=self.conf[run_id] or {})
+        begun = ask(self.spec, FakeTi("begin", run_id), info, retry=False, dag=self.dag)
         assert isinstance(begun, Begun), begun
         self.runs[run_id] = "running"
         committer = FakeTi("commit", run_id, runs=self.runs)
@@ -160,7 +185,7 @@ class LaneWorld:
             committer.states[each] = "success"
         processing = Processing(self.spec, begun, TaskTry(TASK, -1, own), anchored=True)
         processing.start()
-        rows = rows_of(range(*begun.metadata))
+        rows = rows_of(self.numbers(begun.metadata))
         processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
         committer.xcoms[TASK, self.key, -1], committer.states[TASK] = rows, "success"
         ledger: Any = self.spec.ledger(self.store)  # type: ignore[arg-type]
@@ -179,7 +204,7 @@ class LaneWorld:
 
         def execute() -> None:
             while not over.wait(0.01):
-                for run_id, state in sorted(self.runs.items(), key=lambda item: int(item[0].split("-")[1])):
+                for run_id, state in sorted(self.runs.items(), key=lambda item: [*map(int, findall(r"\d+", item[0]))]):
                     if state == "queued":
                         self.execute(run_id)
 
@@ -194,7 +219,7 @@ class LaneWorld:
     # --- the coordinator
 
     def plan(self) -> LanePlan:
-        return replace(lane_plan(self.spec, self.dag), spec=self.spec)
+        return lane_plan(self.spec, self.dag)
 
     def lane(self, patience: float = 20.0, store: Any = None) -> Lane:
         return Lane(self.plan(), store or self.store, CoordinatorTi("coordinate", "c"), self.log, patience=patience)
@@ -205,7 +230,7 @@ class LaneWorld:
         fields: dict[str, Any] = {"rules": RULES, "poll": 0.02, "linger": 0.1, "hold": 0.0, **pace}
         ti, memory = CoordinatorTi("coordinate", "c", runs=self.runs), CoordinatorMemory()
         own = Coordination(
-            self.spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane, alarms=alarms
+            self.plan().spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane, alarms=alarms
         )
         with lane.opened():
             own.run()
@@ -213,7 +238,7 @@ class LaneWorld:
 
     def settle(self, **pace: Any) -> None:
         """Coordinate, again and again, until all that the source has is committed; runs are executed meanwhile."""
-        while len(self.history) < self.source.count:
+        while len(self.history) < self.count:
             self.coordinate(**pace)
 
     # --- what became of it

@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
 
 from airflow_tx import (
     CommitOperator,
+    DataIntervalSource,
+    RunPartitionSource,
     SparkBatchOperator,
     SparkConnectBatchOperator,
     Transaction,
@@ -21,6 +23,7 @@ from airflow_tx import (
 )
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, LaneTask, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.topology.transaction import defined
 from tests.unit.bench import Numbers
@@ -39,8 +42,9 @@ def commit(rows: Any, **options: Any) -> CommitOperator:
 def planned(body: Body, *, source: Any = None, **options: Any) -> LanePlan:
     """The plan of a DAG whose block has this body."""
     more = {name: options.pop(name) for name in ("ackers",) if name in options}
+    options = {"schedule": None, **options}
     with (
-        DAG("planned", schedule=None, max_active_runs=8, **options) as dag,
+        DAG("planned", max_active_runs=8, **options) as dag,
         Transaction(source=source or Numbers(), **more) as tx,
     ):
         body(tx)
@@ -50,6 +54,11 @@ def planned(body: Body, *, source: Any = None, **options: Any) -> LanePlan:
 @task
 def count(batch: Any) -> list[dict[str, Any]]:
     return [{"word": "a", "count": batch["txid"]}]
+
+
+@task
+def dated(batch: Any, ds: Any = None, data_interval_end: Any = None) -> list[dict[str, Any]]:
+    return [{"word": ds, "count": data_interval_end.day}]
 
 
 @task
@@ -185,6 +194,47 @@ def test_a_source_that_does_something_after_a_commit_goes_by_runs() -> None:
 
     with pytest.raises(GoesByRuns, match=r"its source \(Acking\) does something when a batch is committed"):
         planned(lambda tx: commit(count(tx.batch)), source=Acking())
+
+
+DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+
+
+@pytest.mark.parametrize(
+    ("source", "schedule", "reason"),
+    [
+        (DataIntervalSource("a.b"), DAILY, "its data intervals have no order, which in_order=True gives them"),
+        (DataIntervalSource("a.b", in_order=True), None, "DAG 'planned' has no schedule that says which data interval"),
+        (RunPartitionSource("a.b"), None, "each of its runs stands for a batch of its own"),
+    ],
+)
+def test_a_source_of_runs_goes_by_runs_unless_the_schedule_says_which_one_is_next(
+    source: Any, schedule: Any, reason: str
+) -> None:
+    with pytest.raises(GoesByRuns) as found:
+        planned(lambda tx: commit(count(tx.batch)), source=source, schedule=schedule)
+    assert reason in str(found.value)
+
+
+def test_data_intervals_in_order_go_by_the_schedule() -> None:
+    plan = planned(lambda tx: commit(dated(tx.batch)), source=DataIntervalSource("a.b", in_order=True), schedule=DAILY)
+    assert isinstance(plan.spec.source, NextIntervalSource)
+    assert plan.spec.source.schedule.timetable == DAILY
+    (call,) = [each.call for each in plan.tasks if isinstance(each, LaneTask)]
+    assert call.dates == {"ds", "data_interval_end"}
+
+
+def test_dates_are_those_of_a_run_where_the_batch_is_no_interval() -> None:
+    with pytest.raises(GoesByRuns, match="its function takes 'ds' of the context of the run"):
+        planned(lambda tx: commit(dated(tx.batch)))
+
+
+def test_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> None:
+    source = DataIntervalSource("a.b", in_order=True)
+    with DAG("daily", schedule=DAILY, max_active_runs=8), Transaction(source=source) as tx:
+        commit(count(tx.batch))
+    assert coordinator_dag("daily").description == "Replays, but does not start, the transactions of daily"
+    expected = "Starts and replays the transactions of daily, those that go well in its lane"
+    assert coordinator_dag("daily", lane=True).description == expected
 
 
 def test_a_task_after_the_block_goes_by_runs() -> None:

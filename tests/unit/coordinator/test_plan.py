@@ -525,7 +525,9 @@ class Airflow:
     paused: bool = False
     refuses: bool = False
 
-    def start_run(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False) -> bool:
+    def start_run(
+        self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, interval: Any = None
+    ) -> bool:
         if self.refuses:
             raise compat.RunNotStarted(dag_id=dag_id, run_id=run_id, status=404, reason="there is no such DAG")
         if run_id in self.runs and not reset:

@@ -1,0 +1,92 @@
+"""The next data interval of a schedule, for whoever begins transactions without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_tx.compat import IntervalSchedule
+from airflow_tx.errors import AheadOfOrder
+from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.run.data_interval import DataIntervalSource, Interval, key_of_interval, order_end
+
+if TYPE_CHECKING:
+    from airflow_tx.compat import ScheduledInterval
+    from airflow_tx.protocol.attempt import TransactionAttempt
+
+
+class NextIntervalSource(DataIntervalSource):
+    """A `DataIntervalSource` in order that needs no run: a batch is the interval that follows, once it has ended.
+
+    The schedule says which one that is; it leaves out none. The first one is that of the order, if it has begun, else
+    the one that Airflow would make its first run for.
+
+    :param schedule: of the DAG; also as `IntervalSchedule.to_json` gives it.
+    """
+
+    per_run: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        reader: str,
+        options: Mapping[str, Any] | None = None,
+        kind: str = "transactional",
+        *,
+        schedule: IntervalSchedule | Mapping[str, Any],
+    ) -> None:
+        super().__init__(reader, options, kind, in_order=True)
+        self.schedule = schedule if isinstance(schedule, IntervalSchedule) else IntervalSchedule.from_json(schedule)
+        self._previous_end = self.schedule.previous_end
+
+    @classmethod
+    def of(cls, source: DataIntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
+        """Return the source that takes the same intervals without their runs."""
+        return cls(source.reader, source.options, source.kind.value, schedule=schedule)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
+        return f"{__name__}.{type(self).__qualname__}", {**arguments, "schedule": self.schedule.to_json()}
+
+    def next_interval(self, position: Json) -> ScheduledInterval | None:
+        """Find the interval that follows a position; None: it has not ended, or there is none.
+
+        :raises SourceError: this worker cannot tell.
+        """
+        after = None if position is None else order_end(position)
+        try:
+            return self.schedule.next_interval(after, datetime.now(timezone.utc))
+        except ImportError as error:
+            remedy = "Let the coordinator run where Airflow's core is installed; runs of the schedule go on."
+            raise self.refused(f"the schedule cannot be read here ({error})", remedy) from None
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:  # type: ignore[override]
+        found = self.next_interval(position)
+        if found is None:
+            return None
+        key = key_of_interval((found.start, found.end))
+        if self.interval_of_run(key) is None:
+            remedy = (
+                "Let its runs go by the schedule, without a lane; or let its timetable infer this interval for its end."
+            )
+            raise self.refused(f"the schedule gives no run by hand the {key.replace(':', ' ', 1)}", remedy)
+        try:
+            batch = super(NextIntervalSource, self.for_key(key)).decide(attempt, position)
+        except AheadOfOrder as ahead:
+            raise self.refused(
+                f"the order of txids stands at {ahead.missing.isoformat()}, and the schedule, which has an interval "
+                f"until {ahead.after.isoformat()}, has none that begins there",
+                "Nothing was allocated. Let the schedule have one; to go on without it, let the DAG say "
+                f"in_order=False, clear or create the run of {found.start.isoformat()}, and let the DAG say "
+                "in_order=True again.",
+            ) from None
+        return replace(batch, key=key, run_id=self.schedule.run_id(found))
+
+    def interval_of_run(self, key: str) -> Interval | None:
+        interval = self._of_key(key)
+        return interval if self.schedule.makes(*interval) else None
+
+    def interval(self, metadata: Any) -> Interval:
+        """Return the interval of a batch."""
+        return datetime.fromisoformat(metadata["from"]), datetime.fromisoformat(metadata["to"])

@@ -1,0 +1,313 @@
+"""A lane that takes the data intervals of a schedule: in order, each once, whichever run stands for one, too."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
+
+from airflow_tx.coordinator import lane as lane_module
+from airflow_tx.coordinator.worker import allocates
+from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
+from airflow_tx.processing.begin import allocate, has_batch
+from airflow_tx.processing.order import await_lane
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.loss import note_origin
+from airflow_tx.protocol.skip import note_readmission, note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.sources.api import rebuild
+from airflow_tx.sources.run.data_interval import order_from
+from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of
+from tests.unit.coordinator.lane_world import RULES, Killed, LossyStore, MortalStore, rows_of
+
+AUDIT = Audit("ada", "why")
+ATTEMPT = TransactionAttempt(1, 1)
+
+
+def position(*spans: tuple[datetime, datetime]) -> Any:
+    return {"intervals": [[start.isoformat(), end.isoformat()] for start, end in spans]}
+
+
+def begun_by_lane(world: DayWorld, lane: Any) -> Begun:
+    """The next day, as the lane begins it."""
+    begun = allocate(lane.plan.spec, world.spec.ledger(world.store), lane.task_try)  # type: ignore[arg-type]
+    assert isinstance(begun, Begun)
+    return begun
+
+
+def fails(*days: int) -> Any:
+    """What a task does with its batch: it fails on some days."""
+
+    def on_batch(batch: Any) -> None:
+        if batch.txid - 1 in days:
+            raise FailedBatch("not this day")
+
+    return on_batch
+
+
+def test_all_days_of_the_schedule_that_have_ended_are_committed_in_their_order_without_a_run(make: Any) -> None:
+    world = make(DayWorld, last=9)
+    world.coordinate()
+    world.assert_exact(10)
+    assert world.runs == {}
+
+
+def test_a_run_of_a_day_that_the_lane_has_taken_is_skipped_whoever_makes_it(make: Any) -> None:
+    world = make(DayWorld)
+    world.coordinate()
+    for run_id in (None, "backfill__2026-01-02", "manual__by hand"):
+        assert world.ask(world.run_of_day(1, run_id)) == AlreadyCommitted(2)
+    world.assert_exact(3)
+
+
+def test_runs_of_days_and_the_lane_go_on_from_each_other(make: Any) -> None:
+    world = make(DayWorld, last=5)
+    world.execute(world.run_of_day(0))
+    ahead = world.run_of_day(5)
+    with pytest.raises(AheadOfOrder):
+        world.ask(ahead)
+
+    def takes_the_next(batch: Any) -> None:
+        if batch.txid == 2:
+            threading.Thread(target=world.execute, args=(world.run_of_day(2),)).start()
+            while world.spec.ledger(world.store).status(3) is None:
+                threading.Event().wait(0.01)
+
+    world.on_batch = takes_the_next
+    world.coordinate()
+    world.assert_exact(6)
+    assert world.runs == {name_of(0): "success", name_of(2): "success"}
+    assert world.ask(ahead) == AlreadyCommitted(6)
+
+
+@pytest.mark.parametrize("kind", [DayWorld, OpaqueDayWorld])
+def test_a_day_that_fails_becomes_the_run_of_its_dates_and_those_behind_it_wait_for_its_commit(
+    make: Any, kind: Any
+) -> None:
+    world = make(kind, last=5, on_batch=fails(2))
+    with world.executing():
+        world.settle()
+    world.assert_exact(6)
+    assert world.runs == {name_of(2): "success"}
+    assert world.dates == {name_of(2): (FIRST + 2 * DAY, FIRST + 3 * DAY)}
+    assert [entry.attempts for entry in world.history.values()] == [1, 1, 2, 1, 1, 1]
+
+
+def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
+    world = make(DayWorld, on_batch=fails(0, 1, 2))
+    with world.executing():
+        world.settle(linger=10.0)
+    world.assert_exact(3)
+    assert list(world.runs) == [name_of(day) for day in range(3)]
+    assert {end - start for start, end in world.dates.values()} == {DAY}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize(("kind", "pending"), [(DayWorld, 4), (DayWorld, 1), (OpaqueDayWorld, 4)])
+def test_killed_at_whatever_request_each_day_is_counted_once_in_order(
+    make: Any, kind: Any, pending: int, arrives: bool
+) -> None:
+    rules = replace(RULES, max_pending=pending)
+    killed = 0
+    for last in range(1, 1000):
+        world = make(kind, options={"max_pending": pending})
+        store = MortalStore(world.store, last, arrives=arrives)
+        with suppress(Killed):
+            world.coordinate(store=store, linger=0.0, rules=rules)
+        killed += store.dead
+        with world.executing():
+            world.settle(linger=0.01, poll=0.005, rules=rules)
+        world.assert_exact(3)
+        assert world.runs.keys() <= {name_of(day) for day in range(3)}
+        if not store.dead:
+            break
+    assert killed > 20
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_whichever_reply_is_lost_no_day_is_left_out(make: Any, arrives: bool) -> None:
+    for last in range(1, 1000):
+        world = make(DayWorld)
+        store = LossyStore(world.store, last, arrives=arrives)
+        world.coordinate(store=store, linger=0.0)
+        world.assert_exact(3)
+        assert world.runs == {}
+        if store.left > 0:
+            break
+    assert last > 9
+
+
+def test_two_lanes_share_the_days(make: Any) -> None:
+    world = make(DayWorld, last=11)
+    threads = [threading.Thread(target=world.coordinate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    world.assert_exact(12)
+    assert world.runs == {}
+
+
+def test_a_run_takes_over_the_day_of_a_lane_that_is_dead(make: Any) -> None:
+    world = make(DayWorld, last=0)
+    begun_by_lane(world, world.lane())
+    assert world.execute(world.run_of_day(0)).attempt.attempt == 2
+    world.assert_exact(1)
+
+
+def test_a_run_waits_a_moment_for_the_day_of_a_lane_that_lives(make: Any) -> None:
+    world = make(DayWorld, last=0)
+    lane = world.lane()
+    key = world.spec.source.key(world.run_info(world.run_of_day(0)))
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            world.spec.ledger(world.store).run(note_skip, 1, AUDIT)
+            world.store.shown.clear()
+
+    await_lane(world.spec, key, seconds=60.0, sleep=sleep)
+    assert slept == []
+    begun_by_lane(world, lane)
+    with lane.opened():
+        await_lane(world.spec, key, seconds=60.0, sleep=sleep)
+    assert len(slept) == 3
+    await_lane(world.spec, key, seconds=60.0, sleep=sleep)
+    assert len(slept) == 3
+
+
+def test_a_run_does_not_wait_for_a_lane_for_ever(make: Any) -> None:
+    world = make(DayWorld, last=0)
+    lane, now = world.lane(), iter(range(100))
+    with lane.opened():
+        begun_by_lane(world, lane)
+        key = world.spec.source.key(world.run_info(world.run_of_day(0)))
+        await_lane(world.spec, key, seconds=5.0, sleep=lambda seconds: None, clock=lambda: next(now))
+    assert next(now) == 6
+
+
+def test_a_day_is_skipped_in_the_lane_and_brought_back_by_its_run(make: Any) -> None:
+    world = make(DayWorld)
+
+    def is_not_wanted(batch: Any) -> None:
+        if batch.txid == 2:
+            world.spec.ledger(world.store).run(note_skip, 2, AUDIT)
+
+    world.on_batch = is_not_wanted
+    world.coordinate()
+    assert [entry.outcome.value for entry in world.history.values()] == ["COMMITTED", "SKIPPED", "COMMITTED"]
+    world.spec.ledger(world.store).run(note_readmission, 2, AUDIT)
+    assert world.execute(world.run_of_day(1)).txid == 4
+    assert world.totals == (30, sum(range(30)))
+    world.coordinate()
+    assert len(world.history) == 4
+
+
+def test_the_lane_begins_where_a_backfill_lets_the_order_begin(make: Any) -> None:
+    world = make(DayWorld, last=4)
+    ledger = world.spec.ledger(world.store)
+    ledger.open(world.spec.request)
+    ledger.run(note_origin, order_from(FIRST + 3 * DAY))
+    world.coordinate()
+    assert world.days() == [FIRST + 3 * DAY, FIRST + 4 * DAY]
+
+
+def test_the_lane_leaves_the_beginning_of_the_order_to_an_earlier_run(make: Any) -> None:
+    world = make(DayWorld, earlier=FIRST - DAY)
+    world.coordinate()
+    assert world.history == {}
+    assert any(f"the run of {(FIRST - DAY).isoformat()} is queued or running" in line for line in world.log.lines)
+    world.earlier = None
+    world.coordinate()
+    world.assert_exact(3)
+
+
+def test_while_its_dag_is_paused_no_day_is_begun(make: Any) -> None:
+    world = make(DayWorld, paused=True)
+    world.coordinate()
+    assert world.history == {}
+    world.paused = False
+    world.coordinate()
+    world.assert_exact(3)
+
+
+def test_after_the_end_of_the_dag_there_is_no_day_until_it_ends_later(make: Any) -> None:
+    world = make(DayWorld, last=1)
+    world.coordinate()
+    world.assert_exact(2)
+    later = make(DayWorld, last=3)
+    later.store, later.state = world.store, world.state
+    later.__post_init__()
+    later.coordinate()
+    later.assert_exact(4)
+
+
+def test_what_a_day_has_taken_no_hour_takes_again(make: Any) -> None:
+    world = make(DayWorld, last=1)
+    world.coordinate()
+    hourly = make(DayWorld, last=2, schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"))
+    source = hourly.plan().spec.source
+    assert source.decide(ATTEMPT, position((FIRST, FIRST + 2 * DAY))).metadata == {
+        "from": (FIRST + 2 * DAY).isoformat(),
+        "to": (FIRST + 2 * DAY + timedelta(hours=1)).isoformat(),
+    }
+    daily = world.plan().spec.source
+    with pytest.raises(SourceError, match="the order of txids stands at 2026-01-01T03:00:00") as refused:
+        daily.decide(ATTEMPT, position((FIRST, FIRST + timedelta(hours=3))))
+    assert "create the run of 2026-01-02T00:00:00+00:00" in str(refused.value)
+
+
+def test_the_source_of_a_lane_travels_to_the_triggerer_with_the_schedule(make: Any) -> None:
+    source = make(DayWorld, last=2).plan().spec.source
+    again = rebuild(*json.loads(json.dumps(source.serialize())))
+    before = position((FIRST, FIRST + 2 * DAY))
+    assert again.decide(ATTEMPT, before) == source.decide(ATTEMPT, before)
+    assert has_batch(again, ATTEMPT, before)
+    assert not has_batch(again, ATTEMPT, position((FIRST, FIRST + 3 * DAY)))
+
+
+class ContextWorld(DayWorld):
+    """Its task takes dates of its run as arguments, and others from the context."""
+
+    def counted(self) -> Any:
+        @task
+        def count(data_interval_start: Any = None, ds: Any = None, ts: Any = None) -> list[dict[str, Any]]:
+            context = get_current_context()
+            end, date = context["data_interval_end"], context["logical_date"]
+            self.on_batch((data_interval_start, ds, ts, end, date))
+            return rows_of([row["number"] for row in read_batch()])
+
+        return count(ts="theirs")
+
+
+def read_batch() -> Any:
+    from airflow_tx import current_batch
+
+    return current_batch().read()
+
+
+def test_a_function_knows_the_dates_that_it_would_know_in_a_run(make: Any) -> None:
+    seen: list[Any] = []
+    world = make(ContextWorld, last=1, on_batch=seen.append)
+    world.coordinate()
+    world.assert_exact(2)
+    assert seen == [
+        (FIRST + day * DAY, f"2026-01-0{day + 1}", "theirs", FIRST + (day + 1) * DAY, FIRST + day * DAY)
+        for day in range(2)
+    ]
+
+
+def test_without_a_lane_its_coordinator_only_replays(make: Any) -> None:
+    world = make(DayWorld)
+    assert not allocates(world.spec)
+    assert allocates(world.plan().spec)

@@ -1,0 +1,143 @@
+"""What `compat` takes for granted of the schedules of this version of Airflow, and of the dates of runs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
+from airflow.sdk.bases.operator import BaseOperator
+from airflow.sdk.execution_time import comms, task_runner
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_tx import compat
+from airflow_tx.compat import IntervalSchedule
+
+FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
+DAY = timedelta(days=1)
+DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+SCHEDULES = [
+    IntervalSchedule(DAILY, FIRST, FIRST + 9 * DAY, catchup=True),
+    IntervalSchedule(DeltaDataIntervalTimetable(DAY), FIRST, FIRST + 9 * DAY, catchup=True),
+]
+
+
+def starts(schedule: IntervalSchedule, now: datetime, after: datetime | None = None) -> list[datetime]:
+    """The intervals that follow a date, one after the other."""
+    found = []
+    while (interval := schedule.next_interval(after, now)) is not None:
+        assert interval.logical_date == interval.start
+        found.append(interval.start)
+        after = interval.end
+    return found
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=["cron", "delta"])
+def test_each_interval_of_a_schedule_follows_once_it_has_ended(schedule: IntervalSchedule) -> None:
+    days = [FIRST + number * DAY for number in range(10)]
+    assert starts(schedule, FIRST) == []
+    assert starts(schedule, FIRST + 3 * DAY) == days[:3]
+    assert starts(schedule, FIRST + 3 * DAY - timedelta(seconds=1)) == days[:2]
+    assert starts(schedule, FIRST + 99 * DAY) == days
+    assert starts(schedule, FIRST + 99 * DAY, FIRST + 8 * DAY) == days[8:]
+    assert starts(schedule, FIRST + 99 * DAY, FIRST - 8 * DAY) == days
+    again = IntervalSchedule.from_json(json.loads(json.dumps(schedule.to_json())))
+    assert starts(again, FIRST + 99 * DAY) == days
+
+
+def test_without_catchup_the_first_interval_is_the_last_that_has_ended_and_then_none_is_left_out() -> None:
+    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    schedule = IntervalSchedule(DAILY, FIRST, catchup=False)
+    assert starts(schedule, today + DAY)[0] >= today - DAY
+    assert starts(schedule, FIRST + 3 * DAY, FIRST + DAY) == [FIRST + DAY, FIRST + 2 * DAY]
+
+
+def test_a_day_of_a_time_zone_may_have_23_hours() -> None:
+    berlin = CronDataIntervalTimetable("0 0 * * *", timezone="Europe/Berlin")
+    schedule = IntervalSchedule(berlin, FIRST, catchup=True)
+    start = datetime(2026, 3, 28, 23, tzinfo=timezone.utc)
+    found = schedule.next_interval(start, start + DAY)
+    assert found is not None
+    assert (found.start, found.end) == (start, start + timedelta(hours=23))
+    assert schedule.makes(found.start, found.end)
+
+
+def test_a_schedule_makes_runs_of_its_own_intervals_only() -> None:
+    schedule = SCHEDULES[0]
+    assert schedule.makes(FIRST, FIRST + DAY)
+    assert not schedule.makes(FIRST, FIRST + timedelta(hours=1))
+
+
+def test_the_run_of_an_interval_is_named_as_by_the_scheduler() -> None:
+    found = SCHEDULES[0].next_interval(None, FIRST + DAY)
+    assert found is not None
+    assert SCHEDULES[0].run_id(found) == "scheduled__2026-01-02T00:00:00+00:00"
+
+
+def test_the_dates_of_a_dag_are_its_own_or_those_of_its_tasks() -> None:
+    with DAG("dated", schedule=DAILY, start_date=FIRST, end_date=FIRST + DAY, catchup=True) as dag:
+        BaseOperator(task_id="a")
+    schedule = IntervalSchedule.of_dag(dag)
+    assert (schedule.earliest, schedule.latest, schedule.catchup) == (FIRST, FIRST + DAY, True)
+    with DAG("dated", schedule=DAILY) as dag:
+        BaseOperator(task_id="a", start_date=FIRST + DAY, end_date=FIRST + 3 * DAY)
+        BaseOperator(task_id="b", start_date=FIRST, end_date=FIRST + 2 * DAY)
+    schedule = IntervalSchedule.of_dag(dag)
+    assert (schedule.earliest, schedule.latest) == (FIRST, FIRST + 3 * DAY)
+    with DAG("dated", schedule=DAILY) as dag:
+        BaseOperator(task_id="a")
+    schedule = IntervalSchedule.of_dag(dag)
+    assert (schedule.earliest, schedule.latest, schedule.catchup) == (None, None, False)
+
+
+def test_the_context_says_of_an_interval_what_airflow_says_of_a_run_with_it() -> None:
+    dates: dict[str, Any] = {"data_interval_start": FIRST, "data_interval_end": FIRST + DAY, "logical_date": FIRST}
+    partition: dict[str, Any] = {"partition_key": None, "partition_date": None, "consumed_asset_events": []}
+    run = DagRun.model_construct(dag_id="d", run_id="r", run_after=FIRST, conf={}, **dates, **partition)
+    task = BaseOperator(task_id="t", dag=DAG("d", schedule=DAILY))
+    ti = RuntimeTaskInstance.model_construct(id=uuid.uuid4(), task=task, task_id="t", dag_id="d", run_id="r")
+    ti._ti_context_from_server = TIRunContext.model_construct(dag_run=run)
+    theirs: Any = ti.get_template_context()
+    ours = compat.interval_context(FIRST, FIRST + DAY)
+    assert {key: theirs[key] for key in ours} == ours
+    assert {key: type(theirs[key]) for key in ours} == {key: type(ours[key]) for key in ours}
+    assert ours.keys() == compat.INTERVAL_KEYS
+
+
+class Supervisor:
+    """Has one run on a date, or none."""
+
+    def __init__(self, run_id: str | None = None, date: datetime = FIRST, state: str = "failed") -> None:
+        self.run = run_id and DagRun.model_construct(run_id=run_id, logical_date=date, state=state)
+        self.asked: list[Any] = []
+
+    def send(self, message: Any) -> Any:
+        if isinstance(message, comms.GetPreviousDagRun):
+            assert FIRST < message.logical_date < FIRST + timedelta(seconds=1)
+            return comms.PreviousDagRunResult.model_construct(dag_run=self.run)
+        self.asked.append((message.run_id, message.logical_date, message.run_after, message.reset_dag_run))
+        return comms.OKResponse(ok=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "asked"),
+    [
+        ({}, [("r", FIRST, FIRST + DAY, False)]),
+        ({"run_id": "earlier", "date": FIRST - DAY}, [("r", FIRST, FIRST + DAY, False)]),
+        ({"run_id": "r"}, [("r", FIRST, FIRST + DAY, False)]),
+        ({"run_id": "other"}, [("other", FIRST, FIRST + DAY, True)]),
+        ({"run_id": "other", "state": "queued"}, []),
+    ],
+    ids=["none", "of another date", "itself", "another one that has ended", "another one that goes on"],
+)
+def test_of_a_date_there_is_one_run_under_whatever_name(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], asked: list[Any]
+) -> None:
+    supervisor = Supervisor(**found)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    assert compat.start_run("d", "r", interval=(FIRST, FIRST + DAY)) is bool(asked)
+    assert supervisor.asked == asked
