@@ -51,6 +51,19 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
+def checked_dag(dag_id: str, paths: Paths, conn_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+    """Find the transaction of a DAG that keeps its topology at `paths`, and its states by name.
+
+    :raises ConfigError: it keeps another one.
+    """
+    spec, states = transactional_dag(dag_id)
+    if problem := elsewhere(spec, paths, conn_id):
+        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
+        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
+        raise ConfigError(option="TOPOLOGY", value=paths.topology, remedy=remedy)
+    return spec, states
+
+
 def _bags(dag_id: str, *, anywhere: bool) -> Iterator[Any]:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from airflow_tx.actions.dags import elsewhere, transactional_dag
+from airflow_tx.actions.dags import checked_dag
 from airflow_tx.cli.context import conn_id_of, paths_of
-from airflow_tx.errors import ConfigError
 
 if TYPE_CHECKING:
     from airflow_tx.spec import TransactionSpec
@@ -20,9 +19,4 @@ def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, Fen
     :param dag_id: unless `--dag-id` names another one.
     :raises ConfigError: the DAG keeps another topology.
     """
-    spec, states = transactional_dag(args.dag_id or dag_id)
-    if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
-        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
-        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
-        raise ConfigError(option="TOPOLOGY", value=args.topology, remedy=remedy)
-    return spec, states
+    return checked_dag(args.dag_id or dag_id, paths_of(args), conn_id_of(args))

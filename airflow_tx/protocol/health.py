@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
@@ -36,8 +38,19 @@ class TopologyHealth:
     remedy: str | None = None
 
 
-def topology_health(view: TopologyView) -> TopologyHealth:
-    """Say how a topology is: its first open transaction decides, since all others wait for that one."""
+def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None) -> TopologyHealth:
+    """Say how a topology is: its first open transaction decides, since all others wait for that one.
+
+    :param alarms: those that are raised, see `protocol.alarm`.
+    """
+    health = _by_transactions(view)
+    late = (alarms or {}).get("late")
+    if late is None or health.code is HealthCode.BLOCKED:
+        return health
+    return replace(health, code=HealthCode.LATE, sentence=f"It is late. {health.sentence}", since=late["when"])
+
+
+def _by_transactions(view: TopologyView) -> TopologyHealth:
     opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
     blocked = next((each for each in opened if each.blocked), None)
     if blocked is not None:

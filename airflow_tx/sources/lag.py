@@ -83,6 +83,7 @@ class LagWatch:
 
     :param make: makes the source, which nobody else uses.
     :param patience: seconds to wait for the first answer.
+    :param every: seconds between two questions.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class LagWatch:
         make: Callable[[], Source],
         *,
         patience: float = 0.0,
+        every: float = LAG_EVERY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topology, self._make, self._clock = topology, make, clock
+        self._every = every
         self._patience = patience
         self._asked_at = float("-inf")
         self._thread: Thread | None = None
@@ -104,14 +107,24 @@ class LagWatch:
 
         :param position: reads the position after the last committed transaction.
         """
-        if self._clock() - self._asked_at >= LAG_EVERY and (self._thread is None or not self._thread.is_alive()):
+        if self._clock() - self._asked_at >= self._every and (self._thread is None or not self._thread.is_alive()):
             self._asked_at = self._clock()
             self._thread = Thread(target=self._ask, args=(position(),), name=f"lag of {self._topology}", daemon=True)
             self._thread.start()
             self._thread.join(self._patience)
             self._patience = 0.0
-        found = self._found.get(self._topology)
-        return found if isinstance(found, Lag) else None
+        return self.answer if isinstance(self.answer, Lag) else None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the answer to the last question, and say whether there was one."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
+
+    @property
+    def answer(self) -> Lag | LagUnknown | None:
+        """The last answer, or why there was none; None: there was none yet."""
+        return self._found.get(self._topology)
 
     def _ask(self, position: Json) -> None:
         try:

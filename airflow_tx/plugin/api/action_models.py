@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_tx.plugin.api.redaction import Words
+
 
 class PreviewBody(BaseModel):
     """What is to be done.
@@ -36,7 +38,7 @@ class EffectLine(BaseModel):
 
     txid: int | None
     run_id: str | None
-    what: str
+    what: Words
 
 
 class PreviewAnswer(BaseModel):
@@ -49,7 +51,7 @@ class PreviewAnswer(BaseModel):
     """
 
     version: str
-    sentence: str
+    sentence: Words
     effects: list[EffectLine]
     refused: list[EffectLine]
     needs_reason: bool

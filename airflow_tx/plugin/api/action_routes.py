@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from fastapi import APIRouter, Depends, HTTPException, status
 
-from airflow_tx.actions.request import ActionName
+from airflow_tx import compat
+from airflow_tx.actions.coordinator import coordinator_id
+from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
-from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, PreviewAnswer, PreviewBody
+from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
+from airflow_tx.plugin.api.action_place import executed, previewed
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for
 
 PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503)}
+_OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})
 
 action_router = APIRouter(
     prefix="/api/v1/topologies/{topology:path}/actions",
@@ -19,21 +27,56 @@ action_router = APIRouter(
 )
 
 
-def _check(access: Access, topology: str) -> None:
-    snapshot = topology_for(access, topology)
-    if not access.may_act(snapshot.record.dag_id):
-        raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {snapshot.record.dag_id}.")
-
-
 @action_router.post("/{action}/preview")
 def preview_action(access: AccessDep, topology: str, action: ActionName, body: PreviewBody) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
-    _check(access, topology)
-    raise HTTPException(status.HTTP_501_NOT_IMPLEMENTED, "Not yet.")
+    snapshot = _checked(access, topology, action)
+    found = previewed(_request(topology, action, body), snapshot.record)
+    return PreviewAnswer(
+        version=found["version"],
+        sentence=found["sentence"],
+        effects=_lines(found["effects"]),
+        refused=_lines(found["refused"]),
+        needs_reason=found["needs_reason"],
+    )
 
 
 @action_router.post("/{action}")
 def execute_action(access: AccessDep, topology: str, action: ActionName, body: ActionBody) -> ActionAnswer:
     """Do what was previewed; 409 if something has changed since, or it is refused."""
-    _check(access, topology)
-    raise HTTPException(status.HTTP_501_NOT_IMPLEMENTED, "Not yet.")
+    snapshot = _checked(access, topology, action)
+    request, dag_id = _request(topology, action, body), snapshot.record.dag_id
+    if _needs_reason(request) and not body.why.strip():
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
+    noted = {**request.to_json(), "why": body.why}
+    compat.log_action(f"tx {action.value}", who=access.name, dag_id=dag_id, details=noted)
+    done = executed(request, snapshot.record, version=body.version, who=access.name, why=body.why)
+    ledger_snapshots().forget(topology)
+    return ActionAnswer(done=_lines(done))
+
+
+def _checked(access: Access, topology: str, action: ActionName) -> TopologySnapshot:
+    """Find a topology that the user may act on.
+
+    :raises HTTPException: 404: there is none, for this user; 403: the user may only read it.
+    """
+    snapshot = topology_for(access, topology)
+    dag_id = snapshot.record.dag_id
+    if not access.may_act(dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {dag_id}.")
+    coordinator = coordinator_id(topology)
+    if action in _OF_COORDINATOR and not access.may_pause(coordinator):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit DAG {coordinator}.")
+    return snapshot
+
+
+def _request(topology: str, action: ActionName, body: PreviewBody) -> ActionRequest:
+    return ActionRequest(topology, action, tuple(body.txids), body.force, body.changed_rows)
+
+
+def _needs_reason(request: ActionRequest) -> bool:
+    return request.needs_dag or request.name is ActionName.READMIT
+
+
+def _lines(effects: Iterable[Mapping[str, Any]]) -> list[EffectLine]:
+    return [EffectLine(txid=each["txid"], run_id=each["run_id"] or None, what=each["done"]) for each in effects]

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, bundle, topology_routes
 from airflow_tx.plugin.api.ledger_client import LedgerAway
+from airflow_tx.plugin.api.redaction import redacted
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def make_app() -> FastAPI:
 
 def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
     def answer(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=status)
+        return JSONResponse({"detail": redacted(str(error))}, status_code=status)
 
     return answer
 

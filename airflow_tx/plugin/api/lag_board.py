@@ -1,21 +1,77 @@
-"""How far sources are ahead: asked in the background, so that nobody waits for a source."""
+"""How far sources are ahead: asked now and then in the background, however many look, so that nobody waits for one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
 
+from airflow_tx.errors import TxError
+from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.models import LagLine, SourceLine
 
-
-def lag_line(snapshot: TopologySnapshot) -> LagLine:
-    return LagLine(why="It was not asked for yet.")
-
-
-def source_line(snapshot: TopologySnapshot) -> SourceLine:
-    record = snapshot.record
-    return SourceLine(kind=record.source_kind, partitioned=record.partitioned)
+EVERY = 15.0
+"""Seconds between two questions to a source."""
+_PATIENCE = 60.0
 
 
-def ask_for(snapshots: Sequence[TopologySnapshot]) -> None:
-    """Let the lags of these topologies be asked for, unless that is under way."""
+class LagBoard:
+    """The last answers of all sources."""
+
+    def __init__(self, process: DagProcess | None = None) -> None:
+        self._process = process or dag_process()
+        self._lock = threading.Lock()
+        self._asked_at: dict[str, float] = {}
+        self._found: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
+        self._thread: threading.Thread | None = None
+
+    def lag_line(self, topology: str) -> LagLine:
+        """Say how far the source of a topology is ahead, as far as is known."""
+        if topology not in self._found:
+            return LagLine(why="Its source has not answered yet.")
+        at, found = self._found[topology]
+        if "count" in found:
+            return LagLine(value=found["count"], unit=found["unit"], at=at)
+        return LagLine(at=at, why=found["why"])
+
+    def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
+        """Say what a topology reads."""
+        _, found = self._found.get(snapshot.name, (None, {}))
+        record = snapshot.record
+        return SourceLine(kind=record.source_kind, partitioned=record.partitioned, description=found.get("description"))
+
+    def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
+        """Let the lags of these topologies be asked for, those whose answer is old."""
+        now = time.monotonic()
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            due = [
+                (each.name, each.record.dag_id)
+                for each in snapshots
+                if now - self._asked_at.get(each.name, float("-inf")) >= EVERY
+            ]
+            if not due:
+                return
+            self._asked_at.update({name: now for name, _ in due})
+            self._thread = threading.Thread(target=self._ask, args=(due,), name="airflow_tx-lags", daemon=True)
+            self._thread.start()
+
+    def _ask(self, due: Sequence[tuple[str, str]]) -> None:
+        try:
+            found = self._process.ask({"lags": due}, seconds=_PATIENCE)
+        except TxError as error:
+            found = {name: {"why": str(error)} for name, _ in due}
+        at = datetime.now(timezone.utc)
+        self._found.update({name: (at, each) for name, each in found.items()})
+
+
+_lag_board = LagBoard()
+
+
+def lag_board() -> LagBoard:
+    """Return the one of this process."""
+    return _lag_board

@@ -15,11 +15,13 @@ from airflow_tx.errors import StoreUnavailable, TxError
 
 if TYPE_CHECKING:
     from airflow_tx.store.watched import WatchedStore
+    from airflow_tx.store.zookeeper import ZooKeeperStore
 
 log = logging.getLogger(__name__)
 
 LEDGER_PATIENCE = 2.0
 """Seconds that a question waits for ZooKeeper at most."""
+STEP_PATIENCE = 10.0
 _GRACE = 0.5
 
 
@@ -44,6 +46,7 @@ class LedgerClient:
         self._changed = threading.Condition()
         self._client: Any = None
         self._store: WatchedStore | None = None
+        self._steps: tuple[Any, ZooKeeperStore] | None = None
         self._thread: threading.Thread | None = None
         self._failed_at = float("-inf")
         self._reason = _SILENT
@@ -68,6 +71,17 @@ class LedgerClient:
         if store.lost_for > _GRACE or time.monotonic() - self._failed_at < _GRACE:
             raise LedgerAway(reason=_SILENT)
         return store
+
+    def store_of_steps(self) -> ZooKeeperStore:
+        """Return a store on the same client that remembers nothing, as steps need it. Raises as `store`."""
+        from airflow_tx.store.zookeeper import ZooKeeperStore
+
+        self.store()
+        with self._changed:
+            if self._steps is None or self._steps[0] is not self._client:
+                store = ZooKeeperStore(self._client, read_timeout=STEP_PATIENCE, write_timeout=STEP_PATIENCE)
+                self._steps = (self._client, store)
+            return self._steps[1]
 
     def failed(self) -> None:
         """Note that a question was not answered: those that follow at once are not asked."""

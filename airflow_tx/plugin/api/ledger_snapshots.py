@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -14,8 +14,10 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
 from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, LedgerAway, LedgerClient, ledger_client
+from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import (
@@ -43,6 +45,7 @@ class TopologySnapshot:
 
     :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
     :param final: the txids of the final transactions that are remembered, in order.
+    :param alarms: those that are raised.
     :param problem: why it cannot be read.
     """
 
@@ -51,6 +54,7 @@ class TopologySnapshot:
     store: Store
     view: TopologyView | None
     final: tuple[int, ...] = ()
+    alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problem: str | None = None
 
     @property
@@ -123,6 +127,11 @@ class LedgerSnapshots:
         """
         return self._once(f"/{name}", lambda store: _topology(store, Paths(Settings.load().root, name)))
 
+    def forget(self, name: str) -> None:
+        """Read a topology anew when it is asked for next: somebody has acted on it."""
+        with self._lock:
+            self._kept.pop(f"/{name}", None)
+
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
         """Read one transaction, whole; None: there is none, or it is forgotten."""
 
@@ -175,7 +184,7 @@ def _topology(store: Store, paths: Paths) -> TopologySnapshot | None:
         return TopologySnapshot(record, paths, store, None, problem=str(error))
     opened = {each.txid for each in view.transactions if each.open}
     final: Sequence[int] = [txid for txid in final_txids(store, paths) if txid not in opened]
-    return TopologySnapshot(record, paths, store, view, tuple(final))
+    return TopologySnapshot(record, paths, store, view, tuple(final), raised_alarms(Reader(store), paths))
 
 
 _snapshots = LedgerSnapshots()

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.protocol.health import HealthCode
 
 
@@ -22,8 +23,8 @@ class TopologyState(BaseModel):
     code: HealthCode
     since: datetime | None = None
     txid: int | None = None
-    sentence: str
-    remedy: str | None = None
+    sentence: Words
+    remedy: Words | None = None
 
 
 class SourceLine(BaseModel):
@@ -35,7 +36,7 @@ class SourceLine(BaseModel):
 
     kind: str
     partitioned: bool
-    description: str | None = None
+    description: Words | None = None
 
 
 class LagLine(BaseModel):
@@ -48,7 +49,7 @@ class LagLine(BaseModel):
     value: int | None = None
     unit: str | None = None
     at: datetime | None = None
-    why: str | None = None
+    why: Words | None = None
 
 
 class CoordinatorLine(BaseModel):
@@ -101,7 +102,7 @@ class Person(BaseModel):
 
     who: str
     when: datetime
-    why: str
+    why: Words
 
 
 class StateLine(BaseModel):
@@ -118,7 +119,7 @@ class AcceptedLoss(Person):
     """Rows that the source lost, and that a person accepted as lost."""
 
     partition: str | None
-    description: str
+    description: Words
 
 
 class SkippedLine(BaseModel):
@@ -135,14 +136,14 @@ class RepairLine(Person):
 
     number: int
     what: str
-    done: str
+    done: Words
 
 
 class WaitingRun(BaseModel):
     """A run that gave up its run slot before it had a transaction."""
 
     run_id: str
-    waiting_for: str
+    waiting_for: Words
     since: datetime
 
 
@@ -187,7 +188,7 @@ class WhyCode(str, Enum):
 
 class WhyNot(BaseModel):
     code: WhyCode
-    sentence: str
+    sentence: Words
 
 
 class RunAnswer(BaseModel):
@@ -206,7 +207,7 @@ class RunAnswer(BaseModel):
 class Problem(BaseModel):
     """Why there is no answer, in one sentence."""
 
-    detail: str
+    detail: Words
 
 
 JsonValue = Any

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
-from airflow_tx.plugin.api.lag_board import lag_line, source_line
+from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
 from airflow_tx.plugin.api.models import (
     AcceptedLoss,
@@ -80,8 +80,8 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         "coordinator": CoordinatorLine(dag_id=coordinator, paused=paused[coordinator])
         if coordinator in paused and access.may_read(coordinator)
         else None,
-        "source": source_line(snapshot),
-        "lag": lag_line(snapshot),
+        "source": lag_board().source_line(snapshot),
+        "lag": lag_board().lag_line(snapshot.name),
         "open": len(snapshot.opened),
         "max_pending": record.max_pending,
         "turn": 0 if view is None else view.current,
@@ -96,7 +96,7 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
 def _state(snapshot: TopologySnapshot) -> TopologyState:
     if snapshot.view is None:
         return TopologyState(code=HealthCode.UNREADABLE, sentence=snapshot.problem or "")
-    return TopologyState(**asdict(topology_health(snapshot.view)))
+    return TopologyState(**asdict(topology_health(snapshot.view, snapshot.alarms)))
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, status
 from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access, AccessDep
 from airflow_tx.plugin.api.etags import TaggedRoute
-from airflow_tx.plugin.api.lag_board import ask_for
+from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer
@@ -52,7 +52,7 @@ def list_topologies(
     access.know(each.record.dag_id for each in every)
     seen = [each for each in every if access.may_read(each.record.dag_id)]
     some = seen[offset : offset + limit]
-    ask_for(some)
+    lag_board().ask_for(some)
     return TopologyList(topologies=topology_lines(some, access), total=len(seen), limit=limit, offset=offset)
 
 
@@ -86,7 +86,7 @@ def list_transactions_of(
 def get_topology(access: AccessDep, topology: str) -> TopologyPage:
     """Show one topology."""
     found = topology_for(access, topology)
-    ask_for([found])
+    lag_board().ask_for([found])
     return topology_page(found, access)
 
 

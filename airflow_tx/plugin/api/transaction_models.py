@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel
 
 from airflow_tx.plugin.api.models import JsonValue, Person
+from airflow_tx.plugin.api.redaction import Words
 
 
 class AttemptBar(BaseModel):
@@ -22,7 +23,7 @@ class AttemptBar(BaseModel):
     begun_at: datetime | None
     ended_at: datetime | None
     outcome: str
-    why: str | None = None
+    why: Words | None = None
 
 
 class TaskBar(BaseModel):
@@ -53,7 +54,7 @@ class WaitBar(BaseModel):
 
     start: datetime
     end: datetime | None
-    waiting_for: str | None
+    waiting_for: Words | None
 
 
 class CommitBar(BaseModel):
@@ -87,9 +88,9 @@ class TimelineRow(BaseModel):
     waiting: WaitBar | None
     commit: CommitBar | None
     rows: int | None
-    waiting_for: str | None
-    blocked: str | None
-    error: str | None
+    waiting_for: Words | None
+    blocked: Words | None
+    error: Words | None
     to_skip: bool
     lane: bool
     has_run: bool
@@ -120,7 +121,7 @@ class BatchAnswer(BaseModel):
     :param shortened: which of these three are digests, since they were too long to be kept.
     """
 
-    words: str | None
+    words: Words | None
     metadata: JsonValue = None
     position_before: JsonValue = None
     position_after: JsonValue = None
@@ -184,7 +185,7 @@ class AuditLine(BaseModel):
     what: str
     who: str
     when: datetime
-    why: str | None
+    why: Words | None
 
 
 class TransactionLinks(BaseModel):
@@ -216,7 +217,7 @@ class TransactionPage(TimelineRow):
     failures: int
     work: list[TaskWork]
     states: list[StateWork]
-    losses: list[str]
+    losses: list[Words]
     changed: list[ChangedRows]
     skip: Person | None
     readmit: Person | None

@@ -1,0 +1,159 @@
+"""`python -m airflow_tx.actions.dag_server`: what needs the code of DAG files, for an api-server that runs none of it.
+
+One JSON object a line: questions on stdin, answers on stdout, in any order. It ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.dags import checked_dag, transactional_dag
+from airflow_tx.actions.preview import Effect
+from airflow_tx.actions.request import ActionRequest
+from airflow_tx.config import Settings
+from airflow_tx.errors import Refused, TxError
+from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.step import Audit
+from airflow_tx.sources.lag import Lag, LagWatch
+
+if TYPE_CHECKING:
+    from airflow_tx.actions.action import ParsedDag
+
+PARSED_FOR = 60.0
+"""Seconds for which the source of a lag is taken from a file that was parsed before."""
+LAGS_WITHIN_THERE = 10.0
+"""Seconds to wait for the answers of all sources together."""
+_AT_ONCE = 8
+
+DagQuestion = dict[str, Any]
+
+
+class DagServer:
+    """Answers questions; those about a source that hangs hold up no others."""
+
+    def __init__(self) -> None:
+        self._parsing = threading.Lock()
+        self._parsed: dict[str, tuple[float, ParsedDag]] = {}
+        self._watches: dict[str, LagWatch] = {}
+
+    def answer(self, question: DagQuestion) -> Any:
+        """Answer one question.
+
+        :raises TxError: in words for a person.
+        """
+        if "lags" in question:
+            return self._lags(question["lags"])
+        action = self._action(ActionRequest.from_json(question["request"]))
+        if question["what"] == "preview":
+            return asdict(action.preview())
+        audit, done = Audit(question["who"], question["why"]), list[Effect]()
+        try:
+            for effect in action.execute(audit, question["version"]):
+                done.append(effect)
+        except TxError as error:
+            if not done:
+                raise
+            done.append(Effect(None, "", str(error)))
+        return [asdict(each) for each in done]
+
+    def _lags(self, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+        found = {topology: self._ask(topology, dag_id) for topology, dag_id in asked}
+        deadline = time.monotonic() + LAGS_WITHIN_THERE
+        for topology, dag_id in asked:
+            watch = self._watches[topology]
+            if not watch.wait(max(deadline - time.monotonic(), 0.0)):
+                found[topology] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
+            elif isinstance(watch.answer, Lag):
+                found[topology] = {"count": watch.answer.count, "unit": watch.answer.unit}
+            elif watch.answer is not None:
+                found[topology] = {"why": str(watch.answer.reason)}
+            if dag_id in self._parsed:
+                found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
+        return found
+
+    def _ask(self, topology: str, dag_id: str) -> dict[str, Any]:
+        """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
+        if topology not in self._watches:
+            self._watches[topology] = LagWatch(topology, lambda: self._parsed_lately(dag_id)[0].source, every=0.0)
+        try:
+            self._watches[topology].latest(_ledger(topology).position)
+        except TxError as error:
+            return {"why": str(error)}
+        return {"why": "its source was not asked"}
+
+    def _parsed_lately(self, dag_id: str) -> ParsedDag:
+        with self._parsing:
+            at, found = self._parsed.get(dag_id, (float("-inf"), None))
+            if found is None or time.monotonic() - at > PARSED_FOR:
+                found = transactional_dag(dag_id, anywhere=False)
+                self._parsed[dag_id] = (time.monotonic(), found)
+            return found
+
+    def _action(self, request: ActionRequest) -> PersonalAction:
+        ledger = _ledger(request.topology)
+        record = ledger.topology()
+        return request.action(ActionTarget(ledger, record, lambda: self._dag(record.dag_id, ledger.paths)))
+
+    def _dag(self, dag_id: str, paths: Paths) -> ParsedDag:
+        with self._parsing:
+            return checked_dag(dag_id, paths, Settings.load().zookeeper_conn_id)
+
+
+def _ledger(topology: str) -> Ledger:
+    from airflow_tx.hooks.zookeeper import shared_store
+
+    settings = Settings.load()
+    store, paths = shared_store(settings.zookeeper_conn_id), Paths(settings.root, topology)
+    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
+
+
+def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
+    """Answer a question, or say why not."""
+    try:
+        return {"id": question["id"], "found": answer(question)}
+    except Refused as error:
+        return {"id": question["id"], "refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - the code of a DAG file is anybody's
+        text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
+        return {"id": question["id"], "failed": text}
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+    questions, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the code of a DAG file prints is no answer
+    writing = threading.Lock()
+
+    @providers_configuration_loaded
+    def serve() -> None:
+        server = DagServer()
+
+        def handle(line: str) -> None:
+            answer = json.dumps(_answered(json.loads(line), server.answer))
+            with writing:
+                print(answer, file=answers, flush=True)
+
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        for line in questions:
+            pool.submit(handle, line)
+
+    serve()
+    # A source that hangs in a thread must not keep the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

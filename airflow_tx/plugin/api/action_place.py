@@ -1,0 +1,61 @@
+"""Where an action is done: here, or, if it needs the source or the states, in the process that runs DAG files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.preview import Effect
+from airflow_tx.actions.request import ActionRequest
+from airflow_tx.config import Settings
+from airflow_tx.errors import TxError
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.ledger_client import ledger_client
+from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.step import Audit
+
+_PREVIEW_WITHIN, _DONE_WITHIN = 60.0, 300.0
+
+
+def previewed(request: ActionRequest, record: TopologyRecord) -> Mapping[str, Any]:
+    """Preview an action; as plain JSON. Raises as `PersonalAction.preview`."""
+    if request.needs_dag:
+        question = {"what": "preview", "request": request.to_json()}
+        found: Mapping[str, Any] = dag_process().ask(question, seconds=_PREVIEW_WITHIN)
+        return found
+    return asdict(_action(request, record).preview())
+
+
+def executed(
+    request: ActionRequest, record: TopologyRecord, *, version: str, who: str, why: str
+) -> Sequence[Mapping[str, Any]]:
+    """Do what was previewed; as plain JSON. Raises as `PersonalAction.execute`, unless something was done before."""
+    if request.needs_dag:
+        question = {"what": "execute", "request": request.to_json(), "version": version, "who": who, "why": why}
+        found: Sequence[Mapping[str, Any]] = dag_process().ask(question, seconds=_DONE_WITHIN)
+        return found
+    done: list[Effect] = []
+    try:
+        for effect in _action(request, record).execute(Audit(who, why), version):
+            done.append(effect)
+    except TxError as error:
+        if not done:
+            raise
+        done.append(Effect(None, "", str(error)))
+    return [asdict(each) for each in done]
+
+
+def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
+    settings = Settings.load()
+    store, paths = ledger_client().store_of_steps(), Paths(settings.root, request.topology)
+    ledger = Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
+    return request.action(ActionTarget(ledger, record, _no_dag))
+
+
+def _no_dag() -> NoReturn:
+    raise AssertionError("an action that needs the DAG is done where its code runs")

@@ -1,0 +1,127 @@
+"""The process that runs the code of DAG files for an api-server, which itself runs none of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from airflow_tx.errors import Refused, TxError
+
+log = logging.getLogger(__name__)
+
+IDLE = 300.0
+"""Seconds without a question after which the process ends."""
+COMMAND = (sys.executable, "-m", "airflow_tx.actions.dag_server")
+
+
+class RefusedThere(Refused):
+    """A refusal, in the words of the process that ran the code."""
+
+    template = "{text}"
+
+
+class NotAnsweredThere(TxError):
+    """A question that needs the code of a DAG file, and that was not answered."""
+
+    template = "{text}"
+
+
+class DagProcess:
+    """Starts the process when it is needed, and ends it when it was not for a while."""
+
+    def __init__(self, command: tuple[str, ...] = COMMAND, *, idle: float = IDLE) -> None:
+        self._command, self._idle = command, idle
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._waiting: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._asked_at = 0.0
+
+    def ask(self, question: dict[str, Any], *, seconds: float) -> Any:
+        """Ask, and wait for the answer.
+
+        :raises RefusedThere: it is refused.
+        :raises NotAnsweredThere: it failed, the process died, or did not answer in time.
+        """
+        number, answer = next(self._numbers), Future[Any]()
+        with self._lock:
+            process = self._running()
+            self._waiting[number] = answer
+            self._asked_at = time.monotonic()
+            try:
+                assert process.stdin is not None
+                print(json.dumps({"id": number, **question}), file=process.stdin, flush=True)
+            except OSError:
+                answer.set_result({"failed": "The process that reads DAG files has ended; repeat it."})
+        try:
+            found = answer.result(timeout=seconds)
+        except FutureTimeout:
+            text = f"There was no answer within {seconds:g} s: the DAG file, a source or a state takes longer."
+            raise NotAnsweredThere(text=text) from None
+        finally:
+            self._waiting.pop(number, None)
+        if "refused" in found:
+            raise RefusedThere(text=found["refused"])
+        if "failed" in found:
+            raise NotAnsweredThere(text=found["failed"])
+        return found["found"]
+
+    def end(self) -> None:
+        """End the process; the next question starts another one."""
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, close_fds=True
+        )
+        for what in (self._read, self._watch):
+            threading.Thread(target=what, args=(self._process,), name="airflow_tx-dags", daemon=True).start()
+        return self._process
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                answer = json.loads(line)
+                waiting = self._waiting.get(answer["id"])
+            except (ValueError, KeyError, TypeError):
+                log.warning("The process that reads DAG files wrote %.200r", line)
+                continue
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+        if self._process is process:
+            for waiting in list(self._waiting.values()):
+                if not waiting.done():
+                    waiting.set_result({"failed": "The process that reads DAG files has ended; repeat it."})
+
+    def _watch(self, process: subprocess.Popen[str]) -> None:
+        while process.poll() is None:
+            time.sleep(min(self._idle, 5.0))
+            with self._lock:
+                if self._process is process and time.monotonic() - self._asked_at >= self._idle:
+                    self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+_dag_process = DagProcess()
+
+
+def dag_process() -> DagProcess:
+    """Return the one of this process."""
+    return _dag_process

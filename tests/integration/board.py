@@ -1,0 +1,105 @@
+"""An api-server with the board, on a real ZooKeeper: no scheduler, so that nothing goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from airflow_tx.testing.eventually import Hopeless, eventually
+from airflow_tx.testing.servers.server import free_ports
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.commands import Commands
+
+USERS = {"vera": "viewer", "ulf": "user", "ada": "admin"}
+ROOT = "/airflow_tx_board"
+SAME_ORIGIN = {"X-Requested-With": "airflow_tx"}
+
+
+class Board:
+    """The api-server and its users; `dags` are its DAG files."""
+
+    def __init__(self, home: Path, zookeeper: LocalZooKeeper, dags: Mapping[str, str], **connections: Any) -> None:
+        self.commands = Commands(home, zookeeper)
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        passwords = home / "passwords.json"
+        passwords.write_text(json.dumps(dict.fromkeys(USERS, "pw")))
+        self.commands.environment.update(
+            {
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+                "AIRFLOW__API__BASE_URL": self.url,
+                "AIRFLOW__API__PORT": str(port),
+                "AIRFLOW__API__HOST": "127.0.0.1",
+                "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
+                "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+                "AIRFLOW__TX__ROOT": ROOT,
+                **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
+            }
+        )
+        self.commands.begin(dags, known=True)
+        self.log = home / "api-server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tokens: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "api-server", "--apps", "core"],
+                env=self.commands.environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        eventually(self._answers, 120, "the api-server answers", interval=0.3, explain=self.log.read_text)
+
+    def stop(self) -> None:
+        """End it, with all that it started."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self.commands.end()
+
+    def client(self, user: str | None) -> httpx.Client:
+        """A client of this user, logged in as a browser is: by cookie."""
+        client = httpx.Client(base_url=f"{self.url}/tx", timeout=120, trust_env=False)
+        if user is not None:
+            client.cookies.set("_token", self._token(user))
+        return client
+
+    def get(self, path: str, user: str = "vera", **params: Any) -> Any:
+        """The answer to a question, which is given."""
+        with self.client(user) as client:
+            answer = client.get(f"/api/v1/{path}", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, path: str, body: Any, user: str = "ulf") -> httpx.Response:
+        """What a button of the page sends."""
+        with self.client(user) as client:
+            return client.post(f"/api/v1/{path}", json=body, headers=SAME_ORIGIN)
+
+    def _token(self, user: str) -> str:
+        if user not in self._tokens:
+            answer = httpx.post(
+                f"{self.url}/auth/token", json={"username": user, "password": "pw"}, trust_env=False, timeout=30
+            )
+            self._tokens[user] = answer.json()["access_token"]
+        return self._tokens[user]
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise Hopeless(f"it ended with {self._process.returncode}")
+        try:
+            return httpx.get(f"{self.url}/api/v2/monitor/health", trust_env=False, timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False

@@ -1,0 +1,318 @@
+"""The board's API in a real api-server, on a real ZooKeeper: what it says, who may ask it, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.state import Sum
+from airflow_tx.state.sql.state import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.board import ROOT, SAME_ORIGIN, USERS, Board
+from tests.integration.commands import DAG
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli_actions import Runs, fail
+
+MARKERS = ("marked-host.example.org", "marked-secret", "marked-extra-value")
+MARKED = {
+    "conn_type": "postgres",
+    "host": MARKERS[0],
+    "login": "someone",
+    "password": MARKERS[1],
+    "extra": {"token": MARKERS[2]},
+}
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
+    board = Board(tmp_path_factory.mktemp("board"), zookeeper, {"the_dag.py": DAG}, marked=MARKED)
+    try:
+        board.start()
+        yield board
+    finally:
+        board.stop()
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    if client.exists(ROOT):
+        client.delete(ROOT, recursive=True)
+    disconnect(client)
+
+
+@pytest.fixture
+def runs(board: Board) -> Iterator[Runs]:
+    runs = Runs(board.commands)
+    yield runs
+    runs.delete()
+
+
+@pytest.fixture
+def pipeline(board: Board, store: ZooKeeperStore) -> Iterator[Pipeline]:
+    url = f"sqlite:///{board.commands.database}"
+    states = [
+        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind="opaque", label="tx_state")
+        for table in ("one", "two")
+    ]
+    pipeline = Pipeline(store, ROOT, states)
+    pipeline.request = TopologyRequest("the_dag", "opaque", 3)
+    yield pipeline
+    for state in states:
+        state.clear()
+
+
+def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
+    pipeline.run("r1")
+    begun = pipeline.begin("r2")
+    fail(pipeline, begun)
+    pipeline.process(pipeline.begin("r3"))
+    runs.make(r1="success", r2="failed", r3="running", r4="queued")
+
+    (line,) = board.get("topologies")["topologies"]
+    assert line["topology"] == "flights"
+    assert (line["dag_id"], line["open"], line["max_pending"], line["turn"]) == ("the_dag", 2, 3, 2)
+    assert line["last_commit"]["txid"] == 1
+    assert line["may_act"] is False
+    assert line["state"] == {
+        "code": "waits",
+        "since": line["state"]["since"],
+        "txid": 2,
+        "sentence": "Transaction 2 has failed: it broke. It waits for a replay: airflow tx replay flights 2, or clear "
+        "its failed task",
+        "remedy": "airflow tx replay flights 2",
+    }
+    page = board.get("topologies/flights")
+    assert [each["last_txid"] for each in page["states"]] == [1, 1]
+
+    timeline = board.get("topologies/flights/transactions")
+    assert [each["txid"] for each in timeline["transactions"]] == [3, 2, 1]
+    third, second, first = timeline["transactions"]
+    assert (first["phase"], second["phase"], third["phase"]) == ("COMMITTED", "FAILED", "PROCESSED")
+    assert first["commit"]["end"] is not None
+    assert third["waiting"]["end"] is None
+    assert third["waiting_for"] == "transaction 2.1 (run r2, FAILED)"
+    shorter = board.get("topologies/flights/transactions", limit=2)
+    assert (shorter["total"], shorter["before"]) == (3, 2)
+    rest = board.get("topologies/flights/transactions", limit=2, before=2)
+    assert ([each["txid"] for each in rest["transactions"]], rest["before"]) == ([1], None)
+    later = board.get("topologies/flights/transactions", since=first["commit"]["end"], until=third["waiting"]["start"])
+    assert [each["txid"] for each in later["transactions"]] == [3, 2, 1]
+    assert board.get("topologies/flights/transactions", until="2020-01-01T00:00:00Z")["transactions"] == []
+
+    shown = board.get("topologies/flights/transactions/1", "ulf")
+    assert (shown["batch"]["metadata"], shown["batch"]["position_after"]) == (1, 1)
+    assert [each["keys"] for each in shown["states"]] == [1, 1]
+    assert shown["receipt"]["hash"]
+    assert board.get("topologies/flights/transactions/2", "ulf")["actions"] == ["replay", "skip"]
+    assert board.get("topologies/flights/transactions/2", "vera")["actions"] == []
+
+    assert board.get("dags/the_dag") == {"dag_id": "the_dag", "topology": "flights", "role": "transactions"}
+    assert board.get("dags/the_dag/runs/r2")["txid"] == 2
+    assert board.get("dags/the_dag/runs/r4")["why"]["code"] == "queued"
+
+
+def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline) -> None:
+    pipeline.run("r1")
+    with board.client("vera") as client:
+        first = client.get("/api/v1/topologies/flights/transactions/1")
+        again = client.get(
+            "/api/v1/topologies/flights/transactions/1", headers={"If-None-Match": first.headers["etag"]}
+        )
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+# --- who may ------------------------------------------------------------------------------------------------------
+
+
+def routes() -> list[tuple[str, str]]:
+    """Every route of the application, the bundle's and those that nobody has thought of here included."""
+    from airflow_tx.plugin.api.app import make_app
+
+    return [
+        (method, route.path)  # type: ignore[attr-defined]
+        for route in make_app().routes
+        for method in sorted(route.methods - {"HEAD"})  # type: ignore[attr-defined]
+    ]
+
+
+def address(path: str, topology: str, txid: int) -> str:
+    filled = path.replace("{topology:path}", topology).replace("{txid}", str(txid)).replace("{action}", "replay")
+    return filled.replace("{dag_id}", "the_dag").replace("{run_id:path}", "r1")
+
+
+@pytest.mark.parametrize(("method", "path"), routes(), ids=lambda each: str(each))
+def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, method: str, path: str) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    runs.make(r1="failed")
+    body = {"txids": [1], "version": "none"} if path.endswith("{action}") else {"txids": [1]}
+    expected: dict[str | None, int] = {None: 401, **dict.fromkeys(USERS, 200)}
+    if method != "GET":
+        # One who may: the preview is given; what was not previewed is refused.
+        may = 200 if path.endswith("preview") else 409
+        expected = {None: 401, "vera": 403, "ulf": may, "ada": may}
+    found = {}
+    for user in expected:
+        with board.client(user) as client:
+            to, json = address(path, "flights", 1), None if method == "GET" else body
+            found[user] = client.request(method, to, headers=SAME_ORIGIN, json=json).status_code
+    assert found == expected
+
+
+def test_what_is_not_there_and_what_may_not_be_seen_are_the_same(board: Board, pipeline: Pipeline) -> None:
+    """In Airflow's own rights by team: a user without the team of the DAG's bundle."""
+    pipeline.run("r1")
+    with board.client("vera") as client:
+        missing = client.get("/api/v1/topologies/nosuch")
+        strange = client.get("/api/v1/dags/another/runs/r1")
+    assert (missing.status_code, missing.json()) == (404, {"detail": "There is no topology nosuch."})
+    assert strange.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain", **SAME_ORIGIN}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded", **SAME_ORIGIN}, 415),
+        ({"Content-Type": "application/json"}, 403),
+        ({"Content-Type": "application/json", **SAME_ORIGIN, "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "application/json", **SAME_ORIGIN, "Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "application/json", **SAME_ORIGIN, "Origin": "https://evil.example"}, 403),
+        ({"Content-Type": "application/json", **SAME_ORIGIN, "Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_a_forged_request_is_refused(
+    board: Board, pipeline: Pipeline, runs: Runs, headers: dict[str, str], status: int
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    with board.client("ulf") as client:
+        path = "/api/v1/topologies/flights/actions/replay/preview"
+        answer = client.post(path, content='{"txids": [1]}', headers=headers)
+    assert answer.status_code == status, answer.text
+
+
+def test_no_answer_has_a_host_or_a_secret_or_markup(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    text = f"<img src=x onerror=alert(1)> {MARKERS[0]}:5432 {MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
+    from airflow_tx.protocol import processing
+    from airflow_tx.protocol.attempt import TaskTry
+
+    begun = pipeline.begin("r1")
+    broken = TaskTry("task0", -1, "999999")
+    pipeline.ledger.start(begun.attempt, broken)
+    pipeline.ledger.run(processing.fail, begun.attempt, broken, text)
+    pipeline.ledger.run(note_skip, 1, Audit("<b>ann</b>", text))
+    with board.client("ada") as client:
+        for method, path in routes():
+            if method == "GET" and "board" not in path:
+                answer = client.get(address(path, "flights", 1))
+                assert answer.headers["content-type"] == "application/json"
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert not [marker for marker in MARKERS if marker in answer.text], answer.text
+
+
+# --- what it does -------------------------------------------------------------------------------------------------
+
+
+def act(board: Board, action: str, why: str = "", user: str = "ulf", **body: Any) -> Any:
+    """Preview an action, and do it."""
+    path = f"topologies/flights/actions/{action}"
+    preview = board.post(f"{path}/preview", body, user)
+    assert preview.status_code == 200, preview.text
+    answer = board.post(path, {**body, "version": preview.json()["version"], "why": why}, user)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["done"]
+
+
+def test_of_two_who_press_at_once_one_does_it_and_the_other_is_told(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    runs.make(r1="failed")
+    path = "topologies/flights/actions/replay"
+    preview = board.post(f"{path}/preview", {"txids": [1]}).json()
+    assert preview["sentence"] == "Replay transaction 1 of topology flights."
+    assert preview["effects"] == [{"txid": 1, "run_id": "r1", "what": "its run is cleared, and begins as attempt 2"}]
+    body = {"txids": [1], "version": preview["version"]}
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda user: board.post(path, body, user), ("ulf", "ada")))
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    (refused,) = [answer.json()["detail"] for answer in answers if answer.status_code == 409]
+    assert refused == (
+        "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
+    )
+    assert runs.states() == {"r1": "running"}
+    assert [each for each in runs.audited() if each[0] == "tx replay"]
+
+
+def test_all_that_failed_is_replayed(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    pipeline.begin("r2")
+    runs.make(r1="failed", r2="running")
+    assert act(board, "replay-failed") == [{"txid": 1, "run_id": "r1", "what": "its run was cleared"}]
+
+
+def test_a_skip_and_its_readmission_need_a_reason_and_name_the_user(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
+    pipeline.begin("r1")
+    runs.make(r1="failed")
+    path = "topologies/flights/actions/skip"
+    version = board.post(f"{path}/preview", {"txids": [1]}).json()["version"]
+    without = board.post(path, {"txids": [1], "version": version})
+    assert (without.status_code, without.json()["detail"]) == (422, "Say why; it is kept in the ledger.")
+    (done,) = act(board, "skip", "the file is broken", txids=[1])
+    assert done["what"].startswith("skipped.")
+    shown = board.get("topologies/flights/transactions/1", "ulf")
+    assert (shown["phase"], shown["actions"], shown["skip"]["who"]) == ("SKIPPED", ["readmit"], "ulf")
+    assert [each["what"] for each in shown["audit"]] == ["skip"]
+    (done,) = act(board, "readmit", "it was right", txids=[1])
+    assert done["what"].startswith("re-admitted: its run was cleared")
+
+
+def test_what_cannot_be_done_is_said_before(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    pipeline.run("r1")
+    pipeline.begin("r2")
+    runs.make(r2="running")
+    preview = board.post("topologies/flights/actions/replay/preview", {"txids": [1, 2]}).json()
+    assert preview["effects"] == []
+    assert [each["what"] for each in preview["refused"]] == [
+        "Transaction 1 is committed. Nothing was changed.",
+        "its run is running; with force it is replayed all the same",
+    ]
+    loss = board.post("topologies/flights/actions/accept-loss/preview", {}).json()
+    assert [each["what"][:40] for each in loss["refused"]] == ["Topology 'flights' has lost nothing: its"]
+    unclear = board.post("topologies/flights/actions/skip/preview", {"txids": []})
+    assert (unclear.status_code, unclear.json()["detail"]) == (
+        409, "skip of topology 'flights': name one transaction. Nothing was done.",
+    )  # fmt: skip
+
+
+def test_the_lag_is_asked_for_beside_the_page(board: Board, pipeline: Pipeline) -> None:
+    pipeline.run("r1")
+
+    def described() -> Any:
+        (line,) = board.get("topologies")["topologies"]
+        return line if line["source"]["description"] else None
+
+    line = eventually(described, 60, "the source has answered", interval=0.5)
+    assert line["source"]["description"].startswith("FileSource(")
+    assert line["lag"]["at"] is not None
+
+
+# --- without ZooKeeper --------------------------------------------------------------------------------------------
+
+
+def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(board: Board, zookeeper: LocalZooKeeper) -> None:
+    """Last, for it stops the server of this folder's tests for a while."""
