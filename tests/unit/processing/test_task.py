@@ -128,6 +128,18 @@ def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
     assert numbers.record().phase is Phase.PROCESSING
 
 
+def test_a_leg_that_airflow_fails_and_retries_under_its_id_keeps_its_ack_and_shares_no_folder(numbers: Dag) -> None:
+    resumed, retried = numbers.context("first"), numbers.context("first")
+    retried["ti"] = replace(resumed["ti"], try_number=2)
+    before_task(resumed)
+    after_task(resumed, [1])
+    before_task(retried)  # Airflow then takes the first one's success for its own
+    acked = numbers.ack("first")
+    assert acked is not None
+    assert (acked.done, len(acked.outputs)) == (True, 1)
+    assert Processing.of(resumed).task != Processing.of(retried).task
+
+
 def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
     numbers: Dag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
