@@ -78,10 +78,15 @@ def plan_of(job: Job, state: Any) -> Any:
 
 def state_of(job: Job) -> Any:
     """The totals of a job."""
+    return totals_in(job.url, f"totals_{job.name}")
+
+
+def totals_in(url: str, table: str) -> Any:
+    """The flights and their delays, by carrier and airport."""
     from airflow_tx.state import Count, SqlState, Sum
 
     values: Any = {"flights": Count(), "dep_delay": Sum()}
-    return SqlState.from_url(job.url, table=f"totals_{job.name}", keys=["carrier", "origin"], values=values)
+    return SqlState.from_url(url, table=table, keys=["carrier", "origin"], values=values)
 
 
 @contextmanager
@@ -179,13 +184,13 @@ def write_flights(folder: Path, times: int) -> Counter[tuple[str, str, str]]:
     return totals
 
 
-def check(job: Job, totals: Counter[tuple[str, str, str]], times: int = 1) -> None:
-    """Compare the totals of a job with what they have to be."""
+def check(state: Any, totals: Counter[tuple[str, str, str]], times: int = 1) -> None:
+    """Compare totals with what they have to be."""
     found = Counter[tuple[str, str, str]]()
-    for row in state_of(job).read():
+    for row in state.read():
         for name in ("flights", "dep_delay"):
             found[row["carrier"], row["origin"], name] = row[name]
-    assert found == Counter({key: value * times for key, value in totals.items()}), job.name
+    assert found == Counter({key: value * times for key, value in totals.items()}), state.name
 
 
 def process(what: str, job: Job) -> subprocess.Popen[str]:
@@ -272,7 +277,7 @@ def main(count: int = SMALL) -> None:
             report(f"flights ×{times}, warm", sum(rows[PENDING:]), measured("work", warm))
             killed(torn)
             for each in (cold, warm, torn):
-                check(each, totals, times)
+                check(state_of(each), totals, times)
             print(f"  flights ×{times}: totals exact, too after kill -9 in the middle", flush=True)
 
 

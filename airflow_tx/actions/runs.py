@@ -17,6 +17,7 @@ from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
+from airflow_tx.sources.run.data_interval import interval_of_key
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class CommandRuns:
         """
         if compat.clear_run(self.dag_id, run_id, past_limit=past_limit):
             return "its run was cleared"
-        compat.create_run(self.dag_id, run_id, conf_of(key))
+        compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key))
         if past_limit:
             compat.clear_run(self.dag_id, run_id, past_limit=True)
         return "its run did not exist, and was made anew"

@@ -19,14 +19,14 @@ from airflow_tx import compat
 from airflow_tx.cli import render
 from airflow_tx.cli.context import action
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.attempt import of_lane
+from airflow_tx.processing.order import is_in_lane
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import next_position, note_origin
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TopologyRecord
 from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
-from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end, order_from
+from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval, order_end, order_from
 from airflow_tx.spec import TransactionSpec
 
 # Seconds between two readings; a commit ends the wait.
@@ -48,7 +48,7 @@ def backfill(args: Namespace) -> None:
         if args.dry_run:
             render.print_rows([_row(each) for each in dates.read()], args.output)
             return
-        progress = Progress(dates, args.in_flight or spec.window)
+        progress = Progress(dates, spec.window if args.in_flight is None else args.in_flight)
         try:
             left = progress.follow()
         except KeyboardInterrupt:
@@ -159,7 +159,7 @@ class BackfilledDates:
             self._done[interval.logical_date] = txid  # what is final stays so
             status = DateStatus.DONE
         elif run is None:
-            status = DateStatus.WAITING if txid is None or not self._is_in_lane(txid) else DateStatus.IN_FLIGHT
+            status = DateStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else DateStatus.WAITING
         elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
             status = DateStatus.IN_FLIGHT
         else:
@@ -174,16 +174,16 @@ class BackfilledDates:
             self._txids[date] = self._txid(interval)
         return self._txids[date]
 
-    def _is_in_lane(self, txid: int) -> bool:
-        """Ask whether a lane has begun a transaction, whose coordinator makes a run of it if it leaves."""
-        record = self.ledger.status(txid)
-        return record is not None and of_lane(record.request)
+    def _is_in_lane(self, interval: compat.ScheduledInterval) -> bool:
+        """Ask whether a lane works on an interval, which becomes a run if it leaves."""
+        return self.source.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
-        dates = (interval.start, interval.end, interval.logical_date)
-        key = self.source.key(compat.RunInfo("", "backfill", *dates, None, None, {}))
-        binding = Reader(self.ledger.store).peek_if_any(Binding, self.spec.paths.run(key))
+        binding = Reader(self.ledger.store).peek_if_any(Binding, self.spec.paths.run(self._key(interval)))
         return None if binding is None else binding.txid
+
+    def _key(self, interval: compat.ScheduledInterval) -> str:
+        return key_of_interval((interval.start, interval.end))
 
 
 def _misplaced(date: datetime, end: datetime, why: str) -> ConfigError:
@@ -194,7 +194,7 @@ def _misplaced(date: datetime, end: datetime, why: str) -> ConfigError:
 class Progress:
     """Creates runs while there is room in flight, and says how far they are.
 
-    :param in_flight: how many runs may be queued or running without having committed.
+    :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
     """
 
     def __init__(

@@ -107,8 +107,9 @@ ARG_FROM_DATE = _arg("--from", dest="first", type=parsedate, required=True, help
 ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
 ARG_IN_FLIGHT = _arg(
     "--in-flight",
-    type=positive_int(allow_zero=False),  # type: ignore[no-untyped-call]
-    help="How many runs may be under way and not committed (default: max_pending of the block)",
+    type=positive_int(allow_zero=True),  # type: ignore[no-untyped-call]
+    help="How many runs may be under way and not committed (default: max_pending of the block); 0: none is created, "
+    "the lane of the coordinator takes the dates",
 )
 
 _LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)

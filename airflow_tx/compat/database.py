@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from airflow_tx.compat.intervals import IntervalSchedule
 from airflow_tx.compat.runs import RunNotStarted, one_line, text
 
 _AT_ONCE = 500
@@ -45,11 +47,17 @@ def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool =
     return True
 
 
-def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> bool:
-    """Create a run without a logical date, which starts when the limit of the DAG lets it; False if it exists.
+def create_run(
+    dag_id: str,
+    run_id: str,
+    conf: Mapping[str, Any] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> bool:
+    """Create a run, which starts when the limit of the DAG lets it; False if it exists.
 
     It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run).
 
+    :param interval: its data interval, if the schedule has it; without one it has no logical date.
     :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
     """
     from airflow.api.common.trigger_dag import trigger_dag
@@ -65,13 +73,31 @@ def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) 
             run_type=DagRunType.MANUAL if by_hand else DagRunType.OPERATOR_TRIGGERED,
             run_id=run_id,
             conf=dict(conf or {}),
-            logical_date=None,
+            **_dates(dag_id, interval),
         )
     except DagRunAlreadyExists:
         return False
     except (AirflowException, ValueError) as error:
         raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=None, reason=one_line(error)) from error
     return True
+
+
+def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
+    """The dates of a run: none if its schedule has no such interval, or another run has the date."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    if interval is None:
+        return {}
+    start, end = interval
+    with create_session() as session:
+        dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        taken = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.logical_date == start))
+    if taken is not None or dag is None or not IntervalSchedule(dag.timetable).makes(start, end):
+        return {}
+    return {"logical_date": start, "run_after": end}
 
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:

@@ -77,11 +77,12 @@ def await_lane(
     """
     until = clock() + seconds
     with spec.store() as store:
-        while clock() < until and _is_in_lane(store, spec.paths, key):
+        while clock() < until and is_in_lane(store, spec.paths, key):
             sleep(_PACE)
 
 
-def _is_in_lane(store: Store, paths: Paths, key: str) -> bool:
+def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
+    """Ask whether a lane that lives works on the transaction of a run."""
     read = Reader(store)
     binding = read.peek_if_any(Binding, paths.run(key))
     record = None if binding is None else read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.dags.daily import DAY, FIRST, SIZE
 from tests.airflow.stack import Stack
 from tests.airflow.test_coordinator import Feed
 
@@ -65,3 +68,29 @@ def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(
     assert f"tx-{txid}" in runs(feed)
     feed.airflow.wait_run(DAG, f"tx-{txid}")
     assert len(feed.airflow.runs(DAG)) <= 4
+
+
+def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_run_of_its_dates(
+    feed: Feed, stack: Stack
+) -> None:
+    airflow, dag = stack.airflow, "laned_days"
+    airflow.wait_dag(dag)
+    (stack.folder / "laned_marks" / "2013-01-03.fail-once").touch()
+    airflow.pause("laned_days_coordinator", False)
+    dates = ("--from", FIRST.isoformat(), "--to", (FIRST + 5 * DAY).isoformat(), "--in-flight", "0")
+    command = [sys.executable, "-m", "airflow", "tx", "backfill", dag, *dates]
+    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.endswith("All 6 intervals are done.\n"), done.stdout + done.stderr
+    history = stack.ledger(dag).history()
+    assert [(entry.txid, entry.attempts) for entry in history] == [(1, 1), (2, 1), (3, 2), (4, 1), (5, 1), (6, 1)]
+    names = [f"scheduled__{(FIRST + day * DAY).isoformat()}" for day in range(1, 7)]
+    assert [entry.run_id for entry in history] == names
+    airflow.wait_run(dag, names[2])
+    (run,) = airflow.runs(dag)
+    given = [run[name] for name in ("dag_run_id", "logical_date", "data_interval_start", "data_interval_end")]
+    assert given == [names[2], *(f"2013-01-0{day}T00:00:00Z" for day in (3, 3, 4))]
+    airflow.trigger(dag, "again", logical_date=FIRST, interval=(FIRST, FIRST + DAY))
+    airflow.wait_run(dag, "again")
+    assert len(stack.ledger(dag).history()) == 6
+    stack.assert_counted_once(dag, 6 * SIZE)
+    airflow.pause("laned_days_coordinator")

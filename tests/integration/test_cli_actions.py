@@ -55,6 +55,16 @@ from airflow_tx import compat
 for run_id in arguments:
     compat.create_run("the_dag", run_id)
 """
+_DAILY = """
+from airflow.sdk import DAG, CronDataIntervalTimetable
+daily = DAG("daily", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"))
+"""
+_MAKE_DAYS = """
+from datetime import datetime
+from airflow_tx import compat
+for run_id, start, end in (each.split() for each in arguments):
+    compat.create_run("daily", run_id, interval=(datetime.fromisoformat(start), datetime.fromisoformat(end)))
+"""
 
 
 class Runs:
@@ -69,6 +79,13 @@ class Runs:
         self._commands.python(_MAKE_RUNS, *states)
         for run_id, state in states.items():
             self.put(run_id, state)
+
+    def make_days(self, *days: str) -> list[tuple[str | None, ...]]:
+        """Make runs with data intervals; their names and dates."""
+        self._commands.python(_MAKE_DAYS, *days)
+        dates = "logical_date, data_interval_start, data_interval_end"
+        rows = self._sql(f"SELECT run_id, {dates} FROM dag_run WHERE dag_id = 'daily' ORDER BY id")
+        return [tuple(each and str(each).partition(".")[0] for each in row) for row in rows]
 
     def put(self, run_id: str, state: str) -> None:
         """Put a run into a state."""
@@ -120,7 +137,7 @@ def airflow(commands: Commands) -> Commands:
     logged = _EXACT.replace('FileSource("/nowhere/*.csv")', 'RedisStreamSource("nowhere", "stream")')
     logged = logged.replace("sources.files.source import FileSource", "sources.redis.stream import RedisStreamSource")
     logged = logged.replace('"exact"', '"logged"')
-    commands.begin({"the_dag.py": DAG, "exact.py": _EXACT, "logged.py": logged}, known=True)
+    commands.begin({"the_dag.py": DAG, "exact.py": _EXACT, "logged.py": logged, "daily.py": _DAILY}, known=True)
     return commands
 
 
@@ -676,3 +693,19 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     with pytest.raises(FenceForeign):
         pipeline.run("r1")
     assert [event for event, _ in runs.audited()].count("cli_delete") >= 5
+
+
+def test_a_run_that_is_made_anew_has_the_dates_that_the_schedule_gives_it_unless_another_run_has_them(
+    runs: Runs,
+) -> None:
+    midnight = [f"2013-01-0{day}T00:00:00+00:00" for day in range(1, 4)]
+    made = runs.make_days(
+        f"scheduled__{midnight[1]} {midnight[0]} {midnight[1]}",
+        f"again {midnight[0]} {midnight[1]}",
+        f"hour {midnight[1]} 2013-01-02T01:00:00+00:00",
+    )
+    assert made == [
+        (f"scheduled__{midnight[1]}", "2013-01-01 00:00:00", "2013-01-01 00:00:00", "2013-01-02 00:00:00"),
+        ("again", None, None, None),
+        ("hour", None, None, None),
+    ]

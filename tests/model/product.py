@@ -241,7 +241,7 @@ def _clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool 
     return _start_run(dag_id, run_id, reset=True)
 
 
-def _create_run(dag_id: str, run_id: str, conf: Any = None) -> bool:
+def _create_run(dag_id: str, run_id: str, conf: Any = None, interval: Any = None) -> bool:
     return _start_run(dag_id, run_id)
 
 

@@ -131,11 +131,10 @@ class DataIntervalSource(ReaderSource):
         return start, end
 
     def _of_key(self, key: str) -> Interval:
-        try:
-            start, end = key.removeprefix("interval:").split("/")
-            return _moment(start), _moment(end)
-        except ValueError:
-            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is no interval") from None
+        found = interval_of_key(key)
+        if found is None:
+            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is no interval")
+        return found
 
     def _taken(self, position: Any) -> list[Interval]:
         if position is None:
@@ -150,6 +149,16 @@ class DataIntervalSource(ReaderSource):
 def key_of_interval(interval: Interval) -> str:
     """Identify the runs of an interval."""
     return f"interval:{_words(interval)}"
+
+
+def interval_of_key(key: str) -> Interval | None:
+    """Read the interval of the runs of a key; None: they stand for something else."""
+    kind, _, dates = key.partition(":")
+    try:
+        start, end = dates.split("/")
+        return (_moment(start), _moment(end)) if kind == "interval" else None
+    except ValueError:
+        return None
 
 
 def order_end(position: Any) -> datetime:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from counting import counted, state
+from daily import DAY, FIRST
 
 from airflow_tx import (
     CommitOperator,
+    DataIntervalSource,
     FailedBatch,
     FileSource,
     Transaction,
@@ -48,4 +51,22 @@ with DAG("laned", schedule=None, max_active_runs=8):
     with Transaction(source=FileSource("laned/*.csv"), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(numbers()), state=state("laned"))])
 
+
+@task
+def count_day(ds: str | None = None, data_interval_end: Any = None) -> list[dict[str, Any]]:
+    """Count the numbers of a day, whose end is the end of its data interval; it may have to fail once."""
+    batch = current_batch()
+    assert str(data_interval_end) == str(datetime.fromisoformat(batch.metadata["to"]))
+    if (MARKS / f"{ds}.fail-once").exists():
+        (MARKS / f"{ds}.fail-once").unlink()
+        raise FailedBatch(f"{ds} is not wanted")
+    return counted([row["number"] for row in batch.read()])
+
+
+days = {"schedule": CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), "start_date": FIRST, "catchup": False}
+with DAG("laned_days", end_date=FIRST + 5 * DAY, max_active_runs=8, **days):
+    with Transaction(source=DataIntervalSource("daily.of_interval", in_order=True), max_pending=4):
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(count_day(), state=state("laned_days"))])
+
+coordinator_dag("laned_days", lane=True, replay_backoff=2, linger=5, is_paused_upon_creation=True)
 coordinator_dag("laned", lane=True, replay_backoff=2, linger=5, is_paused_upon_creation=True)

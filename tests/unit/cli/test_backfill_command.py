@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import CronDataIntervalTimetable
 
 from airflow_tx import compat
 from airflow_tx.cli.backfill import BackfilledDates, DateStatus, Progress, left_to_do
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import AheadOfOrder, ConfigError
-from airflow_tx.processing.begin import ask
+from airflow_tx.processing.begin import allocate, ask
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.api import Create, Delete
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
 from tests.unit.processing.test_order import DAY, FIRST, day
 
@@ -218,3 +222,47 @@ def test_dates_without_an_interval_and_sources_without_dates_are_refused(airflow
     spec = MemorySpec("numbers", "numbers", Numbers(), memory=airflow.store)
     with pytest.raises(ConfigError, match=r"source of numbers = 'Numbers' cannot be used\..* airflow backfill create"):
         BackfilledDates(spec, airflow.ledger, FIRST, FIRST + timedelta(days=1))
+
+
+class DaysInLane:
+    """Begins the days of a schedule as a lane does, which shows as long as it lives."""
+
+    def __init__(self, airflow: Airflow) -> None:
+        self.airflow = airflow
+        schedule = compat.IntervalSchedule(CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), FIRST, catchup=True)
+        source = DataIntervalSource("package.reader", in_order=True)
+        self.spec = replace(airflow.spec, source=NextIntervalSource.of(source, schedule))
+        airflow.ledger.open(self.spec.request)
+        airflow.store.multi([], [Create(self.spec.paths.lane("lane-1"), b"")])
+
+    def begin(self) -> None:
+        assert isinstance(allocate(self.spec, self.airflow.ledger, "lane-1"), Begun)
+
+    def die(self) -> None:
+        self.airflow.store.multi([], [Delete(self.spec.paths.lane("lane-1"))])
+
+    def work(self, seconds: float) -> None:
+        """Begin a day, and be done with it."""
+        self.begin()
+        turn = self.airflow.ledger.turn()
+        self.airflow.ledger.run(skip.note_skip, turn.current, Audit("ann", "as good as committed"))
+        take_skip(self.airflow.ledger, turn.current, {}, log=self.airflow.log)
+
+
+def test_days_that_a_lane_takes_are_followed_without_runs(airflow: Airflow, capsys: pytest.CaptureFixture[str]) -> None:
+    lane, dates = DaysInLane(airflow), airflow.dates(0, 3)
+    dates.check_order(note=True)
+    left = Progress(dates, 0, sleep=lane.work, clock=lambda: 0.0).follow()
+    assert left_to_do(airflow.spec, left) == ["All 4 intervals are done."]
+    assert airflow.created == []
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"done {count} of 4" for count in range(5)]
+
+
+def test_a_day_of_a_lane_that_lives_is_in_flight_and_one_of_a_dead_lane_waits_for_its_run(airflow: Airflow) -> None:
+    lane, dates = DaysInLane(airflow), airflow.dates(0, 1)
+    dates.check_order(note=True)
+    lane.begin()
+    assert [each.status for each in dates.read()] == [DateStatus.IN_FLIGHT, DateStatus.WAITING]
+    lane.die()
+    assert [each.status for each in dates.read()] == [DateStatus.WAITING, DateStatus.WAITING]
