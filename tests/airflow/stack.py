@@ -236,6 +236,8 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW_CONN_TX_STATE_2": connection("sqlite", host=str(folder / "state_2.db")),
         "AIRFLOW_CONN_STATE_AWAY": connection("sqlite", host=str(folder / "away" / "state.db")),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
+        # For the board, which shows a viewer no buttons.
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
         "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
         "AIRFLOW__TX__PRELOAD": "airflow_tx, colorsys, pyspark.sql.connect.session",

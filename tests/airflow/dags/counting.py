@@ -68,13 +68,21 @@ def count(batch: dict[str, Any]) -> list[dict[str, Any]]:
     return counted(range(*batch["rows"]))
 
 
-def counting_dag(dag_id: str, *, conn_id: str = "tx_state", table: str | None = None, **transaction: Any) -> DAG:
+def counting_dag(
+    dag_id: str,
+    *,
+    conn_id: str = "tx_state",
+    table: str | None = None,
+    params: Mapping[str, str] | None = None,
+    **transaction: Any,
+) -> DAG:
     """A DAG `begin >> count >> commit`.
 
+    :param params: the conf of a run for which nothing else is said.
     :param transaction: further arguments of `Transaction`.
     """
     settings = {"max_pending": 4, **transaction}
-    with DAG(dag_id, schedule=None, max_active_runs=16) as dag:
+    with DAG(dag_id, schedule=None, max_active_runs=16, params=dict(params or {})) as dag:
         with Transaction(source=Numbers(), **settings) as tx:
             updates = [persistent_aggregate(count(tx.batch), state=state(table or dag_id, conn_id))]
             CommitOperator(task_id="commit", updates=updates)

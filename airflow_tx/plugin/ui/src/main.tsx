@@ -1,5 +1,6 @@
 /** The page *Transactions* of Airflow: in the navigation, as a tab of a DAG, and as a tab of a run. */
 
+import { Box } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 
 import { Overview } from "./overview/Overview";
@@ -20,7 +21,9 @@ const queries = new QueryClient();
 export default function Board(props: Props) {
   return (
     <QueryClientProvider client={queries}>
-      <View {...props} />
+      <Box data-testid="board">
+        <View {...props} />
+      </Box>
     </QueryClientProvider>
   );
 }

@@ -18,7 +18,7 @@ export function ActionButton({ topology, action, txids = [] }: Props) {
   const [open, setOpen] = useState(false);
   return (
     <>
-      <Button colorPalette={WORDS[action].grave ? "red" : "brand"} onClick={() => setOpen(true)} size="xs" variant="outline">
+      <Button onClick={() => setOpen(true)} size="xs" variant="outline">
         {WORDS[action].button}
       </Button>
       {open && <ActionDialog action={action} onClose={() => setOpen(false)} topology={topology} txids={txids} />}

@@ -87,7 +87,7 @@ function Line({ line, now }: { line: TopologyLine; now: number }) {
         <Text color="fg.muted" overflowWrap="anywhere">
           {line.state.sentence}
         </Text>
-        {line.state.remedy && <Text overflowWrap="anywhere">{line.state.remedy}</Text>}
+        {line.state.remedy && <Text overflowWrap="anywhere">{`What to do: ${line.state.remedy}`}</Text>}
         <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
           {`open ${line.open} of ${line.max_pending} · turn ${line.turn} · lag ${lagWords(line.lag)}`}
         </Text>

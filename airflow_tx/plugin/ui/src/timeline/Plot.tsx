@@ -47,7 +47,7 @@ function PlotBar({ bar, drawing, span, width, height }: Place & { bar: Bar; draw
   const length = Math.max(clamp(right, width) - from, 2);
   const { fill, stroke } = FILLS[bar.kind];
   return (
-    <rect fill={fill} height={tall} rx="1.5" stroke={stroke} strokeDasharray={bar.open ? "3 2" : undefined} width={length} x={from} y={top}>
+    <rect data-kind={bar.kind} fill={fill} height={tall} rx="1.5" stroke={stroke} strokeDasharray={bar.open ? "3 2" : undefined} width={length} x={from} y={top}>
       <title>{`${bar.title}\n${moment(bar.start)}, ${duration((bar.end - bar.start) / 1000)}`}</title>
     </rect>
   );

@@ -1,7 +1,7 @@
 /** Transactions over time: a row each, newest first; processing overlaps, commits are in strict order. */
 
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
-import { useCallback, useEffect, useRef, useState, type KeyboardEvent } from "react";
+import { memo, useCallback, useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { Link } from "react-router-dom";
 
 import { useNow } from "../api/live";
@@ -13,7 +13,7 @@ import { count, counted, timeZone } from "../parts/words";
 import { LegendItems, Plot } from "./Plot";
 import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
-import { roundedSince, useTimelineRows } from "./rows";
+import { roundedSince, useFittingRange, useTimelineRows } from "./rows";
 import { position, tickLabel, ticks, zoneOffset, type Span } from "./scale";
 import { scrollFor, visibleRows } from "./window";
 
@@ -21,10 +21,15 @@ const ROW = 26;
 const LABEL = { base: "104px", md: "252px" };
 const AHEAD = 0.02;
 
-/** @param fitting seconds that are shown unless the address says how many. */
-export function Timeline({ topology, fitting }: { topology: string; fitting: number }) {
-  const [address, write] = useAddress();
+export function Timeline({ topology }: { topology: string }) {
+  const [address] = useAddress();
+  const fitting = useFittingRange(topology, address.range === null);
   const range = address.range ?? fitting;
+  return range === null ? null : <Drawn range={range} topology={topology} />;
+}
+
+function Drawn({ topology, range }: { topology: string; range: number }) {
+  const [address, write] = useAddress();
   const now = useNow(Math.max(1000, range));
   const until = address.until ?? now;
   const scroll = useRef<HTMLDivElement>(null);
@@ -33,7 +38,8 @@ export function Timeline({ topology, fitting }: { topology: string; fitting: num
   const drawn = visibleRows(view.top, view.height, ROW, Number.MAX_SAFE_INTEGER);
   const rows = useTimelineRows(topology, roundedSince(until, range), address.until, drawn);
   const shown = { first: drawn.first, last: Math.min(drawn.last, rows.total) };
-  const span: Span = { start: until - range * 1000, end: until + range * 1000 * AHEAD };
+  // The same object as long as the time is the same: rows that do not change are not drawn again while one scrolls.
+  const span: Span = useMemo(() => ({ start: until - range * 1000, end: until + range * 1000 * AHEAD }), [until, range]);
   const keys = useKeys(scroll, rows.total, view);
 
   const measure = useCallback(() => {
@@ -52,7 +58,6 @@ export function Timeline({ topology, fitting }: { topology: string; fitting: num
         borderColor="border"
         borderWidth="1px"
         maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
-        minH="120px"
         onKeyDown={keys}
         onScroll={measure}
         overflowY="auto"
@@ -67,7 +72,7 @@ export function Timeline({ topology, fitting }: { topology: string; fitting: num
               href={write({ topology, txid: rows.newest - index })}
               index={index}
               key={rows.newest - index}
-              now={now}
+              now={rows.byTxid.get(rows.newest - index)?.open ? now : 0}
               row={rows.byTxid.get(rows.newest - index)}
               span={span}
               total={rows.total}
@@ -83,7 +88,7 @@ export function Timeline({ topology, fitting }: { topology: string; fitting: num
         )}
       </Box>
       <Flex color="fg.muted" fontSize="sm" gap={4} justify="space-between" mt={2} wrap="wrap">
-        <HStack gap={4} wrap="wrap">
+        <HStack columnGap={4} rowGap={0} wrap="wrap">
           <LegendItems />
         </HStack>
         <Text>{counted(rows.total, "transaction")}</Text>
@@ -103,7 +108,7 @@ interface RowProps {
   width: number;
 }
 
-function Row({ row, txid, index, total, href, now, span, width }: RowProps) {
+const Row = memo(function Row({ row, txid, index, total, href, now, span, width }: RowProps) {
   return (
     <Box aria-posinset={index + 1} aria-setsize={total} height={`${ROW}px`} left={0} position="absolute" right={0} role="listitem" top={`${index * ROW}px`}>
       <Flex
@@ -125,13 +130,13 @@ function Row({ row, txid, index, total, href, now, span, width }: RowProps) {
             </Text>
           </HStack>
           <Box flex="1" minW={0}>
-            {row && <Plot height={ROW} now={row.open ? now : 0} row={row} span={span} width={width} />}
+            {row && <Plot height={ROW} now={now} row={row} span={span} width={width} />}
           </Box>
         </Link>
       </Flex>
     </Box>
   );
-}
+});
 
 /** Says of a row what is seen of it. */
 function spoken(row: TimelineRow): string {
@@ -149,7 +154,7 @@ function Axis({ span, width, plot }: { span: Span; width: number; plot: (box: HT
         txid
       </Text>
       <Box flex="1" minW={0} overflow="hidden" position="relative" ref={plot}>
-        {ticks(span, width, 70, zoneOffset(span.end, zone)).map((at) => (
+        {ticks(span, width, 70, zoneOffset(span.end, zone)).filter((at) => Math.abs(position(at, span, width) - width / 2) < width / 2 - 20).map((at) => (
           <Text color="fg.muted" fontSize="xs" key={at} left={`${position(at, span, width)}px`} position="absolute" transform="translateX(-50%)" whiteSpace="nowrap">
             {tickLabel(at, zone)}
           </Text>

@@ -10,7 +10,8 @@ function row(changes: Partial<TimelineRow> = {}): TimelineRow {
   const attempt = { attempt: 1, begun_at: at(10), ended_at: null, outcome: "PROCESSING", why: null };
   return {
     ...{ txid: 7, run_id: "r7", phase: "PROCESSING", open: true, attempt: 1, attempts: [attempt], tasks: [] },
-    ...{ waiting: null, commit: null, rows: null, waiting_for: null, blocked: null, error: null, to_skip: false, has_run: true },
+    ...{ waiting: null, commit: null, rows: null, waiting_for: null, blocked: null, error: null, to_skip: false, lane: false },
+    has_run: true,
     ...changes,
   };
 }
@@ -56,6 +57,16 @@ describe("the bars of a transaction", () => {
     ]);
     expect(bars[0]!.title).toBe("a[3], try 1: failed");
     expect([start, end]).toEqual([10_000, 31_000]);
+  });
+
+  it("draws a task of ours only where it failed, and none that never ran", () => {
+    const tasks = [
+      task("begin", 8, 10, { operator: "BeginTransactionOperator" }),
+      task("count", 10, 20, { state: "upstream_failed" }),
+      task("commit", 20, 22, { operator: "CommitOperator", state: "failed" }),
+      task("commit", 23, 24, { operator: "CommitOperator", try_number: 2 }),
+    ];
+    expect(draw(row({ tasks }), NOW).bars.map(({ title }) => title)).toEqual(["commit, try 1: failed"]);
   });
 
   it("marks where a replay began, and says why", () => {

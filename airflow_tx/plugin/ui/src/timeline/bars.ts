@@ -39,7 +39,7 @@ const MOST_LANES = 4;
 export function draw(row: TimelineRow, now: number): Drawing {
   const bars: Bar[] = [];
   const ends: number[] = [];
-  const tasks = row.tasks.filter((task) => task.start !== null).sort((a, b) => time(a.start, now) - time(b.start, now));
+  const tasks = row.tasks.filter(isDrawn).sort((a, b) => time(a.start, now) - time(b.start, now));
   for (const task of tasks) bars.push(taskBar(task, ends, now));
   if (row.waiting) bars.push(bar("waiting", row.waiting, now, row.waiting.waiting_for ? `waits for ${row.waiting.waiting_for}` : "waited for its turn"));
   if (row.commit) bars.push(bar("commit", row.commit, now, row.commit.end === null ? "is being committed" : "committed"));
@@ -50,6 +50,19 @@ export function draw(row: TimelineRow, now: number): Drawing {
   return { bars, marks: marks(row), start, end, lanes: Math.max(ends.length, 1) };
 }
 
+// They are shown by what they do: the row begins, waits, is committed.
+const OURS = ["BeginTransactionOperator", "CommitOperator", "AcquireTurnOperator", "MarkCommittedOperator"];
+const NEVER_RAN = ["upstream_failed", "skipped", "removed"];
+
+function isDrawn(task: Task): boolean {
+  if (task.start === null || NEVER_RAN.includes(task.state ?? "")) return false;
+  return isFailed(task) || !OURS.includes(task.operator ?? "");
+}
+
+function isFailed(task: Task): boolean {
+  return task.state === "failed" || task.state === "up_for_retry";
+}
+
 function taskBar(task: Task, ends: number[], now: number): Bar {
   const start = time(task.start, now);
   const end = time(task.end, now);
@@ -57,7 +70,7 @@ function taskBar(task: Task, ends: number[], now: number): Bar {
   const lane = free >= 0 ? free : Math.min(ends.length, MOST_LANES - 1);
   ends[lane] = Math.max(end, ends[lane] ?? 0);
   const name = task.map_index >= 0 ? `${task.task_id}[${task.map_index}]` : task.task_id;
-  const kind = task.state === "failed" || task.state === "up_for_retry" ? "failed" : "processing";
+  const kind = isFailed(task) ? "failed" : "processing";
   return { kind, start, end, open: task.end === null, lane, title: `${name}, try ${task.try_number}: ${task.state ?? "no state"}` };
 }
 

@@ -1,10 +1,11 @@
 /** The rows of a timeline: newest first, loaded by blocks as they come into view. */
 
-import { keepPreviousData, useQueries } from "@tanstack/react-query";
+import { keepPreviousData, useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 
 import { api, type TimelineRow } from "../api/client";
 import { useLive } from "../api/live";
+import { fittingRange } from "./scale";
 import type { Rows } from "./window";
 
 export const BLOCK = 100;
@@ -24,6 +25,22 @@ export function blocks(newest: number, rows: Rows, loaded: (txid: number) => boo
 export function roundedSince(until: number, range: number): number {
   const step = Math.max(range * 1000, 60_000) / 10;
   return Math.floor((until - range * 1000) / step) * step;
+}
+
+const FIRST_SIGHT = 30;
+
+/** Chooses how many seconds are shown at first: those of about a screen of transactions; null: it is not known yet. */
+export function useFittingRange(topology: string, wanted: boolean): number | null {
+  const query = useQuery({
+    enabled: wanted,
+    gcTime: 0,
+    queryFn: ({ signal }) => api.timeline(topology, { limit: FIRST_SIGHT }, signal),
+    queryKey: ["timeline", topology, "first sight"],
+    staleTime: Infinity,
+  });
+  if (query.data === undefined) return null;
+  const begun = query.data.transactions.flatMap((row) => row.attempts.map((attempt) => attempt.begun_at ?? row.commit?.start));
+  return fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), Date.parse(query.data.at));
 }
 
 export interface TimelineRows {

@@ -33,13 +33,13 @@ describe("the scale", () => {
 
   it("writes the time of day", () => expect(tickLabel(NOON, "UTC")).toBe("12:00"));
 
-  it("chooses a range that shows about a screen", () => {
-    const hours = (perHour: number) => Array<number>(24).fill(perHour);
-    expect(fittingRange(hours(600), NOON, NOON)).toBe(600);
-    expect(fittingRange(hours(60), NOON, NOON)).toBe(3_600);
-    expect(fittingRange([...hours(0).slice(1), 24], NOON, NOON)).toBe(604_800);
-    expect(fittingRange(hours(600), NOON - 5 * HOUR, NOON)).toBe(21_600);
-    expect(fittingRange(hours(0), NOON - 9_999 * HOUR, NOON)).toBe(2_592_000);
-    expect(fittingRange([], null, NOON)).toBe(600);
+  it("chooses the least range that holds what is to be seen", () => {
+    const hoursAgo = (...hours: number[]) => hours.map((each) => NOON - each * HOUR);
+    expect(fittingRange([], NOON)).toBe(600);
+    expect(fittingRange(hoursAgo(0.1, 0.05), NOON)).toBe(600);
+    expect(fittingRange(hoursAgo(0.1, 5), NOON)).toBe(21_600);
+    expect(fittingRange(hoursAgo(100), NOON)).toBe(604_800);
+    expect(fittingRange(hoursAgo(9_999), NOON)).toBe(2_592_000);
+    expect(fittingRange([NOON + HOUR], NOON)).toBe(600);
   });
 });

@@ -25,15 +25,10 @@ const STEPS = [
   ...[1, 2, 5, 10].map((count) => count * DAY),
 ];
 
-const ROWS_IN_VIEW = 30;
-
-/** Chooses the range that shows about a screen of transactions, and the last commit in any case. */
-export function fittingRange(perHour: readonly number[], lastCommit: number | null, now: number): number {
-  const hourly = perHour.reduce((all, each) => all + each, 0) / Math.max(perHour.length, 1);
-  const wanted = hourly === 0 ? 0 : (ROWS_IN_VIEW / hourly) * 3_600;
-  const behind = lastCommit === null ? 0 : ((now - lastCommit) / 1000) * 1.1;
-  const least = Math.max(wanted, behind);
-  return (RANGES.find(({ seconds }) => seconds >= least) ?? RANGES[RANGES.length - 1]!).seconds;
+/** Chooses the least range that holds these moments, with some space. */
+export function fittingRange(moments: readonly number[], now: number): number {
+  const behind = ((now - Math.min(now, ...moments)) / 1000) * 1.05;
+  return (RANGES.find(({ seconds }) => seconds >= behind) ?? RANGES[RANGES.length - 1]!).seconds;
 }
 
 /** Gives the position of a moment, in pixels from the left; moments outside of the span lie outside of the width. */

@@ -12,9 +12,11 @@ export function Kept({ page }: { page: TopologyPage }) {
   const [, write] = useAddress();
   return (
     <Stack gap={4} mt={5}>
-      <Section title="States">
-        <Rows headers={["State", "Last txid"]} label="States" rows={page.states.map((each) => [each.name, each.last_txid])} />
-      </Section>
+      {page.states.length > 0 && (
+        <Section title="States">
+          <Rows headers={["State", "Last txid"]} label="States" rows={page.states.map((each) => [each.name, each.last_txid])} />
+        </Section>
+      )}
       {page.waiting_runs.length > 0 && (
         <Section title="Runs that wait for a run slot">
           <Rows

@@ -1,7 +1,6 @@
 /** One topology: how it is, its transactions over time, and what else the ledger keeps. */
 
 import { Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
-import { useState } from "react";
 import { Link } from "react-router-dom";
 
 import { ActionButton } from "../actions/ActionButton";
@@ -14,7 +13,6 @@ import { useAddress } from "../parts/address";
 import { State } from "../parts/phase";
 import { ago } from "../parts/words";
 import { Timeline } from "../timeline/Timeline";
-import { fittingRange } from "../timeline/scale";
 import { Kept } from "./Kept";
 
 /** @param inside whether it stands in the tab of its DAG, which has a heading of its own. */
@@ -30,16 +28,10 @@ export function Topology({ topology, inside = false }: { topology: string; insid
       )}
       {query.data ? <Summary page={query.data} /> : <Loading query={query} />}
       <Trouble query={query} />
-      {query.data && <Fitted key={topology} page={query.data} />}
+      {query.data && <Timeline key={topology} topology={topology} />}
       {query.data && <Kept page={query.data} />}
     </Box>
   );
-}
-
-/** The timeline; how much time it shows is chosen once, so that it does not jump. */
-function Fitted({ page }: { page: TopologyPage }) {
-  const [fitting] = useState(() => fittingRange(page.commits_per_hour, page.last_commit && Date.parse(page.last_commit.at), Date.now()));
-  return <Timeline fitting={fitting} topology={page.topology} />;
 }
 
 function Summary({ page }: { page: TopologyPage }) {
@@ -55,10 +47,12 @@ function Summary({ page }: { page: TopologyPage }) {
         </HStack>
         {page.may_act && <Buttons page={page} />}
       </Flex>
-      <Text overflowWrap="anywhere">{page.state.sentence}</Text>
+      <Text overflowWrap="anywhere">
+        {page.state.sentence} <SeenTo state={page.state} topology={page.topology} />
+      </Text>
       {page.state.remedy && (
         <Text fontSize="sm" overflowWrap="anywhere">
-          {page.state.remedy}
+          {`What to do: ${page.state.remedy}`}
         </Text>
       )}
       <HStack as="ul" color="fg.muted" columnGap={4} fontSize="sm" listStyleType="none" rowGap={0} wrap="wrap">
@@ -72,10 +66,21 @@ function Summary({ page }: { page: TopologyPage }) {
   );
 }
 
+/** A link to the transaction that is to be seen to. */
+function SeenTo({ state, topology }: { state: TopologyPage["state"]; topology: string }) {
+  const [, write] = useAddress();
+  if (state.code === "fine" || state.txid == null) return null;
+  return (
+    <Styled asChild color="fg.info">
+      <Link to={write({ topology, txid: state.txid })}>{`Show transaction ${state.txid}`}</Link>
+    </Styled>
+  );
+}
+
 function facts(page: TopologyPage, now: number): string[] {
   return [
     `source ${[page.source.description, page.source.kind].filter(Boolean).join(", ")}`,
-    `lag ${lagWords(page.lag)}`,
+    `lag ${lagWords(page.lag)}${page.lag.why ? ` (${page.lag.why})` : ""}`,
     `open ${page.open} of ${page.max_pending}`,
     `turn ${page.turn}`,
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",

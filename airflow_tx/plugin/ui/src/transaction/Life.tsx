@@ -26,9 +26,9 @@ export function Life({ page, now }: { page: TransactionPage; now: number }) {
       <Box borderColor="border" borderWidth="1px" overflow="hidden" ref={measured}>
         <Plot height={48} now={now} row={page} span={span} width={width} />
       </Box>
-      <Flex color="fg.muted" fontSize="xs" gap={4} justify="space-between" mt={1} wrap="wrap">
+      <Flex color="fg.muted" columnGap={4} fontSize="xs" justify="space-between" mt={1} wrap="wrap">
         <Text>{moment(start)}</Text>
-        <HStack gap={4} wrap="wrap">
+        <HStack columnGap={4} rowGap={0} wrap="wrap">
           <LegendItems />
         </HStack>
         <Text>{`${duration((end - start) / 1000)}${page.open ? " so far" : ""}`}</Text>

@@ -9,7 +9,7 @@ export type Fact = [name: string, value: ReactNode];
 export function Facts({ facts }: { facts: Fact[] }) {
   const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   return (
-    <Box as="dl" columnGap={6} display="grid" fontSize="sm" gridTemplateColumns={{ base: "1fr", sm: "max-content minmax(0, 1fr)" }} rowGap={{ base: 0, sm: 1 }}>
+    <Box as="dl" columnGap={6} display="grid" mt={1} fontSize="sm" gridTemplateColumns={{ base: "1fr", sm: "max-content minmax(0, 1fr)" }} rowGap={{ base: 0, sm: 1 }}>
       {known.map(([name, value]) => (
         <Box display="contents" key={name}>
           <Box as="dt" color="fg.muted">

@@ -43,7 +43,7 @@ export function Attempts({ page }: Props) {
   return (
     <Section title="Attempts">
       <Rows
-        headers={["Attempt", "Begun", "Ended", "Outcome", "Why it was replayed"]}
+        headers={["Attempt", "Begun", "Ended", "Outcome", "Why"]}
         label="Attempts"
         rows={page.attempts.map((each) => [
           `${page.txid}.${each.attempt}`,
@@ -152,8 +152,8 @@ export function Audit({ page }: Props) {
   );
 }
 
-function at(when: string | null): string | null {
-  return when === null ? null : moment(when);
+function at(when: string | null): ReactNode {
+  return when === null ? null : <span style={{ whiteSpace: "nowrap" }}>{moment(when)}</span>;
 }
 
 function pairs(values: Record<string, unknown>): string {

@@ -1,0 +1,111 @@
+"""Airflow's UI in a real browser, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
+
+from airflow_tx.testing.airflow import LocalAirflow
+
+PATIENCE = 60_000
+NARROW = ViewportSize(width=380, height=760)
+WIDE = ViewportSize(width=1280, height=800)
+# What is seen of the board: Airflow's own parts of a page are not ours to correct.
+_OURS = ["[data-testid=board]", "[role=dialog]"]
+
+expect.set_options(timeout=PATIENCE)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless browser."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path is not None, "there is no chromium: script/env servers installs it"
+    # Its sandbox cannot be had by root.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Person:
+    """Somebody who is logged in to Airflow's UI.
+
+    :ivar errors: what the pages threw, or wrote as an error.
+    """
+
+    def __init__(self, browser: Browser, airflow: LocalAirflow, user: str, *, dark: bool = False) -> None:
+        self.address = airflow.address
+        scheme = {"color_scheme": "dark" if dark else "light"}
+        context = browser.new_context(base_url=airflow.address, viewport=WIDE, **scheme)  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE)
+        self.page: Page = context.new_page()
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        passwords: dict[str, str] = json.loads((airflow.home / "passwords.json").read_text())
+        self.page.goto("/auth/login")
+        self.page.locator("input").nth(0).fill(user)
+        self.page.locator("input").nth(1).fill(passwords[user])
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_url(lambda url: "login" not in url)
+
+    @property
+    def board(self) -> Locator:
+        """What is ours of the page."""
+        return self.page.get_by_test_id("board")
+
+    def trigger(self, dag_id: str, **params: str) -> None:
+        """Trigger a run with the button of its DAG.
+
+        :param params: what is typed into the fields of the form.
+        """
+        self.page.goto(f"/dags/{dag_id}")
+        self.page.get_by_test_id("trigger-dag-button").click()
+        for name, value in params.items():
+            self.page.locator(f"[name=element_{name}]").fill(value)
+        with self.page.expect_response(
+            lambda answer: answer.url.endswith("dagRuns") and answer.request.method == "POST"
+        ):
+            self.page.get_by_test_id("trigger-dag-submit").click()
+
+    def open(self, **address: Any) -> None:
+        """Open the board at a topology or a transaction."""
+        asked = "&".join(f"{name}={value}" for name, value in address.items())
+        self.page.goto(f"/plugin/transactions?{asked}")
+
+    def row(self, txid: int) -> Locator:
+        """A transaction of the timeline, which is a link that says what is drawn."""
+        return self.board.get_by_role("link", name=re.compile(rf"^Transaction {txid}\b"))
+
+    def bars(self, txid: int, kind: str) -> list[tuple[float, float]]:
+        """Where bars of a kind begin and end in the row of a transaction, in pixels."""
+        boxes = (
+            self.row(txid)
+            .locator(f"[data-kind={kind}]")
+            .evaluate_all(
+                "bars => bars.map(bar => [bar.x.baseVal.value, bar.x.baseVal.value + bar.width.baseVal.value])"
+            )
+        )
+        return [(begin, end) for begin, end in boxes]
+
+    def findings(self) -> list[str]:
+        """What axe finds on our part of the page: each rule, and where."""
+        shown = [selector for selector in _OURS if self.page.locator(selector).count()]
+        found = Axe().run(self.page, context={"include": [[selector] for selector in shown]}).response["violations"]
+        return [f"{each['id']}: {node['html'][:200]}" for each in found for node in each["nodes"]]
+
+    def overflow(self) -> int:
+        """By how many pixels our part is wider than the room it has."""
+        wide: int = self.board.evaluate("board => board.scrollWidth - board.clientWidth")
+        return wide

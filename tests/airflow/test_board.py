@@ -1,0 +1,130 @@
+"""The board in a real browser: six runs are triggered, one is broken and replayed, all of them commit in order."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from playwright.sync_api import Browser, expect
+
+from tests.airflow.browser import NARROW, Person, chromium
+from tests.airflow.stack import SIZE, Stack
+
+DAG = "boarded"
+RUNS, WINDOW, BROKEN = 6, 4, 3
+
+
+def test_six_runs_overlap_commit_in_order_and_a_broken_one_is_replayed_with_the_button(stack: Stack) -> None:
+    stack.airflow.wait_dag(DAG)
+    with chromium() as browser:
+        admin = Person(browser, stack.airflow, "admin")
+        _trigger_six(stack, admin)
+        _sees_what_is_open(admin)
+        _sees_why_a_run_is_no_transaction(stack, admin)
+        (stack.folder / "signals" / "boarded_go_on").touch()
+        _reads_why_it_waits(admin)
+        _viewer_sees_no_buttons(browser, stack)
+        (stack.folder / "signals" / "boarded_broken").unlink()
+        _replays(admin)
+        _sees_commits_in_order(admin)
+        stack.assert_counted_once(DAG, RUNS * SIZE)
+        assert [entry.attempts for entry in stack.ledger(DAG).history()] == [1, 1, 2, 1, 1, 1]
+        _fits_everybody(browser, stack, admin)
+        assert admin.errors == []
+
+
+def _runs(stack: Stack) -> list[str]:
+    """The ids of its runs, the first one first."""
+    runs = stack.airflow.listed(f"dags/{DAG}/dagRuns", "dag_runs", {"order_by": "run_after"})
+    return [run["dag_run_id"] for run in runs]
+
+
+def _trigger_six(stack: Stack, person: Person) -> None:
+    broken = stack.folder / "signals" / "boarded_broken"
+    broken.touch()
+    for number in range(1, RUNS + 1):
+        person.trigger(DAG, **({"fail_while": str(broken)} if number == BROKEN else {}))
+        if number <= WINDOW:
+            stack.begun(DAG, _runs(stack)[-1])
+
+
+def _sees_what_is_open(person: Person) -> None:
+    """Four of six are open, and are processed at once; one has failed."""
+    person.page.goto("/")
+    person.page.get_by_role("button", name="Browse").click()
+    person.page.get_by_role("menuitem", name="Transactions").click()
+    link = person.board.get_by_role("link", name=DAG, exact=True)
+    expect(link).to_be_visible()
+    assert person.findings() == []
+    link.click()
+    for txid in range(1, WINDOW + 1):
+        word = "failed" if txid == BROKEN else "processing"
+        expect(person.row(txid)).to_have_accessible_name(re.compile(f"^Transaction {txid}: {word}"))
+    expect(person.row(WINDOW + 1)).to_have_count(0)
+    (_, first_ends), (last_begins, _) = person.bars(1, "processing")[-1], person.bars(WINDOW, "processing")[0]
+    assert last_begins < first_ends
+    assert person.findings() == []
+
+
+def _sees_why_a_run_is_no_transaction(stack: Stack, person: Person) -> None:
+    person.page.goto(f"/dags/{DAG}/runs/{_runs(stack)[-1]}/plugin/run-transaction")
+    expect(person.board).to_contain_text(f"This run is no transaction yet. The window is full: {WINDOW}")
+    assert person.findings() == []
+
+
+def _reads_why_it_waits(person: Person) -> None:
+    """What is processed waits, hatched, for the one that has failed; that one says what to do."""
+    person.open(topology=DAG)
+    expect(person.row(BROKEN - 1)).to_have_accessible_name(re.compile(": committed"))
+    waits = re.compile(f": waits.*transaction {BROKEN}")
+    expect(person.row(WINDOW)).to_have_accessible_name(waits)
+    assert person.bars(WINDOW, "waiting")
+    person.row(BROKEN).click()
+    expect(person.board).to_contain_text(f"Waits for a replay: airflow tx replay {DAG} {BROKEN}")
+
+
+def _viewer_sees_no_buttons(browser: Browser, stack: Stack) -> None:
+    viewer = Person(browser, stack.airflow, "viewer")
+    viewer.open(topology=DAG, txid=BROKEN)
+    expect(viewer.board).to_contain_text("Waits for a replay")
+    expect(viewer.board.get_by_role("button")).to_have_count(0)
+    viewer.open(topology=DAG)
+    expect(viewer.row(1)).to_be_visible()
+    expect(viewer.board.get_by_role("button", name=re.compile("Replay|Accept|Pause"))).to_have_count(0)
+    assert viewer.errors == []
+
+
+def _replays(person: Person) -> None:
+    """With the keyboard alone."""
+    person.board.get_by_role("button", name="Replay").press("Enter")
+    dialog = person.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("What will happen")
+    assert person.findings() == []
+    dialog.get_by_role("button", name="Replay", exact=True).press("Enter")
+    expect(dialog).to_contain_text("Done")
+    person.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(person.board).to_contain_text(f"{BROKEN}.2")
+
+
+def _sees_commits_in_order(person: Person) -> None:
+    person.open(topology=DAG)
+    for txid in range(1, RUNS + 1):
+        expect(person.row(txid)).to_have_accessible_name(re.compile(": committed|: .*committed"))
+    expect(person.row(BROKEN)).to_have_accessible_name(re.compile("attempt 2"))
+    begins = [person.bars(txid, "commit")[0][0] for txid in range(1, RUNS + 1)]
+    assert all(before <= after for before, after in pairwise(begins)), begins
+
+
+def _fits_everybody(browser: Browser, stack: Stack, person: Person) -> None:
+    """On a phone and in the dark, each page is whole, and axe finds nothing."""
+    dark = Person(browser, stack.airflow, "admin", dark=True)
+    for one, size in ((person, NARROW), (dark, None)):
+        if size is not None:
+            one.page.set_viewport_size(size)
+        for address in ({}, {"topology": DAG}, {"topology": DAG, "txid": BROKEN}):
+            one.open(**address)
+            expect(one.board.get_by_role("heading", level=1)).to_be_visible()
+            expect(one.board.get_by_role("link").first).to_be_visible()
+            assert one.findings() == []
+            assert one.overflow() == 0
