@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_tx.errors import TxError as TxError
     from airflow_tx.operators.begin import BeginTransactionOperator as BeginTransactionOperator
     from airflow_tx.operators.commit import CommitOperator as CommitOperator
+    from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
     from airflow_tx.operators.spark_connect import SparkConnectBatchOperator as SparkConnectBatchOperator
     from airflow_tx.operators.spark_submit import SparkBatchOperator as SparkBatchOperator
     from airflow_tx.processing.batch import current_batch as current_batch
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_tx.sources.sql.source import SqlSource as SqlSource
     from airflow_tx.topology.phase import commit_phase as commit_phase
     from airflow_tx.topology.transaction import Transaction as Transaction
+    from airflow_tx.triggers.watcher import committed_asset as committed_asset
 
     __all__: list[str]
 else:

@@ -175,11 +175,14 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "airflow_tx.coordinator.trigger",
+                    "airflow_tx.triggers.committed",
                     "airflow_tx.triggers.ready",
                     "airflow_tx.triggers.turn",
+                    "airflow_tx.triggers.watcher",
                 ],
             }
         ],
+        "asset-uris": [{"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}],
         "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],
         "config": {
             "tx": {

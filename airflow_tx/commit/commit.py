@@ -84,6 +84,10 @@ class Commit:
         self._outputs: dict[str, str] = {}
         self._rows: list[RowsToWrite] | None = None
 
+    @property
+    def rows(self) -> int | None:
+        return None if self._processed is None else self._processed.rows
+
     def forget(self) -> None:
         """Drop what was read: something happened to the transaction."""
         self._processed = self._rows = self.epoch = None

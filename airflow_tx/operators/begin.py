@@ -16,6 +16,7 @@ from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import Metric
 from airflow_tx.operators.commit import RetriedOperator
+from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.spec import HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
 
 
-class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
+class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, LineageOperator):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
@@ -105,6 +106,7 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction):
 
         spec, attempt = self.transaction, begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
+        self.note_lineage(spec.topology, begun)
         kind = "replay" if begun.replay else "new"
         if begun.replay:
             Metric.REPLAYED.send(spec.topology)

@@ -27,6 +27,7 @@ from airflow_tx.errors import (
     StateUnavailable,
 )
 from airflow_tx.metrics import Metric
+from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.task import failure_reason
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
@@ -72,7 +73,7 @@ class RetriedOperator(BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
 
 
-class InTurnOperator(RetriedOperator):
+class InTurnOperator(RetriedOperator, LineageOperator):
     """A task that defers until the turn is near, or messages are acked, and is then executed again."""
 
     ui_color = "#cfe2ff"
@@ -99,6 +100,7 @@ class InTurnOperator(RetriedOperator):
         raise_own_alarms(commit.spec, context, self.log)
         if line is not None:
             self._wait(commit.spec, context, line)
+        self.note_lineage(commit.spec.topology, commit.begun, commit.rows)
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:

@@ -16,6 +16,7 @@ from airflow_tx.operators.commit import (
     note_commit_failure,
     part,
 )
+from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.stale_input import check_arguments
 from airflow_tx.spec import begun_by, spec_of
 
@@ -40,7 +41,7 @@ class AcquireTurnOperator(InTurnOperator):
         return shared
 
 
-class MarkCommittedOperator(RetriedOperator):
+class MarkCommittedOperator(RetriedOperator, LineageOperator):
     """Marks the commit if every task of the phase has succeeded, else fails; made by `commit_phase`, never by hand.
 
     Its asset event carries txid and attempt; it is emitted at least once.
@@ -57,6 +58,7 @@ class MarkCommittedOperator(RetriedOperator):
 
         with final_errors(), part(PhaseEnd, context, _updates(context), self.log) as end:
             end.run()
+        self.note_lineage(end.spec.topology, end.begun, end.rows)
         note_commit(self, context, end)
 
 

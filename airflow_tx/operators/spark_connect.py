@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.operators.commit import RetriedOperator
+from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.application import acknowledge, describe_batch
 from airflow_tx.spark.submit import find_application
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_tx.staging import Manifest
 
 
-class SparkConnectBatchOperator(RetriedOperator):
+class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
     """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
 
     The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
@@ -68,6 +69,7 @@ class SparkConnectBatchOperator(RetriedOperator):
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
+            self.note_lineage(processing.topology, processing.begun)
             if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
                 return

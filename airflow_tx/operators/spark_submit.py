@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.application import acknowledge, describe_batch
 from airflow_tx.spark.submit import (
     AttemptStore,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_tx.staging import Ackers, Descriptor, Manifest, TryDir
 
 
-class SparkBatchOperator(SparkSubmitOperator):
+class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
     """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
 
     The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
@@ -101,6 +102,7 @@ class SparkBatchOperator(SparkSubmitOperator):
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
+            self.note_lineage(processing.topology, processing.begun)
             if processing.metadata is None:
                 self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
                 return

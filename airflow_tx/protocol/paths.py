@@ -137,6 +137,15 @@ class Paths:
         return f"{self.base}/alarms"
 
     @property
+    def watchers(self) -> str:
+        """How far each watcher has handed commits on; made by the first one."""
+        return f"{self.base}/watchers"
+
+    def watcher(self, name: str) -> str:
+        """How far one watcher has handed commits on."""
+        return f"{self.watchers}/{encode_name(name)}"
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Every record that exists only to hold others, parents first."""
         return (

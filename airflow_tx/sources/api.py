@@ -182,6 +182,14 @@ class Source(ABC):
         """
         return None
 
+    def reaches(self, position: Json, what: str) -> bool | None:
+        """Whether all that a person waits for was taken by then: up to an offset, a file, a date; None: it cannot tell.
+
+        :param position: where a transaction ended.
+        :param what: as for `contains`; of a partition `PARTITION:WHAT`.
+        """
+        return None
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         """Explain the error of a Spark application that read rows of this source; None if it knows no better.
 

@@ -87,6 +87,9 @@ class MemorySource(PartitionedTransactionalSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["to"])
 
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
+        return is_number_within(what, 0, position)
+
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
     ) -> EmittedRows:

@@ -102,6 +102,16 @@ class PartitionedTransactionalSource(Source):
         """Whether the batch of one partition has what a person looks for; None if it cannot tell."""
         return None
 
+    def reaches(self, position: Json, what: str) -> bool | None:
+        for name, each in self.partition_positions(position).items():
+            if what.startswith(f"{name}:"):
+                return self.partition_reaches(name, each, what.removeprefix(f"{name}:"))
+        return False  # nothing was taken of that partition
+
+    def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
+        """Whether all of one partition was taken up to what a person waits for; None if it cannot tell."""
+        return None
+
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         """Word why a batch has so many rows.
 

@@ -127,6 +127,8 @@ def feed(stack: Stack) -> Iterator[Feed]:
 
 
 def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fails(feed: Feed) -> None:
+    feed.airflow.wait_dag("waiting")
+    feed.airflow.trigger("waiting", "w1", conf={"txid": 6, "file": "0004.csv"})
     feed.add(None, "fail-once", "kill")
     feed.airflow.trigger(DAG, "by-hand")  # goes along, and takes whatever is next
     feed.add(None, "fail-once", None)
@@ -137,6 +139,16 @@ def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fa
     assert {entry.run_id for entry in history} <= {"by-hand", *(f"tx-{txid}" for txid in range(1, 7))}
     assert [entry.attempts for entry in history] == [1, 2, 2, 1, 2, 1]
     assert feed.log().count("is replayed (automatic replay 1 of 2)") == 3
+
+    # Who waited is woken, and who is scheduled by commits was given each of them, in order.
+    feed.airflow.wait_run("waiting", "w1")
+    reported = feed.stack.folder / "reported"
+    eventually(
+        lambda: reported.read_text().split() == list("123456"),
+        240,
+        "each commit is reported",
+        explain=reported.read_text,
+    )
 
 
 @pytest.mark.long

@@ -215,6 +215,11 @@ class FolderSource(Source):
         paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
         return any(path == what or path.endswith(f"/{what}") for path in paths)
 
+    def reaches(self, position: Any, what: str) -> bool | None:
+        taken = self._position(position)
+        # By their names in order, so that nothing up to this one will be taken any more.
+        return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         found = _SPARK_CANNOT.search(str(error))
         if found is None:

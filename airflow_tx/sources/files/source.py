@@ -135,6 +135,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
         return FolderSource.contains(self, metadata, what)
 
+    def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
+        return FolderSource.reaches(self, position, what)
+
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:

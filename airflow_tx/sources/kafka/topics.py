@@ -123,6 +123,9 @@ class KafkaTopics(PartitionedTransactionalSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["to"])
 
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
+        return is_number_within(what, 0, position["offset"])
+
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         if where := kafka_rows.misfit_in(error):
             return self._misfit(where, attempt)

@@ -65,6 +65,9 @@ class RedisNumberedSource(RedisSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
 
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
+        return is_number_within(what, 0, position["next"])
+
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return NumberedMessages(database, key, self.move_cursor)
 

@@ -108,6 +108,12 @@ class DataIntervalSource(ReaderSource):
             return start <= moment < end
         return start < moment + timedelta(days=1) and moment < end
 
+    def reaches(self, position: Any, what: str) -> bool:
+        moment = _moment(what)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        taken = self._taken(position)
+        return bool(taken) and taken[0][1] >= moment
+
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 

@@ -1,0 +1,148 @@
+"""A task that waits until something is committed by another DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_tx.config import Settings
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.paths import Paths
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_tx.sources.api import Source
+
+_EXAMPLES = "txid=, run_id=, data_interval=, or up_to="
+
+
+class TransactionCommittedSensor(BaseSensorOperator):
+    """Waits until something is committed, without a worker: it defers itself. Its XCom is the txid.
+
+        TransactionCommittedSensor(task_id="loaded", topology="flights", up_to="2013-05-04.csv", source=flights)
+
+    Exactly one of `txid`, `run_id`, `data_interval` and `up_to` is given; all of them may be templates. It fails if
+    that transaction is skipped; of one whose rows are re-admitted it waits for the commit of those.
+
+    :param topology: name of the topology.
+    :param txid: a transaction.
+    :param run_id: the transaction of a run, of a source that does not take a run's own interval or partition.
+    :param data_interval: start and end: the transaction of that interval of a `DataIntervalSource`.
+    :param up_to: all data up to a file, `PARTITION:OFFSET` or a date, as its source spells it, skipped or committed.
+    :param source: the source of the topology, for `up_to`.
+    :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
+    :param root: znode below which the topology lies; default: `[tx] root`.
+    :param poke_interval: seconds between two looks of the triggerer.
+    :param retries: of the task, which may be killed while it looks.
+    :param retry_delay: before it looks again.
+    """
+
+    template_fields: Sequence[str] = ("topology", "txid", "run_id", "data_interval", "up_to")
+    ui_color = "#cfe2ff"
+
+    def __init__(
+        self,
+        *,
+        topology: str,
+        txid: int | str | None = None,
+        run_id: str | None = None,
+        data_interval: tuple[datetime | str, datetime | str] | None = None,
+        up_to: str | None = None,
+        source: Source | None = None,
+        zookeeper_conn_id: str | None = None,
+        root: str | None = None,
+        poke_interval: timedelta | float = 1,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs)
+        given = [each for each in (txid, run_id, data_interval, up_to) if each is not None]
+        if len(given) != 1:
+            raise self._unusable("arguments", given, f"Say one thing to wait for: {_EXAMPLES}.")
+        if (up_to is None) != (source is None):
+            raise self._unusable("source", source, "up_to= needs the source of the topology, and nothing else does.")
+        self.topology = topology
+        self.txid = txid
+        self.run_id = run_id
+        self.data_interval = data_interval
+        self.up_to = up_to
+        self.source = source
+        self.zookeeper_conn_id = zookeeper_conn_id
+        self.root = root
+
+    def execute(self, context: Context) -> int:
+        """Look once, and defer.
+
+        :raises AirflowFailException: it is skipped, or the source cannot tell.
+        """
+        from airflow_tx.hooks.zookeeper import ZooKeeperHook
+        from airflow_tx.triggers.committed import commit_of
+
+        wanted = self._wanted()
+        with ZooKeeperHook(self.zookeeper_conn_id).store() as store:
+            found = commit_of(store, self._paths, wanted)
+        if found is None:
+            self._defer(wanted)
+        if "unknown" in found:
+            raise AirflowFailException(f"{self.source!r} cannot tell whether it has reached {self.up_to!r}.")
+        if "skipped" in found:
+            who, why = found["skipped"]["who"], found["skipped"]["why"]
+            raise AirflowFailException(f"Transaction {found['txid']} of {self.topology} was skipped by {who}: {why}")
+        self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
+        return int(found["txid"])
+
+    def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> int:
+        """Run when it is committed, or when the ledger cannot be read."""
+        return self.execute(context)
+
+    @property
+    def _paths(self) -> Paths:
+        return Paths(self.root or Settings.load().root, self.topology)
+
+    def _wanted(self) -> dict[str, Any]:
+        if self.txid is not None:
+            text = str(self.txid)
+            if not text.isdigit():
+                raise self._unusable("txid", self.txid, "It is a number.")
+            return {"txid": int(text)}
+        if self.run_id is not None:
+            return {"key": self.run_id}
+        if self.data_interval is not None:
+            start, end = map(self._moment, self.data_interval)
+            return {"key": f"interval:{start}/{end}"}
+        assert self.source is not None
+        return {"up_to": self.up_to, "source": list(self.source.serialize())}
+
+    def _moment(self, value: datetime | str) -> str:
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            raise self._unusable("data_interval", value, "Give two dates, such as data_interval_start.") from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        return moment.astimezone(timezone.utc).isoformat()
+
+    def _unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
+        return ConfigError(
+            option=f"{argument} of TransactionCommittedSensor {self.task_id}", value=value, remedy=remedy
+        )
+
+    def _defer(self, wanted: dict[str, Any]) -> NoReturn:
+        from airflow_tx.triggers.committed import CommittedTrigger
+
+        settings = Settings.load()
+        trigger = CommittedTrigger(
+            zookeeper_conn_id=self.zookeeper_conn_id or settings.zookeeper_conn_id,
+            root=self._paths.root,
+            topology=self.topology,
+            hold=settings.min_deferral,
+            poll=self.poke_interval,
+            wanted=wanted,
+        )
+        self.log.info("Waiting in the triggerer for %s of %s", wanted, self.topology)
+        self.defer(trigger=trigger, method_name="execute_again", timeout=timedelta(seconds=self.timeout))

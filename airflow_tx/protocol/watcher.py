@@ -1,0 +1,59 @@
+"""How far a watcher has handed commits on: it goes on from there, whatever died meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_tx.protocol.answers import Done
+from airflow_tx.protocol.api import Create
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter, TopologyRecord, encode
+from airflow_tx.protocol.step import Decision, Stamp, put_or_create
+
+
+@dataclass(frozen=True)
+class WatcherRecord:
+    """The record of a watcher.
+
+    :param incarnation: of the ledger whose transactions were handed on; another one has other transactions.
+    :param txid: the last one that was handed on.
+    """
+
+    incarnation: str
+    txid: int
+    op: str = ""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Where a watcher goes on: behind `txid`."""
+
+    txid: int
+
+
+def open_watcher(read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool) -> Decision[Watched]:
+    """Find where a watcher goes on; a new one begins with the next transaction that becomes final.
+
+    :param from_first: it was there before the topology, so it begins with the first one.
+    :raises UnreadableRecord: there is no such topology.
+    """
+    incarnation = read.get(TopologyRecord, paths.record).incarnation
+    found = read.find(WatcherRecord, paths.watcher(name))
+    if found is not None and found.incarnation == incarnation:
+        return Decision(Watched(found.txid))
+    # Of a ledger that was made anew every transaction is new.
+    txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
+    folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
+    write = put_or_create(read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op)))
+    return Decision(Watched(txid), (*folder, write), paths.watcher(name))
+
+
+def note_handed_on(read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int) -> Decision[Done]:
+    """Note that a watcher has handed on every transaction up to this one."""
+    incarnation = read.get(TopologyRecord, paths.record).incarnation
+    found = read.get(WatcherRecord, paths.watcher(name))
+    if found.incarnation != incarnation or found.txid >= txid:
+        return Decision(Done())
+    write = put_or_create(read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op)))
+    return Decision(Done(), (write,), paths.watcher(name))

@@ -1,0 +1,69 @@
+"""Wakes a sensor when what it waits for is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.loss import position_now
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding, Counter, Skipped
+from airflow_tx.sources.api import rebuild
+from airflow_tx.triggers.base import Event, WaitTrigger
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CommittedTrigger(WaitTrigger):
+    """Fires when `commit_of` has an answer.
+
+    :param wanted: what is waited for.
+    """
+
+    wanted: dict[str, Any]
+
+    def event(self, store: Store) -> Event | None:
+        return commit_of(store, self.paths, self.wanted)
+
+
+def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
+    """Find the commit that is waited for; None: not yet.
+
+    :param wanted: `txid`, or `key` of a run, or `up_to` of a `source` (class path and arguments).
+    :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
+    :raises UnreadableRecord: naming the record.
+    """
+    read = Reader(store)
+    current = read.peek_if_any(Counter, paths.current)
+    if current is None:
+        return None  # nothing has begun yet
+    if "up_to" in wanted:
+        return _reached(store, paths, wanted, last=current.txid - 1)
+    txid = wanted.get("txid")
+    if txid is None:
+        binding = read.peek_if_any(Binding, paths.run(wanted["key"]))
+        if binding is None:
+            return None
+        txid = binding.txid
+    return _final(read, paths, txid, current.txid)
+
+
+def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:
+    if txid >= current:
+        return None
+    skipped = read.peek_if_any(Skipped, paths.skipped(txid))
+    if skipped is None:
+        return {"txid": txid}
+    if skipped.readmitted_as is not None:
+        return _final(read, paths, skipped.readmitted_as, current)
+    return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
+
+
+def _reached(store: Store, paths: Paths, wanted: Mapping[str, Any], *, last: int) -> Event | None:
+    classpath, arguments = wanted["source"]
+    reached = rebuild(classpath, arguments).reaches(position_now(Reader(store), paths), wanted["up_to"])
+    if reached is None:
+        return {"unknown": True}
+    return {"txid": last} if reached else None

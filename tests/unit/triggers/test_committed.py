@@ -1,0 +1,194 @@
+"""What a sensor waits for: it is reported once it is committed, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_tx import TransactionCommittedSensor
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Counter, Skipped, encode
+from airflow_tx.sources.api import Source
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.storage import FilesPosition
+from airflow_tx.sources.kafka.source import KafkaSource
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.triggers.committed import CommittedTrigger, commit_of
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+PATHS = Paths("/airflow_tx", "numbers")
+TAKEN = FilesPosition("b.csv", frozenset({"b.csv"}), 2).to_json()
+DAYS = {"intervals": [["2013-05-01T00:00:00+00:00", "2013-05-04T00:00:00+00:00"]]}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
+    made = CountingStore()
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.ZooKeeperHook.store", lambda self: _Open(made))
+    return made
+
+
+class _Open:
+    def __init__(self, store: CountingStore) -> None:
+        self.made = store
+
+    def __enter__(self) -> CountingStore:
+        return self.made
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def begin(store: CountingStore, *run_ids: str) -> None:
+    from airflow_tx.processing.begin import ask
+
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    for run_id in run_ids:
+        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+
+
+def turn(store: CountingStore, txid: int) -> None:
+    """Everything before this transaction is final."""
+    store.multi((), (Put(PATHS.current, encode(Counter(txid))),))
+
+
+def skip(store: CountingStore, txid: int, **more: Any) -> None:
+    who = {"who": "ann", "when": "now", "why": "bad rows"}
+    record = Skipped(f"r{txid}", f"r{txid}", None, who, "op", **more)
+    write = Put if store.get(PATHS.skipped(txid)) else Create
+    store.multi((), (write(PATHS.skipped(txid), encode(record)),))
+
+
+def test_a_transaction_is_committed_once_the_turn_is_behind_it(store: CountingStore) -> None:
+    assert commit_of(store, PATHS, {"txid": 1}) is None  # there is no topology yet
+    begin(store, "r1", "r2")
+    assert commit_of(store, PATHS, {"txid": 1}) is None
+    turn(store, 2)
+    assert commit_of(store, PATHS, {"txid": 1}) == {"txid": 1}
+    assert commit_of(store, PATHS, {"txid": 2}) is None
+    assert commit_of(store, PATHS, {"key": "r1"}) == {"txid": 1}
+    assert commit_of(store, PATHS, {"key": "r2"}) is None
+    assert commit_of(store, PATHS, {"key": "r3"}) is None
+
+
+def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(store: CountingStore) -> None:
+    begin(store, "r1", "r2")
+    turn(store, 2)
+    skip(store, 1)
+    found = commit_of(store, PATHS, {"txid": 1})
+    assert found is not None
+    assert found["skipped"]["why"] == "bad rows"
+    skip(store, 1, readmit={"who": "ann", "when": "now", "why": "mended"})
+    assert commit_of(store, PATHS, {"txid": 1}) is None
+    skip(store, 1, readmitted_as=2)
+    assert commit_of(store, PATHS, {"txid": 1}) is None
+    turn(store, 3)
+    assert commit_of(store, PATHS, {"txid": 1}) == {"txid": 2}
+
+
+@pytest.mark.parametrize(
+    ("source", "position", "what", "expected"),
+    [
+        (FileSource("/data/*.csv"), TAKEN, "b.csv", True),
+        (FileSource("/data/*.csv"), TAKEN, "a.csv", True),
+        (FileSource("/data/*.csv"), TAKEN, "c.csv", False),
+        (FileSource("/data/*.csv", kind="opaque"), TAKEN, "a.csv", False),
+        (FileSource("/data/*.csv"), None, "a.csv", False),
+        (PartitionedFileSource("/data/*/*.csv"), {"x": TAKEN}, "x:b.csv", True),
+        (PartitionedFileSource("/data/*/*.csv"), {"x": TAKEN}, "y:b.csv", False),
+        (KafkaSource("kafka", topic="orders"), {"orders-0": {"topic_id": "t", "offset": 20}}, "orders-0:19", True),
+        (KafkaSource("kafka", topic="orders"), {"orders-0": {"topic_id": "t", "offset": 20}}, "orders-0:20", False),
+        (MemorySource({"a": []}), {"a": 3}, "a:2", True),
+        (MemorySource({"a": []}), {"a": 3}, "a:3", False),
+        (RedisListSource("redis", lists=["web"]), {"web": {"next": 3}}, "web:2", True),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04", True),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04T01:00:00", False),
+        (DataIntervalSource("tests.contract.interval_reader.read"), None, "2013-05-04", False),
+        (Numbers(), 10, "5", None),
+    ],
+)
+def test_a_source_knows_how_far_a_position_reaches(source: Source, position: Any, what: str, expected: Any) -> None:
+    assert source.reaches(position, what) is expected
+
+
+def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store, "r1")
+    source = list(MemorySource({"a": []}).serialize())
+    position: Mapping[str, int] = {"a": 3}
+    monkeypatch.setattr("airflow_tx.triggers.committed.position_now", lambda read, paths: position)
+    assert commit_of(store, PATHS, {"up_to": "a:3", "source": source}) is None
+    turn(store, 2)
+    position = {"a": 4}
+    assert commit_of(store, PATHS, {"up_to": "a:3", "source": source}) == {"txid": 1}
+    assert commit_of(store, PATHS, {"up_to": "a:3", "source": list(Numbers().serialize())}) == {"unknown": True}
+
+
+def test_the_sensor_defers_until_then_and_gives_the_txid(store: CountingStore) -> None:
+    sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", run_id="r1")
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, CommittedTrigger)
+    assert (trigger.hold, trigger.poll, trigger.wanted) == (10.0, 1, {"key": "r1"})
+    begin(store, "r1")
+    turn(store, 2)
+    trigger.hold = 0.0
+
+    async def first() -> Any:
+        return [event.payload async for event in trigger.run()]
+
+    assert asyncio.run(asyncio.wait_for(first(), 60)) == [{"txid": 1}]
+    assert sensor.execute_again({}, {"txid": 1}) == 1
+
+
+def test_the_sensor_fails_if_it_is_skipped_or_the_source_cannot_tell(store: CountingStore) -> None:
+    begin(store, "r1")
+    turn(store, 2)
+    skip(store, 1)
+    with pytest.raises(AirflowFailException, match="Transaction 1 of numbers was skipped by ann: bad rows"):
+        TransactionCommittedSensor(task_id="wait", topology="numbers", txid="1").execute({})
+    with pytest.raises(AirflowFailException, match="cannot tell whether it has reached '5'"):
+        TransactionCommittedSensor(task_id="wait", topology="numbers", up_to="5", source=Numbers()).execute({})
+
+
+def test_a_data_interval_is_that_of_the_key_of_its_run() -> None:
+    start, end = datetime(2013, 5, 1, tzinfo=timezone.utc), datetime(2013, 5, 2, tzinfo=timezone.utc)
+    key = DataIntervalSource("tests.contract.interval_reader.read")
+    from dataclasses import replace
+
+    run = replace(run_of("r"), interval_start=start, interval_end=end)
+    for interval in ((start, end), ("2013-05-01", "2013-05-02"), ("2013-05-01T02:00:00+02:00", str(end))):
+        sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", data_interval=interval)
+        assert sensor._wanted() == {"key": key.key(run)}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "Say one thing to wait for: txid="),
+        ({"txid": 1, "run_id": "r"}, "Say one thing to wait for"),
+        ({"up_to": "a"}, "up_to= needs the source"),
+        ({"txid": 1, "source": Numbers()}, "up_to= needs the source"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        TransactionCommittedSensor(task_id="wait", topology="numbers", **options)
+
+
+def test_what_a_template_gives_is_checked_when_it_is_known() -> None:
+    with pytest.raises(ConfigError, match="It is a number"):
+        TransactionCommittedSensor(task_id="wait", topology="numbers", txid="x")._wanted()
+    with pytest.raises(ConfigError, match="Give two dates"):
+        TransactionCommittedSensor(task_id="wait", topology="numbers", data_interval=("x", "y"))._wanted()

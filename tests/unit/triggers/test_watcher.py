@@ -1,0 +1,208 @@
+"""Commits as asset events: in order, each at least once, whatever dies between an event and its note."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.sdk import Asset
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamManager
+
+from airflow_tx import committed_asset
+from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Counter, TopologyRecord, decode, encode
+from airflow_tx.protocol.watcher import WatcherRecord
+from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+
+PATHS = Paths("/airflow_tx", "numbers")
+STORED, LOST = AdvanceOutcome(acked=1, failed=0, rejected=0), AdvanceOutcome(acked=0, failed=1, rejected=0)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
+    made = CountingStore()
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    return made
+
+
+def begin(store: CountingStore) -> None:
+    from airflow_tx.processing.begin import ask
+
+    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
+    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+
+
+def turn(store: CountingStore, txid: int) -> None:
+    store.multi((), (Put(PATHS.current, encode(Counter(txid))),))
+
+
+def trigger(every: int = 1, settle: float = 0.0) -> CommitsTrigger:
+    place: dict[str, Any] = {"zookeeper_conn_id": "c", "root": "/airflow_tx", "topology": "numbers", "poll": 0.01}
+    return CommitsTrigger(watcher="w", every=every, settle=settle, **place)
+
+
+async def taken(producer: CommitsProducer, count: int) -> list[tuple[int, int]]:
+    """The first events of a producer: first and last txid."""
+    stream, found = producer.open_stream(), []
+    async for event, _ in stream:
+        found.append((event["first"], event["last"]))
+        if len(found) == count:
+            break
+    return found
+
+
+def take(producer: CommitsProducer, count: int) -> list[tuple[int, int]]:
+    return asyncio.run(asyncio.wait_for(taken(producer, count), 60))
+
+
+def stored(producer: CommitsProducer, *txids: int, outcome: AdvanceOutcome = STORED) -> None:
+    """Airflow has stored the events that end with these transactions."""
+    asyncio.run(producer.advance([AdvanceItem(txid, outcome) for txid in txids]))
+
+
+def started(store: CountingStore, every: int = 1) -> CommitsProducer:
+    """A watcher of a ledger that has committed nothing yet, which has looked once."""
+    begin(store)
+    producer = CommitsProducer(trigger(every))
+    assert producer._next(store) is None
+    return producer
+
+
+def test_a_new_watcher_begins_with_the_next_commit(store: CountingStore) -> None:
+    begin(store)
+    turn(store, 5)
+    producer = CommitsProducer(trigger())
+    assert producer._next(store) is None
+    turn(store, 7)
+    assert take(producer, 2) == [(5, 5), (6, 6)]
+
+
+def test_a_watcher_that_was_there_before_its_topology_begins_with_the_first_commit(store: CountingStore) -> None:
+    producer = CommitsProducer(trigger())
+    assert producer._next(store) is None
+    begin(store)
+    turn(store, 3)
+    assert take(producer, 2) == [(1, 1), (2, 2)]
+
+
+def test_whoever_starts_again_goes_on_behind_what_airflow_has_stored(store: CountingStore) -> None:
+    producer = started(store)
+    turn(store, 6)
+    assert take(producer, 5) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
+    stored(producer, 1, 2)
+    assert take(CommitsProducer(trigger()), 3) == [(3, 3), (4, 4), (5, 5)]  # it died, and 3 to 5 with it
+    turn(store, 9)  # nobody watches
+    again = CommitsProducer(trigger())
+    assert take(again, 6) == [(each, each) for each in range(3, 9)]
+    stored(again, *range(3, 9))
+    assert CommitsProducer(trigger())._next(store) is None
+
+
+def test_what_airflow_has_not_stored_is_not_noted(store: CountingStore) -> None:
+    producer = started(store)
+    turn(store, 3)
+    take(producer, 2)
+    with pytest.raises(CommitNotStored, match="up to 2 were not stored"):
+        stored(producer, 2, outcome=LOST)
+    assert take(CommitsProducer(trigger()), 1) == [(1, 1)]
+
+
+def test_one_event_may_be_about_several_transactions(store: CountingStore) -> None:
+    producer = started(store, every=3)
+    turn(store, 9)
+    assert take(producer, 2) == [(1, 3), (4, 6)]
+    assert producer._next(store) is None  # 7 and 8 are not three
+    turn(store, 10)
+    assert take(producer, 1) == [(7, 9)]
+
+
+def test_no_more_are_on_their_way_than_airflow_can_hold(store: CountingStore) -> None:
+    producer = started(store)
+    turn(store, 100)
+    assert len(take(producer, 20)) == 20
+    assert producer._next(store) is None
+    stored(producer, *range(1, 11))
+    assert len(take(producer, 10)) == 10
+
+
+def test_the_last_of_several_events_comes_when_airflow_has_made_a_run_of_those_before(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store)
+    producer = CommitsProducer(trigger(settle=10.0))
+    assert producer._next(store) is None
+    turn(store, 2)
+    assert take(producer, 1) == [(1, 1)]  # nothing came before it
+    turn(store, 5)
+    assert take(producer, 2) == [(2, 2), (3, 3)]
+    assert producer._next(store) is None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10.0)
+    found = producer._next(store)
+    assert found is not None
+    assert found["last"] == 4
+
+
+def test_a_ledger_that_was_made_anew_has_other_transactions(store: CountingStore) -> None:
+    producer = started(store)
+    turn(store, 4)
+    take(producer, 3)
+    stored(producer, 3)
+    node = store.get(PATHS.record)
+    assert node is not None
+    record = decode(TopologyRecord, PATHS.record, node.data)
+    store.multi((), (Put(PATHS.record, encode(TopologyRecord(**{**vars(record), "incarnation": "new"}))),))
+    turn(store, 2)
+    assert take(CommitsProducer(trigger()), 1) == [(1, 1)]
+    watcher = store.get(PATHS.watcher("w"))
+    assert watcher is not None
+    assert decode(WatcherRecord, PATHS.watcher("w"), watcher.data).incarnation == "new"
+
+
+def test_airflow_advances_it_once_its_events_are_stored(store: CountingStore) -> None:
+    """Through Airflow's own manager of streams."""
+    begin(store)
+    own = trigger()
+    assert CommitsProducer(own)._next(store) is None
+    turn(store, 4)
+
+    async def watched() -> list[Any]:
+        manager = SharedStreamManager(log=__import__("structlog").get_logger())
+        key = own.shared_stream_key()
+        events, seqs = [], []
+        async for event in own.filter_shared_stream(manager.subscribe(trigger_id=1, trigger=own, key=key)):
+            events.append(event.payload)
+            seqs.append(manager.bind_pending_event(trigger_id=1, key=key))
+            if len(events) == 2:
+                manager.confirm_persisted([seq for seq in seqs if seq is not None][:1])
+            if len(events) == 3:
+                break
+        await asyncio.sleep(0.5)
+        await manager.stop_all()
+        return events
+
+    events = asyncio.run(asyncio.wait_for(watched(), 60))
+    assert [each["last"] for each in events] == [1, 2, 3]
+    assert take(CommitsProducer(trigger()), 1) == [(2, 2)]
+
+
+def test_an_asset_has_its_watcher_and_a_uri_that_airflow_knows() -> None:
+    asset = committed_asset("sales/eu", every=10)
+    assert isinstance(asset, Asset)
+    assert asset.uri == "airflow-tx://zookeeper_default/airflow_tx/sales%2Feu/every-10"
+    (watcher,) = asset.watchers
+    classpath, arguments = watcher.trigger.serialize()
+    assert classpath == "airflow_tx.triggers.watcher.CommitsTrigger"
+    assert CommitsTrigger(**arguments).every == 10
+    assert asset.normalized_uri == asset.uri
+    for every in (0, True, "2"):
+        with pytest.raises(ConfigError, match="1 or more"):
+            committed_asset("a", every=every)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="CONNECTION/ROOT/TOPOLOGY"):
+        checked_uri(urlsplit("airflow-tx://"))
