@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,9 @@ class WatchedStore(ZooKeeperStore):
         self._found: dict[tuple[str, str], Any] = {}
         # One for each read that is under way: it is gone if the record changes meanwhile, and the answer is not kept.
         self._reads: dict[tuple[str, str], object] = {}
+        # How often all was forgotten, and how often something below a path was.
+        self._losses = 0
+        self._changes: Counter[str] = Counter()
         super().__init__(client, **options)
 
     def get(self, path: str) -> Node | None:
@@ -37,6 +41,18 @@ class WatchedStore(ZooKeeperStore):
     def children(self, path: str) -> Children | None:
         children: Children | None = self._once("names", path)
         return children
+
+    def mark(self, path: str) -> tuple[int, int]:
+        """Give a number that changes whenever something does that was read at `path` or below."""
+        with self._kept:
+            return self._losses, self._changes[path]
+
+    def check(self) -> None:
+        """Find out whether ZooKeeper answers.
+
+        :raises StoreUnavailable: it does not.
+        """
+        self._read("/", partial(self._client.exists_async, "/"))
 
     def _once(self, kind: str, path: str) -> Any:
         key = (kind, path)
@@ -48,7 +64,7 @@ class WatchedStore(ZooKeeperStore):
         with self._kept:
             if self._reads.get(key) is read:
                 if len(self._found) >= MOST_KEPT:
-                    self._found.clear()
+                    self._found.clear()  # what is read again is watched still
                 self._found[key] = found
         return found
 
@@ -74,6 +90,13 @@ class WatchedStore(ZooKeeperStore):
             for kind in ("data", "names"):
                 self._found.pop((kind, event.path), None)
                 self._reads.pop((kind, event.path), None)
+            if len(self._changes) >= MOST_KEPT:
+                self._changes.clear()
+                self._losses += 1
+            path = event.path
+            while path:
+                self._changes[path] += 1
+                path = path.rpartition("/")[0]
 
     def _on_state(self, state: Any) -> None:
         self._forget_all()
@@ -83,3 +106,5 @@ class WatchedStore(ZooKeeperStore):
         with self._kept:
             self._found.clear()
             self._reads.clear()
+            self._changes.clear()
+            self._losses += 1

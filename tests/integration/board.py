@@ -19,7 +19,19 @@ from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.commands import Commands
 
-USERS = {"vera": "viewer", "ulf": "user", "ada": "admin"}
+STRANGER = "nils"
+"""A user, who has no right to the DAG."""
+USERS = {"vera": "viewer", "ulf": "user", "ada": "admin", STRANGER: "user"}
+_RIGHTS = f"""
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+
+class Rights(SimpleAuthManager):
+    def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
+        if user.get_name() == "{STRANGER}" and details is not None and details.id is not None:
+            return False
+        return super().is_authorized_dag(method=method, user=user, access_entity=access_entity, details=details)
+"""
 ROOT = "/airflow_tx_board"
 SAME_ORIGIN = {"X-Requested-With": "airflow_tx"}
 
@@ -31,10 +43,13 @@ class Board:
         self.commands = Commands(home, zookeeper)
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
-        passwords = home / "passwords.json"
+        passwords, rights = home / "passwords.json", home / "config" / "board_rights.py"
+        rights.parent.mkdir(exist_ok=True)
+        rights.write_text(_RIGHTS)
         passwords.write_text(json.dumps(dict.fromkeys(USERS, "pw")))
         self.commands.environment.update(
             {
+                "AIRFLOW__CORE__AUTH_MANAGER": "board_rights.Rights",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
                 "AIRFLOW__API__BASE_URL": self.url,

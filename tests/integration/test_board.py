@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.board import ROOT, SAME_ORIGIN, USERS, Board
+from tests.integration.board import ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
@@ -30,6 +31,13 @@ MARKED = {
     "password": MARKERS[1],
     "extra": {"token": MARKERS[2]},
 }
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[LocalZooKeeper]:
+    """One of its own, which is stopped."""
+    with LocalZooKeeper(fsync=False) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +166,13 @@ def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, 
     fail(pipeline, pipeline.begin("r1"))
     runs.make(r1="failed")
     body = {"txids": [1], "version": "none"} if path.endswith("{action}") else {"txids": [1]}
-    expected: dict[str | None, int] = {None: 401, **dict.fromkeys(USERS, 200)}
+    expected: dict[str | None, int] = {None: 401, "vera": 200, "ulf": 200, "ada": 200, STRANGER: 404}
     if method != "GET":
         # One who may: the preview is given; what was not previewed is refused.
         may = 200 if path.endswith("preview") else 409
-        expected = {None: 401, "vera": 403, "ulf": may, "ada": may}
+        expected |= {"vera": 403, "ulf": may, "ada": may}
+    elif not path.startswith(("/api/v1/topologies/", "/api/v1/dags/")):
+        expected[STRANGER] = 200  # the page itself, and a list that is empty
     found = {}
     for user in expected:
         with board.client(user) as client:
@@ -172,13 +182,21 @@ def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, 
 
 
 def test_what_is_not_there_and_what_may_not_be_seen_are_the_same(board: Board, pipeline: Pipeline) -> None:
-    """In Airflow's own rights by team: a user without the team of the DAG's bundle."""
     pipeline.run("r1")
-    with board.client("vera") as client:
-        missing = client.get("/api/v1/topologies/nosuch")
-        strange = client.get("/api/v1/dags/another/runs/r1")
-    assert (missing.status_code, missing.json()) == (404, {"detail": "There is no topology nosuch."})
-    assert strange.status_code == 404
+    assert board.get("topologies", STRANGER) == {"topologies": [], "total": 0, "limit": 100, "offset": 0}
+    for there, missing in (
+        ("topologies/flights", "topologies/nosuch"),
+        ("topologies/flights/transactions", "topologies/nosuch/transactions"),
+        ("topologies/flights/transactions/1", "topologies/nosuch/transactions/1"),
+        ("dags/the_dag", "dags/nosuch"),
+        ("dags/the_dag/runs/r1", "dags/nosuch/runs/r1"),
+    ):
+        with board.client(STRANGER) as client:
+            hidden, none = client.get(f"/api/v1/{there}"), client.get(f"/api/v1/{missing}")
+        assert (hidden.status_code, none.status_code) == (404, 404)
+        # Even the words are those of what does not exist.
+        words = hidden.text.replace("flights", "nosuch").replace("the_dag", "nosuch")
+        assert words == none.text
 
 
 @pytest.mark.parametrize(
@@ -314,5 +332,42 @@ def test_the_lag_is_asked_for_beside_the_page(board: Board, pipeline: Pipeline) 
 # --- without ZooKeeper --------------------------------------------------------------------------------------------
 
 
-def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(board: Board, zookeeper: LocalZooKeeper) -> None:
-    """Last, for it stops the server of this folder's tests for a while."""
+@pytest.mark.parametrize("fault", ["killed", "hanging"])
+def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
+    board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str
+) -> None:
+    pipeline.run("r1")
+    assert board.get("topologies")["total"] == 1
+    paths = ("topologies", "topologies/flights", "topologies/flights/transactions", "dags/the_dag/runs/r1")
+    with zookeeper.frozen() if fault == "hanging" else killed(zookeeper):
+        told = [_away(board, path) for path in paths]
+    assert told == [(503, AWAY)] * len(paths)
+    eventually(lambda: board.get("topologies")["total"] == 1, 60, "the ledger can be read again")
+    pipeline.run("r2")
+    assert board.get("topologies/flights/transactions")["total"] == 2
+
+
+@contextmanager
+def killed(zookeeper: LocalZooKeeper) -> Iterator[None]:
+    """Without the server, within the block."""
+    zookeeper.kill()
+    yield
+    zookeeper.start()
+
+
+AWAY = "The ledger cannot be read now: ZooKeeper does not answer. This page goes on by itself as soon as it can."
+
+
+def _away(board: Board, path: str) -> tuple[int, str]:
+    """What one who asks is told, within the three seconds that a page waits."""
+
+    def told() -> tuple[int, str] | None:
+        with board.client("vera") as client:
+            answer = client.get(f"/api/v1/{path}", timeout=3)
+        if answer.status_code == 200:
+            return None  # it has not noticed yet
+        return answer.status_code, answer.json()["detail"]
+
+    found = eventually(told, 60, "it notices that the ledger is away", interval=0.2)
+    assert found is not None
+    return found

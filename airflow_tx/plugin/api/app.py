@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, bundle, topology_routes
-from airflow_tx.plugin.api.ledger_client import LedgerAway
+from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
 def _away(request: Request, error: Exception) -> JSONResponse:
     """Answer without the hosts that the error names."""
     log.warning("%s", error)
-    return JSONResponse({"detail": str(LedgerAway(reason="ZooKeeper does not answer"))}, status_code=503)
+    return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

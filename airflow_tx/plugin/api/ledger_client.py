@@ -31,7 +31,7 @@ class LedgerAway(TxError):
     template = "The ledger cannot be read now: {reason}. This page goes on by itself as soon as it can."
 
 
-_SILENT = "ZooKeeper does not answer"
+SILENT = "ZooKeeper does not answer"
 _UNUSABLE = "its connection cannot be used, see the log of the api-server"
 
 
@@ -49,7 +49,7 @@ class LedgerClient:
         self._steps: tuple[Any, ZooKeeperStore] | None = None
         self._thread: threading.Thread | None = None
         self._failed_at = float("-inf")
-        self._reason = _SILENT
+        self._reason = SILENT
 
     def store(self) -> WatchedStore:
         """Return the store.
@@ -69,7 +69,7 @@ class LedgerClient:
         if store is None:
             raise LedgerAway(reason=self._reason)
         if store.lost_for > _GRACE or time.monotonic() - self._failed_at < _GRACE:
-            raise LedgerAway(reason=_SILENT)
+            raise LedgerAway(reason=SILENT)
         return store
 
     def store_of_steps(self) -> ZooKeeperStore:
@@ -99,7 +99,7 @@ class LedgerClient:
 
     def _try(self) -> None:
         client = store = None
-        reason = _SILENT
+        reason = SILENT
         try:
             client, store = self._connect()
         except StoreUnavailable as unavailable:

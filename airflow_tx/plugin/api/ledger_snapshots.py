@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
-from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, LedgerAway, LedgerClient, ledger_client
+from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, LedgerClient, ledger_client
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.records import Outcome, TopologyRecord
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import (
     TopologyView,
@@ -36,7 +36,7 @@ T = TypeVar("T")
 AGE = 1.0
 """Seconds for which a snapshot is shown."""
 HOURS = 24
-_LATE = "it did not answer in time"
+_MOST_KEPT = 2000
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class TopologySnapshot:
     :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
     :param final: the txids of the final transactions that are remembered, in order.
     :param alarms: those that are raised.
+    :param finals: what is known of committed transactions, which never changes; shared by all snapshots of a ledger.
     :param problem: why it cannot be read.
     """
 
@@ -55,6 +56,7 @@ class TopologySnapshot:
     view: TopologyView | None
     final: tuple[int, ...] = ()
     alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    finals: dict[int, TransactionView] = field(default_factory=dict)
     problem: str | None = None
 
     @property
@@ -69,7 +71,12 @@ class TopologySnapshot:
 
     def final_view(self, txid: int) -> TransactionView | None:
         """Read a final transaction; None: it is not remembered any more."""
-        return final_transaction(self.store, self.paths, txid)
+        found = self.finals.get(txid)
+        if found is None:
+            found = final_transaction(self.store, self.paths, txid)
+            if found is not None and found.status == Outcome.COMMITTED.value:
+                self.finals[txid] = found
+        return found
 
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
         """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""
@@ -100,6 +107,7 @@ _EVER = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 class _Kept(Generic[T]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: float = float("-inf")
+    mark: Any = None
     value: Any = None
 
 
@@ -108,7 +116,8 @@ class LedgerSnapshots:
 
     def __init__(self, client: Callable[[], LedgerClient] = ledger_client) -> None:
         self._client = client
-        self._kept: dict[str, _Kept[Any]] = {}
+        self._kept: dict[Hashable, _Kept[Any]] = {}
+        self._finals: dict[str, tuple[tuple[str, int], dict[int, TransactionView]]] = {}
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
@@ -116,7 +125,8 @@ class LedgerSnapshots:
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
-        names: tuple[str, ...] = self._once("", lambda store: topologies(store, Settings.load().root))
+        root = Settings.load().root
+        names = self._once("/", lambda store: topologies(store, root), below=root)
         found = (self.find(name) for name in names)
         return tuple(each for each in found if each is not None)
 
@@ -125,7 +135,8 @@ class LedgerSnapshots:
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
-        return self._once(f"/{name}", lambda store: _topology(store, Paths(Settings.load().root, name)))
+        paths = Paths(Settings.load().root, name)
+        return self._once(f"/{name}", lambda store: self._topology(store, paths), below=paths.base)
 
     def forget(self, name: str) -> None:
         """Read a topology anew when it is asked for next: somebody has acted on it."""
@@ -156,35 +167,57 @@ class LedgerSnapshots:
             if isinstance(error, UnreadableRecord):
                 raise
             client.failed()
-            raise LedgerAway(reason=_LATE) from error
+            raise LedgerAway(reason=SILENT) from error
 
-    def _once(self, key: str, question: Callable[[Store], T]) -> T:
+    def shared(self, key: Hashable, answer: Callable[[], T]) -> T:
+        """Give an answer to all who ask the same within a second."""
+        return self._once(key, lambda store: answer())
+
+    def _once(self, key: Hashable, question: Callable[[Store], T], *, below: str = "") -> T:
+        """Ask at most once a second, and while nothing has changed below a path, not at all."""
+        if below:
+            # What is remembered would hide that ZooKeeper hangs.
+            self._once("", lambda store: self._client().store().check())
         with self._lock:
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.clear()
             kept = self._kept.setdefault(key, _Kept())
         if not kept.lock.acquire(timeout=LEDGER_PATIENCE):
-            raise LedgerAway(reason=_LATE)
+            raise LedgerAway(reason=SILENT)
         try:
-            if time.monotonic() - kept.at >= AGE:
+            mark = self._client().store().mark(below) if below else None
+            if time.monotonic() - kept.at >= AGE and (mark is None or mark != kept.mark):
                 kept.value = self.asked(question)
-                kept.at = time.monotonic()
+                kept.at, kept.mark = time.monotonic(), mark
             found: T = kept.value
             return found
         finally:
             kept.lock.release()
 
+    def _topology(self, store: Store, paths: Paths) -> TopologySnapshot | None:
+        try:
+            record = topology_record(store, paths)
+        except (UnknownTransaction, UnreadableRecord):
+            return None  # whose it is cannot be read either, so nobody may see it
+        try:
+            view = topology_view(store, paths, recent=0)
+            alarms = raised_alarms(Reader(store), paths)
+        except (UnreadableRecord, UnknownTransaction) as error:
+            return TopologySnapshot(record, paths, store, None, problem=str(error))
+        opened = {each.txid for each in view.transactions if each.open}
+        final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
+        finals = self._finals_of(paths.topology, record, final)
+        return TopologySnapshot(record, paths, store, view, final, alarms, finals)
 
-def _topology(store: Store, paths: Paths) -> TopologySnapshot | None:
-    try:
-        record = topology_record(store, paths)
-    except (UnknownTransaction, UnreadableRecord):
-        return None  # whose it is cannot be read either, so nobody may see it
-    try:
-        view = topology_view(store, paths, recent=0)
-    except (UnreadableRecord, UnknownTransaction) as error:
-        return TopologySnapshot(record, paths, store, None, problem=str(error))
-    opened = {each.txid for each in view.transactions if each.open}
-    final: Sequence[int] = [txid for txid in final_txids(store, paths) if txid not in opened]
-    return TopologySnapshot(record, paths, store, view, tuple(final), raised_alarms(Reader(store), paths))
+    def _finals_of(self, name: str, record: TopologyRecord, final: Sequence[int]) -> dict[int, TransactionView]:
+        # A ledger that was reset or repaired gives txids again.
+        life = (record.incarnation, record.generation)
+        known = self._finals.get(name)
+        if known is None or known[0] != life:
+            known = self._finals[name] = (life, {})
+        for txid in known[1].keys() - set(final):
+            known[1].pop(txid, None)
+        return known[1]
 
 
 _snapshots = LedgerSnapshots()

@@ -79,7 +79,9 @@ def list_transactions_of(
     for moment in (since, until):
         if moment is not None and moment.tzinfo is None:
             raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
-    return timeline(topology_for(access, topology), TimelineWindow(since, until, before, limit))
+    snapshot, window = topology_for(access, topology), TimelineWindow(since, until, before, limit)
+    # The same for everybody who may read it.
+    return ledger_snapshots().shared((snapshot.name, window), lambda: timeline(snapshot, window))
 
 
 @topology_router.get("/topologies/{topology:path}")
