@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -193,6 +194,35 @@ def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow, monkeypatch: pyte
     airflow.states[1] = "failed"
     monkeypatch.setattr(type(airflow.dates(0, 1)), "_yielded", lambda self: {"day 1"})
     assert [each.status for each in airflow.dates(0, 1).read()] == [DateStatus.DONE, DateStatus.IN_FLIGHT]
+
+
+class Watched:
+    """Says how long it was waited for, and that nothing has changed."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float) -> bool:
+        self.waits.append(timeout)
+        return False
+
+
+def test_a_commit_after_the_last_reading_ends_the_wait_for_one(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dates, watched = airflow.dates(0, 9), Watched()
+    dates.check_order(note=True)
+    monkeypatch.setattr(airflow.store, "watch", lambda *paths: nullcontext(watched))
+    dates.read()
+    airflow.begin(0)
+    dates.await_commit(7)
+    assert watched.waits == [7]
+    airflow.sleep(1)  # it is committed
+    dates.await_commit(7)
+    assert watched.waits == [7]
+    dates.read()
+    dates.await_commit(7)
+    assert watched.waits == [7, 7]
 
 
 def test_dates_that_were_left_out_are_refused_before_anything_is_created(airflow: Airflow) -> None:
