@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -76,13 +77,14 @@ class IntervalSchedule:
         from airflow.serialization.decoders import decode_timetable
 
         earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
-        return cls(decode_timetable(value["timetable"]), earliest, latest, value["catchup"])
+        return cls(decode_timetable(json.loads(value["timetable"])), earliest, latest, value["catchup"])
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain JSON, for another process."""
         from airflow.serialization.encoders import encode_timetable
 
-        encoded = {text(name): each for name, each in encode_timetable(self.timetable).items()}
+        # A text: of a mapping that names a class Airflow makes an object where the arguments of a trigger pass by.
+        encoded = json.dumps(encode_timetable(self.timetable))
         dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
         return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
 

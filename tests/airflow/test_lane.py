@@ -76,7 +76,9 @@ def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_ru
     airflow, dag = stack.airflow, "laned_days"
     airflow.wait_dag(dag)
     (stack.folder / "laned_marks" / "2013-01-03.fail-once").touch()
-    airflow.pause("laned_days_coordinator", False)
+    waiting = Feed(stack, dag, ("laned_days_coordinator",), "laned_days_marks")
+    waiting.go_on()
+    eventually(lambda: "deferred" in waiting.coordinators().values(), 240, "it waits in the triggerer")
     dates = ("--from", FIRST.isoformat(), "--to", (FIRST + 5 * DAY).isoformat(), "--in-flight", "0")
     command = [sys.executable, "-m", "airflow", "tx", "backfill", dag, *dates]
     done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300, check=False)
@@ -93,4 +95,4 @@ def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_ru
     airflow.wait_run(dag, "again")
     assert len(stack.ledger(dag).history()) == 6
     stack.assert_counted_once(dag, 6 * SIZE)
-    airflow.pause("laned_days_coordinator")
+    waiting.stop()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.models.trigger import Trigger
 from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
 
 from airflow_tx.coordinator import lane as lane_module
@@ -269,7 +270,8 @@ def test_what_a_day_has_taken_no_hour_takes_again(make: Any) -> None:
 
 def test_the_source_of_a_lane_travels_to_the_triggerer_with_the_schedule(make: Any) -> None:
     source = make(DayWorld, last=2).plan().spec.source
-    again = rebuild(*json.loads(json.dumps(source.serialize())))
+    sent = Trigger._decrypt_kwargs(Trigger.encrypt_kwargs({"source": list(source.serialize())}))
+    again = rebuild(*json.loads(json.dumps(sent["source"])))
     before = position((FIRST, FIRST + 2 * DAY))
     assert again.decide(ATTEMPT, before) == source.decide(ATTEMPT, before)
     assert has_batch(again, ATTEMPT, before)
