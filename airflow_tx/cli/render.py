@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_tx.protocol.batch import Loss
+from airflow_tx.protocol.health import topology_health
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TopologyView, TransactionDetails
@@ -59,6 +60,11 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
     }
 
 
+def _health(view: TopologyView) -> str:
+    health = topology_health(view)
+    return f"{health.code.value}: {health.sentence}"
+
+
 def _lag(lag: Lag | LagUnknown | None) -> str | None:
     return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
 
@@ -67,6 +73,7 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableR
     """`airflow tx show TOPOLOGY`."""
     return {
         **topology(view, lag),
+        "state": _health(view),
         "incarnation": view.record.incarnation,
         "generation": view.record.generation,
         "rotating_state": view.rotating_state,

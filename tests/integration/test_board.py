@@ -32,6 +32,22 @@ MARKED = {
     "extra": {"token": MARKERS[2]},
 }
 
+HANGS = """
+import time
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.files.source import FileSource
+
+class HangingSource(FileSource):
+    def backlog(self, position):
+        time.sleep(3600)
+
+with DAG("hangs", schedule=None, max_active_runs=16):
+    with Transaction(source=HangingSource("/nowhere/*.csv"), topology="hangs"):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""A source that does not answer."""
+
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[LocalZooKeeper]:
@@ -42,7 +58,8 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
-    board = Board(tmp_path_factory.mktemp("board"), zookeeper, {"the_dag.py": DAG}, marked=MARKED)
+    dags = {"the_dag.py": DAG, "hangs.py": HANGS}
+    board = Board(tmp_path_factory.mktemp("board"), zookeeper, dags, marked=MARKED)
     try:
         board.start()
         yield board
@@ -112,6 +129,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     assert first["commit"]["end"] is not None
     assert third["waiting"]["end"] is None
     assert third["waiting_for"] == "transaction 2.1 (run r2, FAILED)"
+    assert {each["task_id"] for each in second["tasks"]} == {"begin", "count", "commit"}
     shorter = board.get("topologies/flights/transactions", limit=2)
     assert (shorter["total"], shorter["before"]) == (3, 2)
     rest = board.get("topologies/flights/transactions", limit=2, before=2)
@@ -317,16 +335,39 @@ def test_what_cannot_be_done_is_said_before(board: Board, pipeline: Pipeline, ru
     )  # fmt: skip
 
 
-def test_the_lag_is_asked_for_beside_the_page(board: Board, pipeline: Pipeline) -> None:
+def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_nobody(
+    board: Board, store: ZooKeeperStore, pipeline: Pipeline
+) -> None:
     pipeline.run("r1")
+    hanging = Pipeline(store, ROOT, topology="hangs")
+    hanging.request = TopologyRequest("hangs", "opaque", 3)
+    hanging.run("r1")
 
     def described() -> Any:
-        (line,) = board.get("topologies")["topologies"]
-        return line if line["source"]["description"] else None
+        lines = {line["topology"]: line for line in board.get("topologies")["topologies"]}
+        return lines if all(line["source"]["description"] for line in lines.values()) else None
 
-    line = eventually(described, 60, "the source has answered", interval=0.5)
-    assert line["source"]["description"].startswith("FileSource(")
-    assert line["lag"]["at"] is not None
+    lines = eventually(described, 120, "the sources have answered", interval=0.5)
+    assert lines["flights"]["source"]["description"].startswith("FileSource(")
+    assert lines["flights"]["lag"]["at"] is not None
+    assert lines["hangs"]["lag"]["why"] == "its source has not answered within 10 s"
+    # The actions of the same process go on.
+    preview = board.post("topologies/flights/actions/accept-loss/preview", {})
+    assert preview.status_code == 200
+
+
+def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    runs.make(r1="failed")
+    with board.client("ada") as client:
+        path = f"{board.url}/api/v2/dags/the_dag/dagRuns/r1/taskInstances"
+        found = client.get(f"{path}/begin/links").json()["extra_links"]
+        commit = client.get(f"{path}/commit/links").json()["extra_links"]
+        plugins = client.get(f"{board.url}/api/v2/plugins").json()["plugins"]
+    assert found == commit == {"Transaction": "/dags/the_dag/runs/r1/plugin/run-transaction"}
+    (own,) = [plugin for plugin in plugins if plugin["name"] == "airflow_tx"]
+    assert {(each["destination"], each["url_route"]) for each in own["react_apps"]} == {
+        ("nav", "transactions"), ("dag", "dag-transactions"), ("dag_run", "run-transaction"),
+    }  # fmt: skip
 
 
 # --- without ZooKeeper --------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
@@ -22,45 +24,41 @@ def run_answer(snapshot: TopologySnapshot | None, dag_id: str, run_id: str) -> R
     :param snapshot: the topology of its DAG; None: it has none yet.
     :return: None: there is no such run, and there never was a transaction of it.
     """
-    txid = None if snapshot is None else _txid(snapshot, dag_id, run_id)
     topology = None if snapshot is None else snapshot.name
-    if txid is not None:
-        return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=txid)
-    run = run_row(dag_id, run_id)
-    if run is None:
-        return None
-    tries = task_tries(dag_id, [run_id]).get(run_id, [])
-    begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
-    why = _why(snapshot, run_id, run.state, begin)
-    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=None, why=why)
+    txid = None if snapshot is None else _bound(snapshot, run_id)
+    if txid is None:
+        run = run_row(dag_id, run_id)
+        if run is None:
+            return None
+        tries = task_tries(dag_id, [run_id]).get(run_id, [])
+        begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
+        txid = None if begin is None else _begun(dag_id, begin)
+        if txid is None:
+            why = _why(snapshot, run_id, run.state, begin)
+            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=None, why=why)
+    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=txid)
 
 
-def _txid(snapshot: TopologySnapshot, dag_id: str, run_id: str) -> int | None:
+def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
     for each in reversed(snapshot.opened):
         if each.run_id == run_id:
             return each.txid
     binding = Reader(snapshot.store).peek_if_any(Binding, snapshot.paths.run(run_id))
-    if binding is not None:
-        return binding.txid
-    return _begun(dag_id, run_id)
+    return None if binding is None else binding.txid
 
 
-def _begun(dag_id: str, run_id: str) -> int | None:
+def _begun(dag_id: str, begin: TaskTryRow) -> int | None:
     """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
     query = select(XComModel.value).where(
-        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == "return_value"
+        XComModel.dag_id == dag_id,
+        XComModel.run_id == begin.run_id,
+        XComModel.task_id == begin.task_id,
+        XComModel.key == "return_value",
     )
     with create_session() as session:
-        for value in session.scalars(query):
-            found = XComModel.deserialize_value(_Stored(value))
-            if isinstance(found, dict) and {"topology", "txid", "attempt"} <= found.keys():
-                return int(found["txid"])
-    return None
-
-
-class _Stored:
-    def __init__(self, value: object) -> None:
-        self.value = value
+        value = session.scalar(query)
+    found = json.loads(value) if isinstance(value, str) else value
+    return int(found["txid"]) if isinstance(found, dict) and "txid" in found else None
 
 
 def _why(snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: TaskTryRow | None) -> WhyNot:

@@ -1,0 +1,101 @@
+"""The store that remembers what it reads: what others write is seen, and what nobody writes is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_tx.protocol.api import Create, Delete, Put
+from airflow_tx.protocol.view import topology_view
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.watched import WatchedStore
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.pipeline import Pipeline
+
+SOON = 20.0
+
+
+@pytest.fixture
+def watched(zookeeper: LocalZooKeeper) -> Iterator[WatchedStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield WatchedStore(client)
+    disconnect(client)
+
+
+def data_at(store: ZooKeeperStore, path: str) -> bytes | None:
+    node = store.get(path)
+    return None if node is None else node.data
+
+
+def test_what_nobody_changes_is_asked_for_once(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root)
+    pipeline.run("r1")
+    second = pipeline.begin("r2")
+    first = topology_view(watched, pipeline.paths)
+    asked, mark = watched.requests, watched.mark(pipeline.paths.base)
+    assert topology_view(watched, pipeline.paths) == first
+    assert (watched.requests, watched.mark(pipeline.paths.base)) == (asked, mark)
+
+    Pipeline(store, zookeeper_root, topology="another").run("r1")
+    pipeline.mark(pipeline.acquire(second, pipeline.process(second)))
+    eventually(lambda: watched.mark(pipeline.paths.base) != mark, SOON, "the change is known")
+    fresh = topology_view(store, pipeline.paths)
+    eventually(lambda: topology_view(watched, pipeline.paths) == fresh, SOON, "the change is seen")
+
+
+def test_records_that_come_go_and_change_are_seen(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    store.ensure(zookeeper_root)
+    path = f"{zookeeper_root}/one"
+    assert (watched.get(path), watched.children(path)) == (None, None)
+    for writes, data, names in (
+        ([Create(path, b"1")], b"1", ("one",)),
+        ([Put(path, b"2")], b"2", ("one",)),
+        ([Create(f"{zookeeper_root}/two", b"")], b"2", ("one", "two")),
+        ([Delete(path)], None, ("two",)),
+        ([Create(path, b"3")], b"3", ("one", "two")),
+    ):
+        store.multi([], writes)
+
+        def seen(data: bytes | None = data, names: tuple[str, ...] = names) -> bool:
+            children = watched.children(zookeeper_root)
+            return data_at(watched, path) == data and children is not None and children.names == names
+
+        eventually(seen, SOON, f"{writes} are seen")
+
+
+def test_no_answer_that_was_overtaken_by_a_change_is_kept(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    store.ensure(zookeeper_root)
+    path = f"{zookeeper_root}/one"
+    store.multi([], [Create(path, b"0")])
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(lambda: [data_at(watched, path) for _ in range(300)]) for _ in range(4)]
+        for number in range(1, 200):
+            store.multi([], [Put(path, str(number).encode())])
+        for read in reads:
+            found = [int(each or b"-1") for each in read.result()]
+            assert found == sorted(found), "time goes backwards"
+    eventually(lambda: data_at(watched, path) == b"199", SOON, "the last one is seen")
+
+
+def test_what_changes_while_the_connection_is_lost_is_seen(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper: LocalZooKeeper, zookeeper_root: str
+) -> None:
+    store.ensure(zookeeper_root)
+    path = f"{zookeeper_root}/one"
+    store.multi([], [Create(path, b"1")])
+    assert data_at(watched, path) == b"1"
+    mark = watched.mark(path)
+    zookeeper.expire_session(watched._client)
+    store.multi([], [Put(path, b"2")])
+    eventually(lambda: data_at(watched, path) == b"2", SOON, "the change is seen")
+    assert watched.mark(path) != mark
