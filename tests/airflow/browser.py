@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sy
 
 from airflow_tx.testing.airflow import LocalAirflow
 
-PATIENCE = 60_000
+PATIENCE = 200_000
 NARROW = ViewportSize(width=380, height=760)
 WIDE = ViewportSize(width=1280, height=800)
 # What is seen of the board: Airflow's own parts of a page are not ours to correct.
@@ -107,5 +107,9 @@ class Person:
 
     def overflow(self) -> int:
         """By how many pixels our part is wider than the room it has."""
-        wide: int = self.board.evaluate("board => board.scrollWidth - board.clientWidth")
-        return wide
+        widest: int = self.board.evaluate(
+            """board => Math.max(0, ...[...board.querySelectorAll("button, a, label, h1, h2, p")]
+                .filter(each => !each.closest("[role=region]"))
+                .map(each => each.getBoundingClientRect().right - board.getBoundingClientRect().right))"""
+        )
+        return widest

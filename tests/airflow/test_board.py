@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.airflow.browser import NARROW, Person, chromium
@@ -128,3 +129,19 @@ def _fits_everybody(browser: Browser, stack: Stack, person: Person) -> None:
             expect(one.board.get_by_role("link").first).to_be_visible()
             assert one.findings() == []
             assert one.overflow() == 0
+
+
+@pytest.mark.alone
+def test_the_page_says_that_zookeeper_is_away_and_comes_back_by_itself(stack: Stack) -> None:
+    with chromium() as browser:
+        admin = Person(browser, stack.airflow, "admin")
+        admin.open()
+        expect(admin.board.get_by_role("heading", level=1)).to_be_visible()
+        away = admin.board.get_by_text("The ledger cannot be read now: ZooKeeper does not answer.")
+        stack.zookeeper.kill()
+        try:
+            expect(away).to_be_visible()
+            assert admin.findings() == []
+        finally:
+            stack.zookeeper.start()
+        expect(away).to_have_count(0)

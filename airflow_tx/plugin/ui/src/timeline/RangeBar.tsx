@@ -28,7 +28,7 @@ export function RangeBar({ range, until, now, write }: Props) {
         value={String(range)}
       >
         <SegmentGroup.Indicator />
-        <SegmentGroup.Items items={RANGES.map(({ label, seconds }) => ({ label, value: String(seconds) }))} />
+        <SegmentGroup.Items px={{ base: 2, md: 3 }} items={RANGES.map(({ label, seconds }) => ({ label, value: String(seconds) }))} />
       </SegmentGroup.Root>
       <HStack gap={1}>
         <Button onClick={() => void go({ until: end - half })} size="xs" variant="outline">

@@ -23,9 +23,9 @@ const AHEAD = 0.02;
 
 export function Timeline({ topology }: { topology: string }) {
   const [address] = useAddress();
-  const fitting = useFittingRange(topology, address.range === null);
+  const [fitting, query] = useFittingRange(topology, address.range === null);
   const range = address.range ?? fitting;
-  return range === null ? null : <Drawn range={range} topology={topology} />;
+  return range === null ? <Trouble query={query} /> : <Drawn range={range} topology={topology} />;
 }
 
 function Drawn({ topology, range }: { topology: string; range: number }) {

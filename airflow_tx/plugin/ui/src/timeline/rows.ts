@@ -1,6 +1,6 @@
 /** The rows of a timeline: newest first, loaded by blocks as they come into view. */
 
-import { keepPreviousData, useQueries, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQueries, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
 
 import { api, type TimelineRow } from "../api/client";
@@ -30,7 +30,7 @@ export function roundedSince(until: number, range: number): number {
 const FIRST_SIGHT = 30;
 
 /** Chooses how many seconds are shown at first: those of about a screen of transactions; null: it is not known yet. */
-export function useFittingRange(topology: string, wanted: boolean): number | null {
+export function useFittingRange(topology: string, wanted: boolean): [number | null, UseQueryResult<unknown, Error>] {
   const query = useQuery({
     enabled: wanted,
     gcTime: 0,
@@ -38,9 +38,9 @@ export function useFittingRange(topology: string, wanted: boolean): number | nul
     queryKey: ["timeline", topology, "first sight"],
     staleTime: Infinity,
   });
-  if (query.data === undefined) return null;
+  if (query.data === undefined) return [null, query];
   const begun = query.data.transactions.flatMap((row) => row.attempts.map((attempt) => attempt.begun_at ?? row.commit?.start));
-  return fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), Date.parse(query.data.at));
+  return [fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), Date.parse(query.data.at)), query];
 }
 
 export interface TimelineRows {

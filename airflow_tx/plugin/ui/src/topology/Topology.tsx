@@ -26,8 +26,14 @@ export function Topology({ topology, inside = false }: { topology: string; insid
           <Link to={write({ topology: null, txid: null })}>← All topologies</Link>
         </Styled>
       )}
-      {query.data ? <Summary page={query.data} /> : <Loading query={query} />}
-      <Trouble query={query} />
+      {query.data ? (
+        <Summary page={query.data} />
+      ) : (
+        <>
+          <Trouble query={query} />
+          <Loading query={query} />
+        </>
+      )}
       {query.data && <Timeline key={topology} topology={topology} />}
       {query.data && <Kept page={query.data} />}
     </Box>

@@ -158,6 +158,6 @@ function at(when: string | null): ReactNode {
 
 function pairs(values: Record<string, unknown>): string {
   return Object.entries(values)
-    .map(([name, value]) => (value === null ? name : `${name}: ${typeof value === "number" ? count(value) : String(value)}`))
+    .map(([name, value]) => [name, typeof value === "number" ? count(value) : value].filter(Boolean).join(": "))
     .join(", ");
 }
