@@ -77,17 +77,17 @@ def _measure(board: Board, zookeeper: LocalZooKeeper, viewers: int) -> None:
         board.get(path, **params)
         first, asked = time.perf_counter() - began, received(zookeeper.port) - before
         print(f"{what}, first: {first * 1000:.0f} ms, {asked} requests to ZooKeeper")
-        times, before = [], received(zookeeper.port)
+        times, before, busy = [], received(zookeeper.port), board.processor_seconds
         for _ in range(REFRESHES):
             time.sleep(1.1)  # longer than a snapshot is shown
             began = time.perf_counter()
             board.get(path, **params)
             times.append(time.perf_counter() - began)
-        asked = received(zookeeper.port) - before
+        asked, busy = received(zookeeper.port) - before, board.processor_seconds - busy
         times.sort()
         print(
             f"{what}, refreshed: median {times[REFRESHES // 2] * 1000:.0f} ms, longest {times[-1] * 1000:.0f} ms, "
-            f"{asked / REFRESHES:.1f} requests to ZooKeeper"
+            f"{busy / REFRESHES * 1000:.0f} ms of a processor, {asked / REFRESHES:.1f} requests to ZooKeeper"
         )
     with _store(zookeeper) as store, ThreadPoolExecutor(viewers) as pool:
         pipeline = Pipeline(store, ROOT, topology="t00")
@@ -96,9 +96,14 @@ def _measure(board: Board, zookeeper: LocalZooKeeper, viewers: int) -> None:
             time.sleep(1.1)
             begun = pipeline.begin(f"s{count}")  # something has changed
             before, own, began = received(zookeeper.port), store.requests, time.perf_counter()
+            busy = board.processor_seconds
             list(pool.map(lambda _: board.get(timeline, limit=100), range(count)))
             seconds, asked = time.perf_counter() - began, received(zookeeper.port) - before - (store.requests - own)
-            print(f"{count} viewers after transaction {begun.txid} began: {asked} requests, {seconds * 1000:.0f} ms")
+            busy = board.processor_seconds - busy
+            what = f"{count} viewers after transaction {begun.txid} began"
+            print(
+                f"{what}: {seconds * 1000:.0f} ms, {busy * 1000:.0f} ms of a processor, {asked} requests to ZooKeeper"
+            )
 
 
 if __name__ == "__main__":

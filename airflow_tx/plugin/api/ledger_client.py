@@ -90,7 +90,9 @@ class LedgerClient:
     def _is_dead(self) -> bool:
         # A session that has expired, or one that no server takes back.
         store = self._store
-        return store is not None and (store.ended or store.lost_for > 2 * Settings.load().session_timeout)
+        if store is None or store.lost_for == 0.0:
+            return False
+        return store.ended or store.lost_for > 2 * Settings.load().session_timeout
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():

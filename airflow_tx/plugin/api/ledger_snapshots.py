@@ -120,13 +120,17 @@ class LedgerSnapshots:
         self._finals: dict[str, tuple[tuple[str, int], dict[int, TransactionView]]] = {}
         self._lock = threading.Lock()
 
+    @cached_property
+    def _root(self) -> str:
+        # To read all options anew for each topology would cost more than the rest of the answer.
+        return Settings.load().root
+
     def all(self) -> tuple[TopologySnapshot, ...]:
         """Read every topology.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
-        root = Settings.load().root
-        names = self._once("/", lambda store: topologies(store, root), below=root)
+        names = self._once("/", lambda store: topologies(store, self._root), below=self._root)
         found = (self.find(name) for name in names)
         return tuple(each for each in found if each is not None)
 
@@ -135,7 +139,7 @@ class LedgerSnapshots:
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
-        paths = Paths(Settings.load().root, name)
+        paths = Paths(self._root, name)
         return self._once(f"/{name}", lambda store: self._topology(store, paths), below=paths.base)
 
     def forget(self, name: str) -> None:
