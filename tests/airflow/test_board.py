@@ -26,7 +26,7 @@ def test_six_runs_overlap_commit_in_order_and_a_broken_one_is_replayed_with_the_
         _reads_why_it_waits(admin)
         _viewer_sees_no_buttons(browser, stack)
         (stack.folder / "signals" / "boarded_broken").unlink()
-        _replays(admin)
+        _replays(admin, _about_to_replay(browser, stack))
         _sees_commits_in_order(admin)
         stack.assert_counted_once(DAG, RUNS * SIZE)
         assert [entry.attempts for entry in stack.ledger(DAG).history()] == [1, 1, 2, 1, 1, 1]
@@ -95,14 +95,25 @@ def _viewer_sees_no_buttons(browser: Browser, stack: Stack) -> None:
     assert viewer.errors == []
 
 
-def _replays(person: Person) -> None:
-    """With the keyboard alone."""
+def _about_to_replay(browser: Browser, stack: Stack) -> Person:
+    """Another person, who has read what a replay would do."""
+    other = Person(browser, stack.airflow, "admin")
+    other.open(topology=DAG, txid=BROKEN)
+    other.board.get_by_role("button", name="Replay").click()
+    expect(other.page.get_by_role("dialog")).to_contain_text("What will happen")
+    return other
+
+
+def _replays(person: Person, late: Person) -> None:
+    """With the keyboard alone; who presses later is refused, with a sentence."""
     person.board.get_by_role("button", name="Replay").press("Enter")
     dialog = person.page.get_by_role("dialog")
     expect(dialog).to_contain_text("What will happen")
     assert person.findings() == []
     dialog.get_by_role("button", name="Replay", exact=True).press("Enter")
     expect(dialog).to_contain_text("Done")
+    late.page.get_by_role("dialog").get_by_role("button", name="Replay", exact=True).click()
+    expect(late.page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
     person.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(person.board).to_contain_text(f"{BROKEN}.2")
