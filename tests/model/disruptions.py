@@ -135,6 +135,7 @@ class Rules(Airflow):
     # --- coordinators
 
     def _coordinators(self, world: World) -> Iterator[Step]:
+        yield from self._lanes(world)
         if not self.shape.led:
             return
         running = [actor for actor in world.actors if actor.task == "coordinate"]
@@ -142,7 +143,6 @@ class Rules(Airflow):
             after = self.aside(world, -1, "coordinate", ())
             if any(actor.task == "coordinate" for actor in after.actors) or after.key != world.key:
                 yield "the coordinator looks", after
-        yield from self._lanes(world)
         if not world.budget or self.shape.clears_only:
             return
         spent = replace(world, budget=world.budget - 1)
@@ -153,7 +153,7 @@ class Rules(Airflow):
             yield "another coordinator looks", self.aside(spent, -1, "coordinate", ())
 
     def _lanes(self, world: World) -> Iterator[Step]:
-        """A lane begins the next transaction; the coordinator may start a run of it at any time, as if it were dead."""
+        """A lane begins the next transaction; a run of it may begin at any time, as if the lane were dead."""
         lanes = [actor for actor in world.actors if actor.task == "lane"]
         if "lane" in self.shape.people and not lanes and world.allocated < self.shape.runs:
             yield "a lane works", self.aside(world, -1, "lane", ())

@@ -101,7 +101,7 @@ def _check_ends(seen: set[int], before: dict[int, list[int]], ends: list[int]) -
 def successors(rules: Rules, world: World, *, reduce: bool = True) -> list[Step]:
     """What can happen next; of one run alone, where the others cannot notice."""
     runs = range(len(world.runs))
-    if reduce and not rules.shape.led:
+    if reduce and not rules.shape.led and "lane" not in rules.shape.people:
         for run in runs:
             if _alone(rules, world, run):
                 return _moves(rules, world, run)

@@ -89,14 +89,16 @@ class ModelSource(Source):
     def decide(self, attempt: Any, position: Any) -> Batch | None:
         # Rows that it has lost are lost for every process from that moment on.
         lost = self._env.ask("lost") if "loses" in self._shape.people else None
-        if "ahead" in self._shape.people and attempt.txid > self._shape.runs:
+        if {"ahead", "lane"}.intersection(self._shape.people) and attempt.txid > self._shape.runs:
             return None
         found = {name: self._next(name, size, position, lost) for name, size in self._size}
         taken: dict[str, Any] = {name: rows for name, rows in found.items() if rows is not None}
         if not taken:
             return None
         if not self._shape.partitions:
-            return Batch(taken[""], taken[""][1])
+            # A lane takes what a run stands for, which is there or not.
+            named = run_id(self._shape, attempt.txid - 1) if "lane" in self._shape.people else ""
+            return Batch(taken[""], taken[""][1], key=named, run_id=named)
         return Batch(taken, {name: rows[1] for name, rows in taken.items()})
 
     def _next(self, name: str, size: int, position: Any, lost: int | None) -> list[int] | None:

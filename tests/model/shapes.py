@@ -20,8 +20,9 @@ class Shape:
     :param clears_only: nobody crashes and no reply is lost.
     :param people: what else may happen. People "skip" (and re-admit at will) and "withdraw" skips; waiters "yield"; a
         task is marked success and fails "late"; the coordinator allocates "ahead" of the runs, or only "recovers"
-        transactions whose run has failed, and a "lane" processes and commits some itself; the "ledger" or a "state"
-        goes back and is repaired; the source "loses" rows, which a person accepts; people "reset" the topology.
+        transactions whose run has failed, and a "lane" processes and commits some itself, without a coordinator those
+        of runs that are there; the "ledger" or a "state" goes back and is repaired; the source "loses" rows, which a
+        person accepts; people "reset" the topology.
     :param partitions: whether the source has partitions, of which other ones take part in a replay.
     :param rows: how many rows there are in all; None: always enough.
     :param shrinks: a replay of an opaque source finds one row less than the first attempt; by 2: none at all.

@@ -40,6 +40,7 @@ SHAPES: list[Any] = [
     long(Shape("transactional", 2, 1, 1, phase=True)),
     Shape("opaque", 1, 1, 1, lags=True),
     Shape("opaque", 1, 1, 0, people=("ahead", "lane")),
+    Shape("opaque", 1, 1, 1, people=("lane",)),
 ]
 
 
