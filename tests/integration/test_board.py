@@ -35,7 +35,7 @@ MARKED = {
 HANGS = """
 import time
 from airflow.sdk import DAG
-from airflow_tx import CommitOperator, Transaction
+from airflow_tx import CommitOperator, Transaction, coordinator_dag
 from airflow_tx.sources.files.source import FileSource
 
 class HangingSource(FileSource):
@@ -45,6 +45,8 @@ class HangingSource(FileSource):
 with DAG("hangs", schedule=None, max_active_runs=16):
     with Transaction(source=HangingSource("/nowhere/*.csv"), topology="hangs"):
         CommitOperator(task_id="commit", updates=[])
+
+coordinator_dag("hangs")
 """
 """A source that does not answer."""
 
@@ -354,6 +356,22 @@ def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_n
     # The actions of the same process go on.
     preview = board.post("topologies/flights/actions/accept-loss/preview", {})
     assert preview.status_code == 200
+
+
+def test_a_coordinator_is_paused_once_and_goes_on(board: Board, store: ZooKeeperStore) -> None:
+    hanging = Pipeline(store, ROOT, topology="hangs")
+    hanging.request = TopologyRequest("hangs", "opaque", 3)
+    hanging.run("r1")
+    path = "topologies/hangs/actions"
+    for action, paused in (("pause", True), ("unpause", False)):
+        preview = board.post(f"{path}/{action}/preview", {}).json()
+        assert preview["refused"] == []
+        body = {"version": preview["version"]}
+        first, second = (board.post(f"{path}/{action}", body) for _ in range(2))
+        assert (first.status_code, second.status_code) == (200, 409), first.text
+        assert board.get("topologies/hangs")["coordinator"] == {"dag_id": "hangs_coordinator", "paused": paused}
+    assert board.post(f"{path}/pause/preview", {}, "vera").status_code == 403
+    assert board.get("dags/hangs_coordinator")["role"] == "coordinator"
 
 
 def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipeline: Pipeline, runs: Runs) -> None:
