@@ -403,7 +403,7 @@ def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
     assert told == [(503, AWAY)] * len(paths)
     eventually(lambda: board.get("topologies")["total"] == 1, 60, "the ledger can be read again")
     pipeline.run("r2")
-    assert board.get("topologies/flights/transactions")["total"] == 2
+    eventually(lambda: board.get("topologies/flights/transactions")["total"] == 2, 60, "what is new is seen")
 
 
 @contextmanager
