@@ -168,9 +168,9 @@ def commit_in_turn(
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed as it is.
     """
-    deadline = clock() + patience
-    brief_until = clock() + min(patience, BRIEF)
-    messages_until = clock() + min(patience, MESSAGE_PATIENCE)
+    began = clock()
+    deadline, brief_until = began + patience, began + min(patience, BRIEF)
+    messages_until = began + min(patience, MESSAGE_PATIENCE)
     line: WaitingLine | None = None
     skipping = 0
     while (completion := commit.complete()) is not Completion.OVER:

@@ -97,9 +97,9 @@ def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology:
     def later() -> float:
         nonlocal looks
         looks += 1
-        if looks == 3:  # it has looked, and waits in its worker
+        if looks == 2:  # it has looked, and waits in its worker
             second.start().fail("of memory")
-        return 0.0 if looks < 4 else 100.0
+        return 0.0 if looks < 3 else 100.0
 
     with pytest.raises(FailedTransaction, match="of memory"):
         commit_in_turn(waiting.commit, waiting.store, patience=50.0, clock=later)
