@@ -2,7 +2,8 @@
 
 `airflow tx backfill` lets the order begin with the first day, and follows it; the whole of a real Airflow is measured,
 from the start of the command to its end. The order of the days and the totals have to be exact.
-Usage: script/bench lane_days [python | spark]
+With Spark it is measured twice: on a server that has just begun, and on that server then.
+Usage: script/bench lane_days [python] [spark] [warm]
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def main(*kinds: str) -> None:
         }
         print(f"A year of daily flights, {FLIGHTS:,} rows, through the lane; {machine()}")
         with LocalAirflow(folder / "airflow", DAGS, env) as airflow:
-            for kind in kinds or ("python", "spark"):
+            for kind in kinds or ("python", "spark", "warm"):
                 dag_id = f"year_{kind}"
                 took = backfill(airflow, dag_id)
                 assert airflow.runs(dag_id) == []

@@ -1,4 +1,4 @@
-"""Two DAGs whose coordinators take the days of 2013 in their lanes: with Python, and with a Spark application."""
+"""DAGs whose coordinators take the days of 2013 in their lanes: with Python, and twice with a Spark application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count() -> list[dict[str, Any]]:
 
 
 days = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
-for dag_id in ("year_python", "year_spark"):
+for dag_id in ("year_python", "year_spark", "year_warm"):
     with DAG(dag_id, schedule=days, start_date=FIRST, end_date=LAST, catchup=False, max_active_runs=16):
         source = DataIntervalSource("benchmarks.laned.flights_of_day.flights_of_day", in_order=True)
         with Transaction(source=source, max_pending=4):
