@@ -28,6 +28,12 @@ def test_a_ratio_says_how_many_times_as_fast_ours_is_at_the_same_job() -> None:
     assert ratios.ratios(figures) == expected
 
 
+def test_of_runs_the_processor_time_is_compared() -> None:
+    waited = Figure("small", "runs", "Runs", 10, 100, Took(100, 4, 1.5, 0.25))
+    plain = Figure("small", "plain", "Plain", 10, 100, Took(10, 2, 1.5, 0.25))
+    assert ratios.ratios([plain, waited]) == {"small: runs/plain": 0.5}
+
+
 def test_a_ratio_that_is_more_than_a_fifth_worse_fails_and_says_what_was_expected_and_found() -> None:
     held, better, worse = compare({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 0.8, "b": 7.0, "c": 1.59, "new": 0.1})
     assert [each.is_worse for each in (held, better, worse)] == [False, False, True]
