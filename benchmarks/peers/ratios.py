@@ -46,7 +46,7 @@ class Figure:
         return self._done / self.took.seconds
 
     @property
-    def thrift(self) -> float:
+    def efficiency(self) -> float:
         """Transactions, or rows, a second of a processor."""
         return self._done / self.took.processor
 
@@ -65,7 +65,9 @@ class Figure:
 def ratios(figures: Sequence[Figure]) -> Ratios:
     """Compare ours with each peer that has done the same job."""
     return {
-        f"{ours.job}: {ours.peer}/{peer.peer}": round(ours.speed / peer.speed if ours.peer == "lane" else ours.thrift / peer.thrift, 4)
+        f"{ours.job}: {ours.peer}/{peer.peer}": round(
+            ours.speed / peer.speed if ours.peer == "lane" else ours.efficiency / peer.efficiency, 4
+        )
         for ours in figures
         if ours.peer in OURS
         for peer in figures
