@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_tx.actions.preview import Effect, Preview
-from airflow_tx.errors import Refused
+from airflow_tx.errors import Refused, TxError
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
@@ -87,3 +87,18 @@ class PersonalAction(ABC):
         :raises PreviewOutdated: there is another version by now; nothing was done.
         :raises Refused: it cannot be done.
         """
+
+    def effects(self, audit: Audit, version: str) -> list[Effect]:
+        """Do it to its end; an error after something was done is the last of the effects.
+
+        :raises TxError: as `execute`, if nothing was done.
+        """
+        done: list[Effect] = []
+        try:
+            for effect in self.execute(audit, version):
+                done.append(effect)
+        except TxError as error:
+            if not done:
+                raise
+            done.append(Effect(None, "", str(error)))
+        return done

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.dags import checked_dag, transactional_dag
-from airflow_tx.actions.preview import Effect
 from airflow_tx.actions.request import ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError
@@ -57,15 +56,8 @@ class DagServer:
         action = self._action(ActionRequest.from_json(question["request"]))
         if question["what"] == "preview":
             return asdict(action.preview())
-        audit, done = Audit(question["who"], question["why"]), list[Effect]()
-        try:
-            for effect in action.execute(audit, question["version"]):
-                done.append(effect)
-        except TxError as error:
-            if not done:
-                raise
-            done.append(Effect(None, "", str(error)))
-        return [asdict(each) for each in done]
+        audit = Audit(question["who"], question["why"])
+        return [asdict(each) for each in action.effects(audit, question["version"])]
 
     def _lags(self, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
         found = {topology: self._ask(topology, dag_id) for topology, dag_id in asked}

@@ -7,10 +7,8 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect
 from airflow_tx.actions.request import ActionRequest
 from airflow_tx.config import Settings
-from airflow_tx.errors import TxError
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.protocol.api import SystemClock, SystemIds
@@ -39,15 +37,7 @@ def executed(
         question = {"what": "execute", "request": request.to_json(), "version": version, "who": who, "why": why}
         found: Sequence[Mapping[str, Any]] = dag_process().ask(question, seconds=_DONE_WITHIN)
         return found
-    done: list[Effect] = []
-    try:
-        for effect in _action(request, record).execute(Audit(who, why), version):
-            done.append(effect)
-    except TxError as error:
-        if not done:
-            raise
-        done.append(Effect(None, "", str(error)))
-    return [asdict(each) for each in done]
+    return [asdict(each) for each in _action(request, record).effects(Audit(who, why), version)]
 
 
 def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:

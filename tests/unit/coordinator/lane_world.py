@@ -236,6 +236,14 @@ class LaneWorld:
             own.run()
         return own
 
+    def coordinate_by_two(self) -> None:
+        """Do what two coordinators, each with a lane, do at once."""
+        threads = [threading.Thread(target=self.coordinate) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
     def settle(self, **pace: Any) -> None:
         """Coordinate, again and again, until all that the source has is committed; runs are executed meanwhile."""
         while len(self.history) < self.count:

@@ -232,11 +232,7 @@ def test_a_skip_takes_effect_in_the_lane_at_its_turn(make: Any) -> None:
 
 def test_two_lanes_share_the_transactions(make: Any) -> None:
     world = make(source=Bounded(12))
-    threads = [threading.Thread(target=world.coordinate) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    world.coordinate_by_two()
     world.assert_exact(12)
     assert world.runs == {}
 

@@ -149,11 +149,7 @@ def test_whichever_reply_is_lost_no_day_is_left_out(make: Any, arrives: bool) ->
 
 def test_two_lanes_share_the_days(make: Any) -> None:
     world = make(DayWorld, last=11)
-    threads = [threading.Thread(target=world.coordinate) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    world.coordinate_by_two()
     world.assert_exact(12)
     assert world.runs == {}
 

@@ -11,7 +11,7 @@ export function Loading({ query }: { query: UseQueryResult<unknown, Error> }) {
     return (
       <Alert.Root status="info">
         <Alert.Indicator />
-        <Alert.Title>{query.error.message}</Alert.Title>
+        <Alert.Title overflowWrap="anywhere">{query.error.message}</Alert.Title>
       </Alert.Root>
     );
   }

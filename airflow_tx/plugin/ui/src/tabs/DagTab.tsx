@@ -2,7 +2,7 @@
 
 import { Alert, Box } from "@chakra-ui/react";
 
-import { api, Refusal } from "../api/client";
+import { api } from "../api/client";
 import { useLive } from "../api/live";
 import { Loading } from "../parts/Loading";
 import { Trouble } from "../parts/Trouble";
@@ -19,7 +19,6 @@ export function DagTab({ dagId }: { dagId: string }) {
   if (topology && address.txid !== null) return <Transaction topology={topology} txid={address.txid} />;
   if (topology) return <Topology inside topology={topology} />;
   if (query.data) return <Note>None of its runs has begun a transaction yet.</Note>;
-  if (query.error instanceof Refusal && query.error.status === 404) return <Note>{query.error.message}</Note>;
   return (
     <Box p={4}>
       <Trouble query={query} />

@@ -2,7 +2,7 @@
 
 import { Box } from "@chakra-ui/react";
 
-import { api, Refusal } from "../api/client";
+import { api } from "../api/client";
 import { useLive } from "../api/live";
 import { Loading } from "../parts/Loading";
 import { Trouble } from "../parts/Trouble";
@@ -14,7 +14,6 @@ export function RunTab({ dagId, runId }: { dagId: string; runId: string }) {
   const run = query.data;
   if (run && run.topology !== null && run.txid !== null) return <Transaction topology={run.topology} txid={run.txid} />;
   if (run?.why) return <Note>{`This run is no transaction yet. ${run.why.sentence}`}</Note>;
-  if (query.error instanceof Refusal && query.error.status === 404) return <Note>{query.error.message}</Note>;
   return (
     <Box p={4}>
       <Trouble query={query} />
