@@ -26,8 +26,10 @@ with DAG("reporting", schedule=COMMITTED, is_paused_upon_creation=False, max_act
     @task
     def report(triggering_asset_events: Any = None) -> None:
         with (FOLDER / "reported").open("a") as file:
-            for event in triggering_asset_events[COMMITTED]:
-                file.writelines(f"{txid}\n" for txid in _txids(event.extra["payload"]))
+            found = [event.extra["payload"] for event in triggering_asset_events[COMMITTED]]
+            # Airflow has no order for the events of one run.
+            for payload in sorted(found, key=lambda payload: payload["first"]):
+                file.writelines(f"{txid}\n" for txid in _txids(payload))
 
     report()
 
