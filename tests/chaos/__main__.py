@@ -1,0 +1,46 @@
+"""Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--mutant RULE] [--report]"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.chaos.driver import ChaosFailed, ChaosRun
+from tests.chaos.mutant import RULES
+from tests.chaos.record import Record
+from tests.chaos.report import written
+from tests.chaos.world import World
+
+
+def main() -> None:
+    """Run as long as there are faults to be done, and print the way."""
+    parser = argparse.ArgumentParser(prog="script/chaos", description="Kill, freeze and cut; see that all is counted.")
+    parser.add_argument("--faults", type=int, default=1000, help="how many in all (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1, help="decides what is done to whom (default: 1)")
+    parser.add_argument("--every", type=int, default=100, help="faults between two rests (default: 100)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
+    parser.add_argument("--record", type=Path, default=Path("build/chaos.jsonl"), help="the file of all that happens")
+    parser.add_argument("--resume", action="store_true", help="go on after the last rest in the record")
+    parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
+    parser.add_argument("--report", action="store_true", help="only write docs/chaos.md from the record")
+    options = parser.parse_args()
+    if options.report:
+        Path("docs/chaos.md").write_text(written(Record(options.record)))
+        return
+    if not options.resume:
+        options.record.unlink(missing_ok=True)
+    record = Record(options.record)
+    record.add("part", {"seed": options.seed, "mutant": options.mutant, "first": record.rested})
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
+        World(Path(folder), mutant=options.mutant) as world,
+    ):
+        try:
+            ChaosRun(world, record, options.seed, options.every).run(options.faults, options.seconds)
+        except ChaosFailed as failed:
+            raise SystemExit(str(failed)) from None
+
+
+if __name__ == "__main__":
+    main()

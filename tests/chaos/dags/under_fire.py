@@ -1,0 +1,82 @@
+"""The topologies under fire: numbers out of each kind of source, counted into each kind of store.
+
+A row of a number says in which transaction it was counted, and a row of a remainder is touched by every transaction.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_tx import (
+    CommitOperator,
+    FileSource,
+    RedisStreamSource,
+    SqlSource,
+    Transaction,
+    coordinator_dag,
+    current_batch,
+    persistent_aggregate,
+)
+from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlState, Sum
+
+FOLDER = os.environ.get("AIRFLOW_TX_DATA", "/nowhere")
+ROWS, REMAINDERS = 10, 7
+VALUES: dict[str, CombinerAggregator] = {"n": Count(), "total": Sum(), "txid": Sum()}
+COUNTED: dict[str, Any] = {"keys": ["key"], "values": VALUES}
+
+
+def number_of(row: Any) -> int:
+    """The number that a row of any of these sources is about; an entry of a stream has it in its message."""
+    return int(row["number"] if "number" in row else row["message"]["number"])
+
+
+@task(retries=3, retry_delay=timedelta(seconds=1))
+def count() -> list[dict[str, Any]]:
+    """One row for each number of the batch, and one for each of their remainders."""
+    batch = current_batch()
+    numbers = [number_of(row) for row in batch.read()]
+    parts = {f"r{number}": [number] for number in numbers}
+    for rest in range(REMAINDERS):
+        parts[f"k{rest}"] = [number for number in numbers if number % REMAINDERS == rest]
+    return [
+        {"key": key, "n": len(part), "total": sum(part), "txid": batch.txid * len(part)}
+        for key, part in parts.items()
+        if part
+    ]
+
+
+def fired_at(name: str, source: Any, *states: Any) -> None:
+    """Make the DAG of a topology, whose output goes to several states."""
+    with DAG(name, schedule=None, max_active_runs=6), Transaction(source=source, max_pending=3):
+        counted = count()
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
+
+
+fired_at(
+    "files",
+    FileSource(f"{FOLDER}/files/*.csv"),
+    SqlState("fire_sqlite", table="files", kind="transactional", **COUNTED),
+)
+fired_at(
+    "late_files",
+    FileSource(f"{FOLDER}/late_files/*.csv", kind="opaque", files_per_batch=2),
+    SqlState("fire_postgres", table="late_files", **COUNTED),
+    RedisState("fire_redis", prefix="late_files", **COUNTED),
+)
+fired_at(
+    "rows",
+    SqlSource("fire_postgres", "numbers", max_rows_per_batch=ROWS),
+    SqlState("fire_postgres", table="counted_rows", **COUNTED),
+)
+fired_at(
+    "stream",
+    RedisStreamSource("fire_redis", ["numbers"], kind="opaque", max_rows_per_batch=ROWS),
+    RedisState("fire_redis", prefix="stream", **COUNTED),
+)
+# The topology "files" has none: a person triggers its runs.
+for coordinated, by_lane in {"late_files": False, "rows": True, "stream": True}.items():
+    coordinator_dag(coordinated, lane=by_lane, replay_backoff=1, linger=2)

@@ -1,0 +1,184 @@
+"""Drives a run: shoots, feeds and acts until so many faults are done, then lets the world rest, and has it judged."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from tests.chaos.faults import Gun
+from tests.chaos.judge import Judge
+from tests.chaos.ledger_watch import LedgerState, LedgerWatch
+from tests.chaos.person import Person
+from tests.chaos.record import Fault, Record, Rest
+from tests.chaos.topology import STORES
+from tests.chaos.world import World
+
+_TICK = 0.05
+# Seconds, on average, between two faults, two acts of the person, and two looks at what the sources have.
+_FAULT, _ACT, _FEED = 0.8, 1.5, 2.0
+# Batches that a source is ahead at least.
+_AHEAD = 2
+# A topology that does not move for so long, while nothing is done to it, is stuck.
+_STUCK = 240.0
+
+
+class ChaosFailed(AssertionError):
+    """The world was at rest, and not as it has to be; or it did not come to rest."""
+
+
+@dataclass
+class ChaosRun:
+    """A run, or a part of it, on one world.
+
+    :param every: faults between two rests.
+    """
+
+    world: World
+    record: Record
+    seed: int
+    every: int = 100
+    watch: LedgerWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = LedgerWatch(self.world.zookeeper.hosts)
+        self._first = self.record.rested
+        self._random = random.Random(f"{self.seed}/{self._first}")
+        self._began = time.monotonic()
+        self._unrecovered: list[tuple[Fault, set[str], dict[str, int]]] = []
+
+    def run(self, faults: int, seconds: float = float("inf")) -> None:
+        """Go on until there have been so many faults in all, or so many seconds of this part are over.
+
+        :raises ChaosFailed: with the seed and the history that led to it.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.watch)
+            self.gun = Gun(self.world, self._random, self.watch.phase, self._note, self._now, self._first)
+            self.person = Person(self.world, self.watch, self._random)
+            self.judge = Judge(self.world, self.watch)
+            while self.gun.count < faults and self._now() < seconds:
+                self._fire(min(faults, self.gun.count + self.every), seconds)
+                self._rest()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    # --- under fire
+
+    def _fire(self, faults: int, seconds: float) -> None:
+        shot = acted = fed = self._now()
+        while self.gun.count < faults and self._now() < seconds:
+            now = self._now()
+            self.world.scheduler.step()
+            self.gun.step()
+            self._recover(now)
+            self.person.keep_up()
+            if now >= shot:
+                self.gun.shoot()
+                shot = now + self._random.expovariate(1 / _FAULT)
+            if now >= acted:
+                self.person.act()
+                acted = now + self._random.expovariate(1 / _ACT)
+            if now >= fed:
+                self._feed()
+                fed = now + _FEED
+            time.sleep(_TICK)
+
+    def _feed(self) -> None:
+        """Give a source more, before it has none left; what is done to its server is over by then."""
+        hit = {each.fault.victim for each in self.gun.pending}
+        for name, stores in STORES.items():
+            ahead = self.world.numbers[name] / self.world.batch(name) - self.watch.states[name].allocated
+            if ahead < _AHEAD and hit.isdisjoint(stores):
+                self.world.feed(name)
+
+    def _note(self, fault: Fault) -> None:
+        before = {name: self.watch.states[name].current for name in fault.topologies}
+        self._unrecovered.append((fault, set(fault.topologies), before))
+        told = f"{self._now():6.0f} s  fault {fault.number}: {fault.victim}, {fault.how} ({fault.moment})"
+        print(told, flush=True)
+
+    def _recover(self, now: float) -> None:
+        for fault, left, before in list(self._unrecovered):
+            if now < fault.ended:
+                before.update({name: self.watch.states[name].current for name in left})
+                continue
+            left -= {name for name in left if self.watch.states[name].current > before[name]}
+            if not left:
+                fault.recovered = now - fault.ended
+                self._write((fault, left, before))
+
+    def _write(self, entry: tuple[Fault, set[str], dict[str, int]]) -> None:
+        self._unrecovered.remove(entry)
+        self.record.add("fault", entry[0])
+
+    # --- at rest
+
+    def _rest(self) -> None:
+        began = self._now()
+        self.gun.cease()
+        stuck = self._wait_quiet()
+        wrong = [] if stuck else self._judged()
+        if not stuck and not wrong:
+            stuck = self._readmit()
+            wrong = [] if stuck else self._judged()
+        for entry in list(self._unrecovered):
+            entry[0].ended = min(entry[0].ended, began)
+            self._write(entry)
+        rest = Rest(self.gun.count, self._now() - began, **self.judge.figures(), stuck=stuck, wrong=wrong)
+        self.record.add("rest", rest)
+        print(
+            f"{self._now():6.0f} s  at rest after {rest.faults} faults, within {rest.seconds:.0f} s: {rest.numbers} "
+            f"numbers in {rest.transactions} transactions ({rest.attempts} attempts, {rest.skipped} skipped); "
+            f"wrong totals {len(wrong)}, stuck topologies {len(stuck)}",
+            flush=True,
+        )
+        if stuck or wrong:
+            raise ChaosFailed(self._story(stuck, wrong))
+
+    def _wait_quiet(self) -> list[str]:
+        """Wait until nothing moves, and nothing is left to be counted; the topologies that are stuck."""
+        changed: dict[str, tuple[float, object]] = {}
+        left = set(STORES)
+        while left:
+            self.world.scheduler.step()
+            self.gun.step()
+            self._recover(self._now())
+            self.person.keep_up(trigger=True)
+            for name in sorted(left):
+                state, now = self.watch.states[name], time.monotonic()
+                if changed.get(name, (0, None))[1] != state:
+                    changed[name] = (now, state)
+                elif self._is_quiet(name, state) and self.judge.is_complete(name):
+                    left.discard(name)
+                elif now - changed[name][0] > _STUCK:
+                    return sorted(left)
+            time.sleep(_TICK)
+        # Quiet once, each may have been woken since by what a person did before.
+        return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()
+
+    def _is_quiet(self, name: str, state: LedgerState) -> bool:
+        scheduler = self.world.scheduler
+        return state.is_quiet and not any(run.is_live for run in (*scheduler.of(name), *scheduler.of(name, "act")))
+
+    def _readmit(self) -> list[str]:
+        """Let the person have the rows of all that was skipped; the topologies that are stuck then."""
+        found = [(name, txid) for name in STORES for txid in self.person.readmissible(name)]
+        for name, txid in found:
+            self.world.act(name, "readmit", txid)
+        if not found:
+            return []
+        stuck = self._wait_quiet()
+        return stuck or self._readmit()
+
+    def _judged(self) -> list[str]:
+        return [each for name in STORES for each in self.judge.findings(name)]
+
+    def _story(self, stuck: list[str], wrong: list[str]) -> str:
+        lines = [f"seed {self.seed}, after {self.gun.count} faults; stuck: {stuck}", *wrong]
+        for name in stuck or sorted({each.partition(":")[0] for each in wrong}):
+            runs = [f"{run.run_id} {run.state}" for run in self.world.scheduler.of(name)[-12:]]
+            lines += [f"--- {name}: {self.watch.states[name]}", f"runs {runs}", self.world.logs(name)]
+        return "\n".join([*lines, "--- the last faults", self.record.last(60)])

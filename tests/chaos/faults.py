@@ -1,0 +1,265 @@
+"""The faults: whom they hit, how, and where their victim was by then."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.errors import TxError
+from airflow_tx.testing.failpoints import Armed
+from airflow_tx.testing.processes import signal_process
+from tests.chaos.record import Fault
+from tests.chaos.topology import LANED, STORES
+from tests.chaos.world import SESSION, FiredServer, World, chosen
+
+POINTS = (
+    "begin.before_note",
+    "process.after_start",
+    "process.before_ack",
+    "process.after_ack",
+    "commit.before_acquire",
+    "commit.after_acquire",
+    "commit.before_mark",
+    "commit.after_mark",
+)
+LANE_POINTS = ("lane.after_begin", "lane.after_process")
+COORDINATOR_POINTS = ("coordinator.after_allocate", "coordinator.after_note")
+WEIGHTS = {
+    "kill": 42.0,
+    "kill at a point": 26.0,
+    "freeze": 8.0,
+    "stand still at a point": 5.0,
+    "fail writes": 4.0,
+    "cut": 5.0,
+    "lose replies": 5.0,
+    "kill server": 4.0,
+    "freeze server": 1.0,
+}
+"""How often each is chosen."""
+# No longer than so many seconds does a frozen process, or one at a point, stand still.
+_LONGEST = 2.5 * SESSION
+_STOP, _CONTINUE, _KILL = 19, 18, 9
+_PATIENCE = 60.0
+
+
+@dataclass
+class Pending:
+    """A fault that goes on.
+
+    :param until: when it ends; `end`: how.
+    """
+
+    until: float
+    end: Callable[[], None]
+    fault: Fault
+
+
+@dataclass
+class Waiting:
+    """A failpoint that nobody has come by yet."""
+
+    armed: Armed
+    topology: str
+    since: float
+    holds: float = 0.0
+
+
+@dataclass
+class Gun:
+    """Chooses faults by a seed, does them, and ends them.
+
+    :param phase: tells the phase of a transaction of a topology that is under way, for the record.
+    :param done: what was done, for the record.
+    """
+
+    world: World
+    random: random.Random
+    phase: Callable[[str, str], str]
+    done: Callable[[Fault], None]
+    clock: Callable[[], float] = time.monotonic
+    count: int = 0
+    pending: list[Pending] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+
+    def shoot(self) -> None:
+        """Do one fault, if its victim is there."""
+        ways: Mapping[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "kill at a point": self._arm,
+            "freeze": self._freeze,
+            "stand still at a point": self._arm_pause,
+            "fail writes": self._fail_writes,
+            "cut": self._cut,
+            "lose replies": self._lose_replies,
+            "kill server": self._kill_server,
+            "freeze server": self._freeze_server,
+        }
+        ways[chosen(self.random, WEIGHTS)]()
+
+    def step(self) -> None:
+        """End what is over, and note which failpoints were reached."""
+        now = self.clock()
+        for each in [each for each in self.pending if each.until <= now]:
+            self._end(each)
+        for waiting in list(self.waiting):
+            if waiting.armed.reached:
+                self._reached(waiting)
+            elif now - waiting.since > _PATIENCE:
+                self.waiting.remove(waiting)
+
+    def cease(self) -> None:
+        """End all faults, and let no failpoint act any more."""
+        for each in list(self.pending):
+            self._end(each)
+        for waiting in self.waiting:
+            if waiting.armed.reached:
+                self._reached(waiting)
+            waiting.armed.release()
+        self.waiting.clear()
+        self.world.disarm()
+
+    # --- processes
+
+    def _process(self) -> tuple[str, str, int] | None:
+        """One of the processes of topologies: its topology, what it is, its pid."""
+        found = [
+            (run.dag_id, _victim(run.program, run.dag_id, task), pid)
+            for run, task, pid in self.world.scheduler.processes()
+            if run.program in ("execute", "coordinate", "act")
+        ]
+        return self.random.choice(found) if found else None
+
+    def _kill(self) -> None:
+        found = self._process()
+        if found is not None:
+            name, victim, pid = found
+            moment = self.phase(name, victim)
+            if signal_process(pid, _KILL):
+                self._note(victim, "kill", moment, [name])
+
+    def _freeze(self) -> None:
+        """Longer than a session lives, or not; half of them are taken for dead meanwhile."""
+        found = self._process()
+        if found is None:
+            return
+        name, victim, pid = found
+        moment = self.phase(name, victim)
+        if signal_process(pid, _STOP):
+            dead = self.random.random() < 0.5 and victim in ("begin", "count", "commit")
+            if dead:
+                self.world.scheduler.silent(pid)
+            how = "freeze, taken for dead" if dead else "freeze"
+            fault = self._note(victim, how, moment, [name])
+            self._later(fault, self.random.uniform(0.5, _LONGEST), lambda: signal_process(pid, _CONTINUE) and None)
+
+    def _fail_writes(self) -> None:
+        """From now on each write of a process to a file fails, as on a full disk."""
+        found = self._process()
+        if found is None:
+            return
+        name, victim, pid = found
+        moment = self.phase(name, victim)
+        try:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))
+        except ProcessLookupError:
+            return
+        self._note(victim, "failed writes", moment, [name])
+
+    # --- points
+
+    def _arm(self) -> None:
+        self._armed("kill", 0.0)
+
+    def _arm_pause(self) -> None:
+        self._armed("pause", self.random.uniform(0.5, _LONGEST))
+
+    def _armed(self, action: str, holds: float) -> None:
+        name = self.random.choice(list(STORES))
+        points: tuple[str, ...] = POINTS
+        if name != "files":
+            points += LANE_POINTS if name in LANED else COORDINATOR_POINTS
+        armed = self.world.failpoints.arm(self.random.choice(points), action, topology=name)
+        self.waiting.append(Waiting(armed, name, self.clock(), holds))
+
+    def _reached(self, waiting: Waiting) -> None:
+        self.waiting.remove(waiting)
+        rule, name = waiting.armed.rule, waiting.topology
+        victim = "coordinator" if rule.name.startswith("coordinator") else "lane" if name in LANED else "task"
+        if rule.action == "kill":
+            self._note(victim, "kill", rule.name, [name])
+            return
+        fault = self._note(victim, "stands still", rule.name, [name])
+        # Whoever stands still is alive, and so is its session: another try begins beside it.
+        live = [run for run in self.world.scheduler.of(name) if run.is_live]
+        if live and self.random.random() < 0.7:
+            self.world.scheduler.clear(self.random.choice(live))
+        self._later(fault, waiting.holds, waiting.armed.release)
+
+    # --- servers
+
+    def _server(self) -> FiredServer:
+        busy = {each.fault.victim for each in self.pending}
+        weights = {"ZooKeeper": 4.0, "PostgreSQL": 2.0, "Redis": 2.0}
+        free = {name: weight for name, weight in weights.items() if name not in busy}
+        return self.world.servers[chosen(self.random, free or weights)]
+
+    def _cut(self) -> None:
+        hit = self._server()
+        hit.proxy.cut()
+        self._note(hit.name, "cut", "connections", _users(hit.name))
+
+    def _lose_replies(self) -> None:
+        hit = self._server()
+        hit.proxy.eat()
+        fault = self._note(hit.name, "lost replies", "connections", _users(hit.name))
+        self._later(fault, self.random.uniform(0.1, 1.5), hit.proxy.cut)
+
+    def _kill_server(self) -> None:
+        hit = self._server()
+        if hit.server.running:
+            hit.server.kill()
+            fault = self._note(hit.name, "kill", "server", _users(hit.name))
+            self._later(fault, self.random.uniform(0.0, 2.0), hit.server.start)
+
+    def _freeze_server(self) -> None:
+        hit = self.world.servers["ZooKeeper"]
+        process: Any = self.world.zookeeper._process
+        if process is not None and self.world.zookeeper.running and signal_process(process.pid, _STOP):
+            fault = self._note(hit.name, "freeze", "server", _users(hit.name))
+            until = self.random.uniform(1.0, _LONGEST)
+            self._later(fault, until, lambda: signal_process(process.pid, _CONTINUE) and None)
+
+    # --- the record
+
+    def _note(self, victim: str, how: str, moment: str, topologies: list[str]) -> Fault:
+        self.count += 1
+        now = self.clock()
+        fault = Fault(self.count, victim, how, moment, topologies, now, now)
+        self.done(fault)
+        return fault
+
+    def _later(self, fault: Fault, seconds: float, end: Callable[[], Any]) -> None:
+        fault.ended = float("inf")
+        self.pending.append(Pending(self.clock() + seconds, end, fault))
+
+    def _end(self, pending: Pending) -> None:
+        self.pending.remove(pending)
+        try:
+            pending.end()
+        except TxError:  # it did not come up: it is tried once more
+            pending.end()
+        pending.fault.ended = self.clock()
+
+
+def _victim(program: str, name: str, task: str) -> str:
+    if program == "coordinate":
+        return "lane" if name in LANED else "coordinator"
+    return "person's command" if program == "act" else task
+
+
+def _users(server: str) -> list[str]:
+    return [name for name, stores in STORES.items() if server == "ZooKeeper" or server in stores]

@@ -1,0 +1,86 @@
+"""A slice of `script/chaos`, and its judge: whatever it has to notice, it notices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.dags.under_fire import REMAINDERS
+from tests.chaos.judge import Row, wrong_rows
+from tests.chaos.record import Fault, Record, Rest
+from tests.chaos.report import written
+
+ROOT = Path(__file__).parents[2]
+
+
+def counted(batches: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """The rows of a state that has counted these batches."""
+    txids = {number: txid for txid, batch in enumerate(batches, 1) for number in batch}
+    rows = [{"key": f"r{number}", "n": 1, "total": number, "txid": txid} for number, txid in txids.items()]
+    for rest in range(REMAINDERS):
+        own = {number: txid for number, txid in txids.items() if number % REMAINDERS == rest}
+        rows.append({"key": f"k{rest}", "n": len(own), "total": sum(own), "txid": sum(own.values())})
+    return rows
+
+
+def found(rows: Sequence[Row], numbers: int, readmitted: set[int] | None = None) -> str:
+    return "\n".join(wrong_rows(rows, set(range(numbers)), readmitted or set()))
+
+
+def test_numbers_that_are_counted_once_and_in_order_are_no_finding() -> None:
+    assert not found(counted([range(10), range(10, 20)]), 20)
+    assert not found(counted([range(10, 20), range(10)]), 20, {2})
+
+
+def test_what_is_lost_counted_twice_skipped_or_out_of_order_is_found() -> None:
+    rows = counted([range(10), range(10, 20)])
+    assert "lost: [20]" in found(rows, 21)
+    assert "skipped, and counted: [19]" in found(rows, 19)
+    twice = [{**row, "n": 2, "total": 6} if row["key"] == "r3" else row for row in rows]
+    assert "not counted once" in found(twice, 20)
+    assert "row k3 is" in found(twice, 20)
+    assert "is in transaction 1, a smaller one in 2" in found(counted([range(10, 20), range(10)]), 20)
+    touched = [{**row, "total": row["total"] + 1} if row["key"] == "k2" else row for row in rows]
+    assert "row k2 is" in found(touched, 20)
+
+
+def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> None:
+    record = Record(tmp_path / "run.jsonl")
+    for number in range(1, 4):
+        record.add("fault", Fault(number, "commit", "kill", "commit.before_mark", ["rows"], 1.0, 1.0, 2.5))
+    record.add("rest", Rest(2, 9.0, 200, 20, 25, 1))
+    record.add("rest", Rest(3, 9.0, 300, 30, 35, 1, wrong=["rows: numbers that were lost: [1]"]))
+    assert record.rested == 2
+    assert [fault.number for fault in record.faults()] == [1, 2]
+    text = written(record)
+    assert "| commit | kill | 2 | 2.5 | 2.5 |" in text
+    assert "| 3 | 300 | 30 | 35 | 1 | 1 | 0 | 9 |" in text
+
+
+def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`script/chaos`, in an environment that is made already."""
+    command = [sys.executable, "-m", "tests.chaos", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1600)
+def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    done = chaos("--faults", "120", "--every", "60", "--record", str(record))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
+    assert Record(record).rested == 120
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1600)
+@pytest.mark.parametrize("rule", ["fence"])
+def test_a_rule_taken_out_of_the_product_is_noticed(tmp_path: Path, rule: str) -> None:
+    done = chaos("--faults", "400", "--every", "50", "--mutant", rule, "--record", str(tmp_path / "run.jsonl"))
+    assert done.returncode == 1, done.stdout[-3000:]
+    assert "seed 1" in done.stderr

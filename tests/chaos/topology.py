@@ -1,0 +1,64 @@
+"""A topology under fire, as its DAG file says it, in a process without Airflow's servers."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from airflow_tx.commit.handoff import states_of
+from airflow_tx.spec import TransactionSpec
+from airflow_tx.state.api import FencedState
+
+DAGS = Path(__file__).parent / "dags"
+ROOT = "/fire"
+STORES = {
+    "files": ("disk",),
+    "late_files": ("PostgreSQL", "Redis"),
+    "rows": ("PostgreSQL",),
+    "stream": ("Redis",),
+}
+"""The topologies, and what they use besides ZooKeeper."""
+COORDINATED = ("late_files", "rows", "stream")
+LANED = ("rows", "stream")
+
+
+@dataclass(frozen=True)
+class FiredTopology:
+    """One of STORES."""
+
+    name: str
+
+    @cached_property
+    def dag(self) -> Any:
+        return _module()[self.name]
+
+    @cached_property
+    def spec(self) -> TransactionSpec:
+        found: TransactionSpec = self.dag.get_task("begin").transaction
+        return found
+
+    @property
+    def states(self) -> dict[str, FencedState]:
+        return states_of(self.dag)
+
+    @cached_property
+    def lane(self) -> Any:
+        """How a lane works on it; None: it has none."""
+        from airflow_tx.coordinator.lane_plan import lane_plan
+
+        return lane_plan(self.spec, self.dag) if self.name in LANED else None
+
+
+@lru_cache
+def _module() -> dict[str, Any]:
+    """Import the DAG file once a process; its DAGs by id."""
+    from airflow_tx.topology.transaction import defined
+
+    found = importlib.util.spec_from_file_location("under_fire", DAGS / "under_fire.py")
+    assert found is not None
+    assert found.loader is not None
+    found.loader.exec_module(importlib.util.module_from_spec(found))
+    return {name: defined(name)[1] for name in STORES}

@@ -1,0 +1,192 @@
+"""What the processes under fire do: the operators of a task, a coordinator with its lane, or an action of a person.
+
+Each is a process of its own, forked from one in which everything is imported. What Airflow would answer a task, the
+little scheduler answers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Client
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import kazoo.client  # type: ignore[import-untyped]  # noqa: F401 - loaded once, for all of them
+import psycopg2  # type: ignore[import-untyped]  # noqa: F401
+import redis  # noqa: F401
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget
+from airflow_tx.actions.runs import Restarts
+from airflow_tx.actions.skip import Readmission, TransactionSkip
+from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.lane import Lane, NoLane
+from airflow_tx.coordinator.worker import Coordination, Pace
+from airflow_tx.errors import FailedBatch
+from airflow_tx.operators.commit import note_commit_failure
+from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.protocol.step import Audit
+from tests.chaos.dags.under_fire import number_of
+from tests.chaos.little_task import LittleTi, TasksSkipped, answered
+from tests.chaos.topology import FiredTopology
+
+AUDIT = Audit("ada", "chaos")
+# As long as a person would look at it.
+_IMPATIENT = 0.3
+
+
+def execute(topology: FiredTopology, ti: LittleTi) -> str:
+    """One try of a task; how it ended."""
+    task = topology.dag.get_task(ti.task_id)
+    run = SimpleNamespace(
+        run_id=ti.run_id,
+        run_type="manual",
+        data_interval_start=None,
+        data_interval_end=None,
+        logical_date=None,
+        partition_key=None,
+        partition_date=None,
+        conf=ti.conf,
+        start_date=None,
+    )
+    context: Any = {"ti": ti, "dag": topology.dag, "dag_run": run, "task": task}
+    ti.task = task
+    body = _count if ti.task_id == "count" else task.execute
+    failed = task_failed if ti.task_id == "count" else note_commit_failure if ti.task_id == "commit" else None
+    try:
+        value = body(context)
+    except TasksSkipped:
+        return "skips all"
+    except AirflowSkipException as skipped:
+        logging.info("%s", skipped)
+        if ti.task_id == "count":
+            task_ended(context)
+        return "skipped"
+    except TaskDeferred:
+        return "deferred"
+    except AirflowRescheduleException:
+        return "up_for_reschedule"
+    except Exception as error:
+        logging.info("%s of %s: %s", ti.task_id, ti.run_id, error, exc_info=True)
+        context["exception"] = error
+        final = isinstance(error, (AirflowFailException, FailedBatch))
+        if failed is not None and (final or ti.is_last):
+            failed(context)
+        return "failed" if final or ti.is_last else "up_for_retry"
+    if value is not None:
+        ti.xcom_push("return_value", value)
+    return "success"
+
+
+def _count(context: Any) -> Any:
+    before_task(context)
+    with Processing.of(context).as_current():
+        value = context["task"].python_callable()
+    after_task(context, value)
+    return value
+
+
+def coordinate(topology: FiredTopology, ti: LittleTi) -> str:
+    """As the operator of a coordinator, until there is nothing to do for a moment."""
+    spec = topology.spec
+    rules = Rules(max_pending=spec.window, max_replays=10_000, backoff=_IMPATIENT, message_timeout=spec.timeout)
+    log = logging.getLogger(f"coordinator of {topology.name}")
+    with spec.store() as store:
+        plan = topology.lane
+        lane = NoLane() if plan is None else Lane(plan, store, ti, log, patience=10)
+        pace = Pace(rules, poll=_IMPATIENT, linger=2.0, hold=1.0)
+        with lane.opened():
+            Coordination(spec, pace, store, ti, log, CoordinatorMemory(), lane=lane).run()
+    return "success"
+
+
+def act(topology: FiredTopology, ti: LittleTi) -> str:
+    """As `airflow tx` of a person: skip, readmit, replay, replay --force or replay --failed."""
+    what, txid = ti.conf["action"], int(ti.conf["txid"] or 0)
+    with topology.spec.store() as store:
+        ledger = topology.spec.ledger(store)
+        restarts = Restarts(ledger, topology.name)
+        target = ActionTarget(ledger, ledger.topology(), lambda: (topology.spec, topology.states))
+        if what == "skip":
+            effects = TransactionSkip(target, txid).execute(AUDIT)
+        elif what == "readmit":
+            effects = Readmission(target, txid).execute(AUDIT)
+        elif what == "failed":
+            effects = restarts.failed()
+        else:
+            effects = restarts.named([txid], force=what == "replay --force")
+        for effect in effects:
+            logging.info("%s %s: %s", what, effect.txid, effect.done)
+    return "success"
+
+
+def verify(topology: FiredTopology, ti: LittleTi) -> str:
+    """As `airflow tx verify --values`; raises if there is a finding."""
+    from airflow_tx.cli import receipts
+    from airflow_tx.protocol.evidence import ledger_evidence
+    from airflow_tx.protocol.verification import verified
+
+    with topology.spec.store() as store:
+        ledger = ledger_evidence(store, topology.spec.paths)
+        states = [receipts._of_state(name, state, values=True) for name, state in topology.states.items()]
+    found = verified(ledger, tuple(states), first=1, last=None)
+    ti.xcom_push("findings", list(found.findings))
+    return "success"
+
+
+def read(topology: FiredTopology, ti: LittleTi) -> str:
+    """Read all states of the topology."""
+    found = {name: [dict(row) for row in state.read()] for name, state in topology.states.items()}
+    ti.xcom_push("states", json.loads(json.dumps(found, default=int)))
+    return "success"
+
+
+def skipped(topology: FiredTopology, ti: LittleTi) -> str:
+    """Read, from the source, the numbers of batches."""
+    from airflow_tx.protocol.attempt import TransactionAttempt
+
+    found = list[int]()
+    for metadata in ti.conf["batches"]:
+        rows: Any = topology.spec.named_source.emit_batch(TransactionAttempt(1, 1), metadata) if metadata else ()
+        found += map(number_of, rows)
+    ti.xcom_push("numbers", found)
+    return "success"
+
+
+PROGRAMS: Mapping[str, Callable[[FiredTopology, LittleTi], str]] = {
+    each.__name__: each for each in (execute, coordinate, act, verify, read, skipped)
+}
+
+
+def main(address: str, program: str, name: str, task: dict[str, Any], log: str) -> None:
+    """Run one program as a new process, and tell how it ended."""
+    output = open(log, "a", buffering=1)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    form = f"%(asctime)s {os.getpid()} {program} {task['run_id']} {task['task_id']} %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    logging.getLogger("airflow_tx.store").setLevel(logging.ERROR)
+    connection = Client(address, "AF_UNIX")
+    ti = LittleTi(connection, **task)
+    with patch.multiple(compat, **answered(ti)):
+        try:
+            ended = PROGRAMS[program](FiredTopology(name), ti)
+        except Exception:
+            logging.exception("%s of %s ended", program, name)
+            ended = "failed"
+    ti.asks("ended", str(ti.id), ended)
+    # Whatever thread still waits for a server is in nobody's way.
+    logging.shutdown()
+    os._exit(0)

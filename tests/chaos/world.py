@@ -1,0 +1,199 @@
+"""What is under fire: real servers behind proxies that cut, the processes of the topologies, and their source data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+from typing_extensions import Self
+
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.processes import signal_process
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
+from airflow_tx.testing.servers.server import LocalServer
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.chaos.dags.under_fire import ROWS
+from tests.chaos.mutant import VARIABLE
+from tests.chaos.scheduler import LittleRun, LittleScheduler
+from tests.chaos.topology import COORDINATED, ROOT, STORES
+from tests.integration.proxy import ReplyEater
+
+SESSION = 5.0
+"""Seconds of silence after which ZooKeeper ends a session."""
+_DATABASE = "fire"
+
+
+@dataclass(frozen=True)
+class FiredServer:
+    """A server, and the proxy through which everybody reaches it."""
+
+    name: str
+    server: LocalServer
+    proxy: ReplyEater
+
+
+class World:
+    """Everything that is shot at; it begins anew with each `with`.
+
+    :param mutant: a rule that is taken out of the product, see `mutant.py`; "": none.
+    """
+
+    def __init__(self, folder: Path, *, mutant: str = "") -> None:
+        self.folder = folder
+        self.failpoints = Failpoints(folder / "failpoints")
+        self.zookeeper = LocalZooKeeper(folder / "zookeeper", fsync=False)
+        self.postgres = LocalPostgres()
+        self.redis = LocalRedis(persistence="aof")
+        self.numbers = dict.fromkeys(STORES, 0)
+        """How many numbers, from 0 on, each source has been given."""
+        self._mutant = mutant
+        self._names = itertools.count(1)
+        for name in ("files", "late_files", "logs"):
+            (folder / name).mkdir()
+
+    def __enter__(self) -> Self:
+        self.servers = {
+            name: FiredServer(name, server, ReplyEater(f"127.0.0.1:{server.start().port}"))
+            for name, server in self._servers.items()
+        }
+        self.url = self.postgres.url(self.postgres.new_database())
+        with sa.create_engine(self.url).begin() as connection:
+            connection.execute(sa.text("CREATE TABLE numbers (id BIGSERIAL PRIMARY KEY, number BIGINT NOT NULL)"))
+        os.environ.update(self._environment())
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.chaos.preloaded"])
+        self.scheduler = LittleScheduler(str(self.folder / "airflow"), self._spawn)
+        for name in STORES:
+            self.feed(name)
+        for name in COORDINATED:
+            self.coordinate(name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.scheduler.close()
+        for _, _, pid in self.scheduler.processes():
+            signal_process(pid, 9)
+        for each in self.servers.values():
+            each.proxy.__exit__(None, None, None)
+            each.server.close()
+
+    @property
+    def _servers(self) -> Mapping[str, LocalServer]:
+        return {"ZooKeeper": self.zookeeper, "PostgreSQL": self.postgres, "Redis": self.redis}
+
+    def _environment(self) -> dict[str, str]:
+        ports = {name: int(each.proxy.hosts.partition(":")[2]) for name, each in self.servers.items()}
+        url = sa.make_url(self.url)
+        postgres = {"conn_type": "postgres", "login": url.username, "password": url.password, "schema": url.database}
+        redis = {"conn_type": "redis", "password": REDIS_PASSWORD, "extra": {"socket_timeout": 5}}
+        connections: dict[str, dict[str, Any]] = {
+            "ZOOKEEPER_DEFAULT": {"conn_type": "zookeeper", "host": f"127.0.0.1:{ports['ZooKeeper']}"},
+            "FIRE_SQLITE": {"conn_type": "sqlite", "host": str(self.folder / "state.db")},
+            "FIRE_POSTGRES": {**postgres, "host": "127.0.0.1", "port": ports["PostgreSQL"]},
+            "FIRE_REDIS": {**redis, "host": "127.0.0.1", "port": ports["Redis"]},
+        }
+        settings = {
+            "ROOT": ROOT,
+            "STAGING": (self.folder / "staging").as_uri(),
+            "SESSION_TIMEOUT": str(SESSION),
+            "CONNECT_TIMEOUT": "5",
+            "WARM_WAIT": "2",
+        }
+        return {
+            "AIRFLOW_HOME": str(self.folder / "home"),
+            "AIRFLOW_TX_DATA": str(self.folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            **{f"AIRFLOW_CONN_{name}": json.dumps(told) for name, told in connections.items()},
+            **{f"AIRFLOW__TX__{name}": value for name, value in settings.items()},
+            **self.failpoints.environment,
+            VARIABLE: self._mutant,
+        }
+
+    def _spawn(self, program: str, dag_id: str, task: dict[str, Any]) -> Any:
+        from tests.chaos import worker
+
+        log = str(self.folder / "logs" / f"{dag_id}.log")
+        arguments = (str(self.folder / "airflow"), program, dag_id, task, log)
+        process = self._context.Process(target=worker.main, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    def disarm(self) -> None:
+        """Let no failpoint act that nobody has come by."""
+        (self.folder / "failpoints" / "rules").write_text("")
+
+    # --- what happens besides the fire
+
+    def feed(self, name: str) -> None:
+        """Give a source a few batches more."""
+        for _ in range(3):
+            first = self.numbers[name]
+            self.numbers[name] += ROWS
+            self._put(name, range(first, first + ROWS))
+
+    def batch(self, name: str) -> int:
+        """How many numbers a transaction takes at most."""
+        return 2 * ROWS if name == "late_files" else ROWS
+
+    def _put(self, name: str, numbers: range) -> None:
+        if name == "rows":
+            with sa.create_engine(self.url, poolclass=sa.pool.NullPool).begin() as connection:
+                rows = [{"number": number} for number in numbers]
+                connection.execute(sa.text("INSERT INTO numbers (number) VALUES (:number)"), rows)
+        elif name == "stream":
+            pipe = self.redis.client().pipeline(transaction=True)
+            for number in numbers:
+                pipe.xadd("numbers", {"number": number})
+            pipe.execute()
+        else:
+            new = self.folder / name / ".new"
+            new.write_text("\n".join(["number", *map(str, numbers), ""]))
+            new.rename(self.folder / name / f"{numbers.start:08}.csv")
+
+    def coordinate(self, name: str) -> None:
+        """Let a coordinator run for a topology, unless one does."""
+        if not any(run.is_live for run in self.scheduler.of(name, "coordinate")):
+            self.scheduler.start(name, f"coordinator-{next(self._names)}", "coordinate")
+
+    def trigger(self, name: str) -> LittleRun:
+        """Trigger a run, as a person does."""
+        return self.scheduler.start(name, f"run-{next(self._names)}")
+
+    def act(self, name: str, action: str, txid: int | None = None) -> LittleRun:
+        """Let a person do something to a transaction."""
+        return self.scheduler.start(name, f"person-{next(self._names)}", "act", action=action, txid=txid)
+
+    def ask(self, name: str, program: str, key: str, **conf: Any) -> Any:
+        """Let a process find something out, to its end; what it says."""
+        run = self.scheduler.start(name, f"question-{next(self._names)}", program, **conf)
+
+        def ended() -> bool:
+            self.scheduler.step()
+            return not run.is_live
+
+        eventually(ended, 300, f"{program} of {name} has ended")
+        assert run.state == "success", f"{program} of {name} failed: {self.logs(name)}"
+        return run.tasks[program].xcoms[key]
+
+    def logs(self, name: str, lines: int = 60) -> str:
+        """The last lines of what the processes of a topology said."""
+        path = self.folder / "logs" / f"{name}.log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+
+def chosen(random_: random.Random, weights: Mapping[str, float]) -> str:
+    """One of the names, by their weights."""
+    return random_.choices(list(weights), list(weights.values()))[0]
