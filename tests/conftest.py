@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_tx import compat
+from airflow_tx.testing.eventually import NotInTime
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
@@ -27,6 +28,14 @@ settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(40, 100)
 )
 settings.load_profile("untimed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what failed for `script/test`, which runs tests whose wait ran out once more without the other parts."""
+    for kind in ("failed", "error"):
+        for report in terminalreporter.getreports(kind):
+            late = NotInTime.__name__ in report.longreprtext.rpartition("\n")[2]
+            terminalreporter.write_line(f"{'not in time' if late else 'wrong'}: {report.nodeid}")
 
 
 @pytest.fixture(autouse=True)

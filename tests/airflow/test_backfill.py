@@ -226,6 +226,7 @@ def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_ano
     story.days.stack.assert_counted_once("in_backfill", 4 * SIZE)
 
 
+@pytest.mark.long
 def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stack: Stack) -> None:
     story = scheduled(stack)
     assert story.days.history() == story.seen["committed"][1]

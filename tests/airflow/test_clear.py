@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack
 
@@ -55,6 +57,7 @@ def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: St
     stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_for_it(stack: Stack) -> None:
     dag, airflow, ledger = "overtaken", stack.airflow, stack.ledger("overtaken")
     failing = stack.signal()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from tests.airflow.stack import SIZE, Stack
 
 DAG = "cleared_many"
@@ -11,6 +13,7 @@ FIRST = datetime(2013, 1, 1, tzinfo=timezone.utc)
 RUNS = ["r1", "r2", "r3", "r4"]
 
 
+@pytest.mark.long
 def test_many_runs_cleared_in_one_go_are_counted_once(stack: Stack) -> None:
     airflow, ledger, last = stack.airflow, stack.ledger(DAG), FIRST + timedelta(days=len(RUNS) - 1)
     failing = stack.signal()

@@ -25,6 +25,7 @@ def tx(stack: Stack, *arguments: str) -> dict[str | None, str]:
     return {row["txid"]: row["done"] for row in rows}
 
 
+@pytest.mark.long
 def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_are_replayed(stack: Stack) -> None:
     airflow, ledger = stack.airflow, stack.ledger(DAG_ID)
     broken = stack.signal()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack
 
@@ -23,6 +25,7 @@ def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) 
     stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_resumed_committer_set_to_failed_from_outside_is_cleared_and_commits_once(stack: Stack) -> None:
     dag, airflow, ledger = "overruled", stack.airflow, stack.ledger("overruled")
     paused = stack.failpoints.arm("commit.before_mark", "pause", topology=dag, txid=2)

@@ -105,6 +105,7 @@ def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_
     assert [dated[name] for name in ("logical_date", "interval_end")] == ["2013-01-01 00:00:00+00:00"] * 2
 
 
+@pytest.mark.long
 def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     for run_id in ("held", "ended", "deleted"):
@@ -155,6 +156,7 @@ def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tm
     assert told == {"1": "True", "1, replaced": "False", "2": "True"}
 
 
+@pytest.mark.long
 def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     airflow.trigger(TARGET, "limited")

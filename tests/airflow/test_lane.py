@@ -70,6 +70,7 @@ def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(
     assert len(feed.airflow.runs(DAG)) <= 4
 
 
+@pytest.mark.long
 def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_run_of_its_dates(
     feed: Feed, stack: Stack
 ) -> None:

@@ -31,6 +31,7 @@ def runs(feed: Feed) -> set[str]:
     return {run["dag_run_id"] for run in feed.airflow.runs(DAG)}
 
 
+@pytest.mark.long
 def test_the_worker_is_killed_while_applications_run_and_all_is_counted_once(feed: Feed) -> None:
     feed.add(*[None] * 6)
     feed.committed()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
+
 from tests.airflow.stack import SIZE, Stack, expected
 
 DAG = "phased"
@@ -18,6 +20,7 @@ def assert_counted_once(stack: Stack, numbers: int) -> None:
     assert stack.totals("phased_d", OTHER) == doubled
 
 
+@pytest.mark.long
 def test_everything_after_the_first_committer_runs_in_the_order_of_the_commits(stack: Stack) -> None:
     airflow, ledger = stack.airflow, stack.ledger(DAG)
     hold = stack.signal()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.airflow.stack import NUMBERS_A_FILE, Stack
 
 DAG = "rows_read"
 
 
+@pytest.mark.long
 def test_tasks_that_read_a_part_are_refused_with_nothing_written_and_exact_when_they_are_cleared(stack: Stack) -> None:
     airflow, cut_batch, cut_output = stack.airflow, stack.signal(), stack.signal()
     cut_batch.give()

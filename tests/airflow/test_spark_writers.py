@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
@@ -14,6 +15,7 @@ DAG = "big_counts"
 NUMBERS = FILES * NUMBERS_A_FILE
 
 
+@pytest.mark.long
 def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
