@@ -64,6 +64,7 @@ def stored(spark: SparkSession, path: str) -> list[dict[str, Any]]:
     return [row.asDict() for row in found]
 
 
+@pytest.mark.long
 def test_the_worked_examples_of_trident(spark: SparkSession, path: str, grants: Grants) -> None:
     state = opened(spark, path + "1", "transactional")
     grants.commit(1, state, {"man": 3, "dog": 4})

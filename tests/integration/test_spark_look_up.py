@@ -116,7 +116,9 @@ def connection_of(url: str) -> str:
     return json.dumps({"conn_type": "postgres", "schema": parts.database, **at})
 
 
-@pytest.mark.parametrize("store", ["postgres", "redis", "sqlite"])
+@pytest.mark.parametrize(
+    "store", ["postgres", *(pytest.param(store, marks=pytest.mark.long) for store in ("redis", "sqlite"))]
+)
 def test_the_value_columns_are_added_in_their_types_and_null_where_there_is_no_key(
     batch: Any, store: str, postgres: LocalPostgres, redis: LocalRedis, prefix: str, tmp_path: Path
 ) -> None:

@@ -105,7 +105,14 @@ def held(updates: Sequence[Update]) -> dict[str, Rows]:
     }
 
 
-@pytest.mark.parametrize("point", [*range(5), "commit.before_mark", "commit.after_mark"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        2,
+        "commit.before_mark",
+        *(pytest.param(point, marks=pytest.mark.long) for point in (0, 1, 3, 4, "commit.after_mark")),
+    ],
+)
 def test_a_crash_between_any_two_states_ends_exact_in_all(
     point: int | str,
     store: Store,
