@@ -24,7 +24,8 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     disconnect(client)
 
 
-_ON_A_SERVER = ("TestSqlStateOnPostgres", "TestSqlStateOnMariaDB")
+_ON_A_SERVER = ("TestSqlStateOnPostgres", "TestRedisState")
+_WITHOUT_CASES = "TestSqlStateOnMariaDB"
 _ON_DELTA = "TestDeltaState"
 # A commit of Delta takes a second: of its tests, these are not `long`.
 _ON_DELTA_ALWAYS = (
@@ -36,24 +37,31 @@ _ON_DELTA_ALWAYS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On database servers every aggregator is tried with one type; those of all types are `long`, and are not tried on
-    Delta at all.
+    """On servers every aggregator is tried with one type, on the second database with none; those of all types are
+    `long`, and are not tried on Delta at all.
 
     Each case is a dozen commits, and how a type is stored is tried by the other tests and on SQLite.
     """
     items[:] = [item for item in items if _class(item) != _ON_DELTA or _is_first(item)]
     for item in items:
-        if (_class(item) in _ON_A_SERVER and not _is_first(item)) or (
-            _class(item) == _ON_DELTA and item.name not in _ON_DELTA_ALWAYS
+        if (
+            (_class(item) in _ON_A_SERVER and not _is_first(item))
+            or (_class(item) == _WITHOUT_CASES and _case(item))
+            or (_class(item) == _ON_DELTA and item.name not in _ON_DELTA_ALWAYS)
         ):
             item.add_marker(pytest.mark.long)
 
 
 def _is_first(item: pytest.Item) -> bool:
     """Whether a test of a case is of the first type of its aggregator; also if it is of none."""
-    case = getattr(item, "callspec", None)
-    name = case.params.get("case") if case is not None else None
-    return not isinstance(name, str) or name in _FIRST_OF_EACH
+    return _case(item) in {"", *_FIRST_OF_EACH}
+
+
+def _case(item: pytest.Item) -> str:
+    """The name of the case that a test is of; empty: of none."""
+    called = getattr(item, "callspec", None)
+    name = called.params.get("case") if called is not None else None
+    return name if isinstance(name, str) else ""
 
 
 def _class(item: pytest.Item) -> str:
