@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import ConfigError, LedgerBehind, OutputChanged, Outranked, StateError, TxError
+from airflow_tx.errors import (
+    ConfigError,
+    FenceOutranked,
+    LedgerBehind,
+    OutputChanged,
+    Outranked,
+    StateError,
+    StoreUnavailable,
+    TxError,
+)
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
@@ -83,7 +92,13 @@ def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: 
     The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
     """
     fences = {name: state.fence() for name, state in states.items()}
-    if not ledger.holds(grant.token):
+    try:
+        is_granted = ledger.holds(grant.token)
+    except StoreUnavailable:
+        if isinstance(error, FenceOutranked):
+            return error  # whatever the ledger says, once it can be asked: this grant writes nothing more
+        raise
+    if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
     for name, fence in fences.items():
         if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
 POSTGRES_EXTRAS = (
     "sslmode sslcert sslkey sslrootcert sslcrl application_name connect_timeout keepalives keepalives_idle "
-    "keepalives_interval keepalives_count target_session_attrs options"
+    "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
 ).split()
 SQLITE_EXTRAS = ["timeout"]
 MYSQL_EXTRAS = (

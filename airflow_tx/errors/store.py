@@ -30,12 +30,30 @@ class StoreUnavailable(StoreError):
     )
 
 
+class NoConnection(StoreUnavailable):
+    """No server of the ledger's store accepts a connection as it is configured; nothing was written."""
+
+    template = (
+        "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}. Nothing was changed; "
+        "{remedy}, then clear the task."
+    )
+
+
 class StoreRefused(StoreError):
     """The ledger's store does not let this connection read or write a record; nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}. Nothing was changed; "
         "use the login and password that made the record, or correct its ACL."
+    )
+
+
+class LoginRefused(StoreRefused):
+    """The ledger's store lets this login in nowhere; nothing was written."""
+
+    template = (
+        "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}. Nothing was changed; "
+        "correct the login, the password and the extra auth_scheme of the connection, then clear the task."
     )
 
 

@@ -10,18 +10,29 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError  # type: ignore[import-untyped]
-from kazoo.protocol.serialization import Auth  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    AuthFailedError,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    SessionClosedRequireSaslError,
+)
 from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE  # type: ignore[import-untyped]
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl  # type: ignore[import-untyped]
 
-from airflow_tx.errors import ConfigError, StoreRefused, StoreUnavailable
+from airflow_tx.errors import ConfigError, LoginRefused, NoConnection, StoreRefused
+from airflow_tx.store.handler import ConnectionHandler, ConnectionLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_tx.errors import StoreError
+
 DIGEST = "digest"
 SASL = "sasl"
+_BY_LOGIN = (AuthFailedError, SessionClosedRequireSaslError)
+FORBIDDEN = (NoAuthError, InvalidACLError, *_BY_LOGIN)
 # Reconnecting must not wait for long after a long outage.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
@@ -71,20 +82,29 @@ class ClientConfig:
 
     @property
     def acl(self) -> Sequence[Any]:
-        """The ACL that every znode gets from the start."""
-        acl: Sequence[Any] = CREATOR_ALL_ACL if self.authenticated else OPEN_ACL_UNSAFE
-        return list(acl)
+        """The ACL that every znode gets from the start: the login's, and nobody else's.
+
+        Not `auth`, which stands for each way in which the client is known to the servers: also for a certificate, which
+        all clients may share.
+        """
+        if self.login is None:
+            return list(OPEN_ACL_UNSAFE)
+        if self.scheme != SASL:
+            return [make_digest_acl(self.login, self.password or "", all=True)]
+        # The servers make another name of what looks like one of Kerberos.
+        return list(CREATOR_ALL_ACL) if {"@", "/"} & {*self.login} else [make_acl(SASL, self.login, all=True)]
 
 
 def connect(config: ClientConfig) -> KazooClient:
     """Make a connected client, which its user closes with `disconnect`.
 
-    :raises StoreUnavailable: no server answered within the connect time-out.
-    :raises StoreRefused: the chroot belongs to another login.
+    :raises NoConnection: no server answered within the connect time-out, or TLS could not be agreed on.
+    :raises LoginRefused: not by this login. StoreRefused: the chroot belongs to another one.
     :raises ConfigError: a file or a library that the connection asks for is missing.
     """
     _check_files(config)
-    client = KazooClient(**_options(config))
+    log = ConnectionLog(_LOGGER)
+    client = KazooClient(**_options(config), logger=log)
     try:
         client.start(timeout=config.connect_timeout)
         if config.scheme == SASL:
@@ -92,12 +112,9 @@ def connect(config: ClientConfig) -> KazooClient:
             client.exists_async("/").get(timeout=config.connect_timeout)
         _enter_chroot(client, config)
     except (KazooException, client.handler.timeout_exception) as error:
-        reason = _reason(client, error, config)
+        refused = _explained(client, error, config, log)
         disconnect(client)
-        server = {"hosts": config.hosts, "connection": config.conn_id}
-        if isinstance(error, NoAuthError):
-            raise StoreRefused(**server, path=config.chroot, reason=reason) from None
-        raise StoreUnavailable(**server, reason=reason) from None
+        raise refused from None
     return client
 
 
@@ -114,7 +131,10 @@ def _options(config: ClientConfig) -> dict[str, Any]:
         "default_acl": config.acl,
         "connection_retry": dict(_RECONNECT),
         "command_retry": dict(_RECONNECT),
-        "logger": _LOGGER,
+        # One server that is cut off must not use up the time for all.
+        "handler": ConnectionHandler(
+            min(config.session_timeout, config.connect_timeout) / (config.hosts.count(",") + 1)
+        ),
         **_auth(config),
     }
     if config.tls is not None:
@@ -163,25 +183,39 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
     client.chroot = chroot
 
 
-def _reason(client: KazooClient, error: Exception, config: ClientConfig) -> str:
-    if client.client_state == KeeperState.AUTH_FAILED:
-        return f"login {config.login!r} was refused"
-    if isinstance(error, client.handler.timeout_exception):
-        return f"no answer within {config.connect_timeout:g} s"
-    return f"{type(error).__name__} {error}".strip()
+# What kazoo says, and what helps: the first that fits.
+_REMEDIES = (
+    ("mismatch", "name the hosts as the servers' certificate names them"),
+    ("CERTIFICATE_VERIFY_FAILED", "let the extra ca_file name the authority that signed the servers' certificate"),
+    ("ALERT", "let the extras cert_file and key_file name a certificate that the servers trust"),
+    ("WRONG_VERSION_NUMBER", "set the extra use_tls to false, or name the servers' secureClientPort"),
+    ("connection broken", "let the ensemble elect a leader; if this is its secureClientPort, set the extra use_tls"),
+    ("", "start the server or correct the hosts of the connection"),
+)
 
 
-class _NoPasswords(logging.Filter):
-    """Keeps kazoo from writing the credentials of an `Auth` request into a log at level DEBUG."""
+def _explained(client: KazooClient, error: Exception, config: ClientConfig, log: ConnectionLog) -> StoreError:
+    server = {"hosts": config.hosts, "connection": config.conn_id}
+    if client.client_state == KeeperState.AUTH_FAILED or isinstance(client.handler.error, _BY_LOGIN):
+        return LoginRefused(**server, reason=f"login {config.login!r} was refused")
+    if isinstance(error, FORBIDDEN):
+        return access_refused(error, **server, path=config.chroot or "/")
+    waited = isinstance(error, client.handler.timeout_exception)
+    reason = f"no answer within {config.connect_timeout:g} s" if waited else f"{type(error).__name__} {error}".strip()
+    reason += f" ({log.reason})" if log.reason else ""
+    remedy = next(remedy for sign, remedy in _REMEDIES if sign in reason)
+    return NoConnection(**server, reason=reason, remedy=remedy)
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        args = record.args if isinstance(record.args, tuple) else ()
-        return not any(isinstance(arg, Auth) for arg in args)
+
+def access_refused(error: BaseException, *, hosts: str, connection: str, path: str) -> StoreRefused:
+    """Word one of `FORBIDDEN`: the servers let nobody in without a login, or this login not to a path."""
+    if isinstance(error, _BY_LOGIN):
+        return LoginRefused(hosts=hosts, connection=connection, reason="they want a login by SASL")
+    return StoreRefused(hosts=hosts, connection=connection, path=path, reason=type(error).__name__)
 
 
 def _logger() -> logging.Logger:
     logger = logging.getLogger("airflow_tx.zookeeper")
-    logger.addFilter(_NoPasswords())
     if logger.level == logging.NOTSET:
         # kazoo tells of every connection in ten lines, and of an outage twice a second; our own errors say it once.
         logger.setLevel(logging.ERROR)

@@ -13,9 +13,7 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import (  # type: ignore[import-untyped]
     BadVersionError,
     ConnectionLoss,
-    InvalidACLError,
     KazooException,
-    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -43,10 +41,10 @@ from airflow_tx.protocol.api import (
     Watch,
     Write,
 )
+from airflow_tx.store.client import FORBIDDEN, access_refused
 from airflow_tx.store.sizes import LIMIT, check_sizes
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
-_FORBIDDEN = (NoAuthError, InvalidACLError)
 
 
 class ZooKeeperStore(Store):
@@ -191,7 +189,7 @@ class ZooKeeperStore(Store):
                     raise self._unavailable(self._reason(error)) from error
             except KazooTimeoutError as error:
                 raise self._unavailable(self._reason(error)) from error
-            except _FORBIDDEN as error:
+            except FORBIDDEN as error:
                 raise self._forbidden(path, error) from error
 
     def _settle(self) -> None:
@@ -242,7 +240,7 @@ class ZooKeeperStore(Store):
         return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
 
     def _forbidden(self, path: str, error: BaseException) -> StoreRefused:
-        return StoreRefused(hosts=self._hosts, connection=self._conn, path=path, reason=type(error).__name__)
+        return access_refused(error, hosts=self._hosts, connection=self._conn, path=path)
 
     def _raise_refusal(self, operations: Sequence[Requirement | Write], results: Sequence[Any]) -> None:
         # The operations around the one that failed say only that they were rolled back.

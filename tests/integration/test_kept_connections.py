@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -72,6 +74,17 @@ def test_a_session_that_the_server_has_ended_is_replaced(
     query(url, END[sa.make_url(url).get_backend_name()].format(session(state)))
     grants.commit(2, state, {"a": 1})
     assert state.read() == [{"key": "a", "n": 2}]
+
+
+def test_a_server_that_the_network_has_swallowed_is_noticed_within_half_a_minute(make: Callable[[], SqlState]) -> None:
+    with make()._store.transaction() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        handle = driver.fileno() if _kind(connection) == "postgresql" else driver._sock.fileno()
+        with socket.socket(fileno=os.dup(handle)) as same:
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+            idle, interval, count = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+            assert [same.getsockopt(socket.IPPROTO_TCP, each) for each in (idle, interval, count)] == [10, 5, 4]
+            assert same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 def test_a_process_that_was_forked_has_a_session_of_its_own(make: Callable[[], SqlState], grants: Grants) -> None:

@@ -54,8 +54,13 @@ def test_login_and_password_are_digest_and_never_shown() -> None:
 
 def test_the_acl_is_the_login_s_alone_or_open() -> None:
     (own,) = config(host="h", login="ada", password="s3cret").acl
+    (by_sasl,) = config(host="h", login="ada", password="s3cret", extra={"auth_scheme": "sasl"}).acl
+    (like_kerberos,) = config(host="h", login="ada@HOME", password="s3cret", extra={"auth_scheme": "sasl"}).acl
     (anyone,) = config(host="h").acl
-    assert (own.id.scheme, anyone.id.scheme) == ("auth", "world")
+    assert own.id.scheme == "digest"
+    assert own.id.id.startswith("ada:")
+    assert (by_sasl.id.scheme, by_sasl.id.id) == ("sasl", "ada")
+    assert (like_kerberos.id.scheme, anyone.id.scheme) == ("auth", "world")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,189 @@
+"""An ensemble that lets only its own in: TLS, SASL, ACLs; what refuses says what helps, and that helps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoAuthError  # type: ignore[import-untyped]
+from kazoo.security import ACL, make_digest_acl_credential  # type: ignore[import-untyped]
+
+from airflow_tx.errors import LoginRefused, NoConnection, StoreRefused
+from airflow_tx.hooks.zookeeper import ZooKeeperHook
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.cluster.certificates import Certificates
+from tests.cluster.committer import Committer, expected
+from tests.cluster.ensemble import LocalEnsemble, Security
+
+LOGIN = {"login": "ada", "password": "s3cret-of-ada"}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those of another authority."""
+    return Certificates(tmp_path_factory.mktemp("strange"))
+
+
+@pytest.fixture(scope="module")
+def ensemble(certificates: Certificates) -> Iterator[LocalEnsemble]:
+    logins = {"ada": LOGIN["password"], "eve": "s3cret-of-eve"}
+    with LocalEnsemble(Security(certificates, client_certificates=True, logins=logins)) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def connection(ensemble: LocalEnsemble, certificates: Certificates) -> dict[str, Any]:
+    """The one that is let in."""
+    files = {"ca_file": certificates.ca, "cert_file": certificates.client, "key_file": certificates.client_key}
+    extra = {"use_tls": True, "auth_scheme": "sasl", "chroot": "/prod", **{name: str(at) for name, at in files.items()}}
+    return {"host": ensemble.hosts, **LOGIN, "extra": extra}
+
+
+@pytest.fixture
+def hook(connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., ZooKeeperHook]:
+    def make(*, extra: Mapping[str, Any] | None = None, **fields: Any) -> ZooKeeperHook:
+        changed = {**connection, **fields, "extra": {**connection["extra"], **(extra or {})}}
+        monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", **changed}))
+        return ZooKeeperHook("zk")
+
+    return make
+
+
+def refusal(hook: ZooKeeperHook, kind: type[Exception]) -> str:
+    """Why it is not let in: one line, without a secret."""
+    with pytest.raises(kind) as error, hook.store() as store:
+        store.get("/")
+    told = str(error.value)
+    assert "\n" not in told
+    assert "s3cret" not in told
+    assert (False, told) == hook.test_connection() or "(_ssl" in told
+    return told
+
+
+def test_who_has_certificate_and_login_is_let_in(
+    hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert hook().test_connection() == (True, f"ZooKeeper answers at {ensemble.hosts}")
+    with hook().store() as store:
+        store.ensure("/here")
+        assert store.get("/here") is not None
+
+
+def test_an_authority_that_is_not_the_servers_is_one_line_and_its_remedy_helps(
+    hook: Callable[..., ZooKeeperHook], strange: Certificates, certificates: Certificates
+) -> None:
+    told = refusal(hook(extra={"ca_file": str(strange.ca)}), NoConnection)
+    assert "certificate verify failed" in told
+    assert "let the extra ca_file name the authority that signed the servers' certificate" in told
+    with hook(extra={"ca_file": str(certificates.ca)}).store() as store:
+        assert store.get("/") is not None
+
+
+def test_a_missing_or_strange_client_certificate_is_one_line_and_its_remedy_helps(
+    hook: Callable[..., ZooKeeperHook], strange: Certificates
+) -> None:
+    wrong = {"cert_file": str(strange.client), "key_file": str(strange.client_key)}
+    for extra in ({"cert_file": None, "key_file": None}, wrong):
+        told = refusal(hook(extra=extra), NoConnection)
+        assert "let the extras cert_file and key_file name a certificate that the servers trust" in told
+    with hook().store() as store:
+        assert store.get("/") is not None
+
+
+def test_a_name_that_is_not_in_the_certificate_is_one_line(
+    hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble
+) -> None:
+    told = refusal(hook(host=ensemble.hosts.replace("127.0.0.1", "localhost")), NoConnection)
+    assert "name the hosts as the servers' certificate names them" in told
+
+
+def test_a_connection_without_tls_to_a_port_of_tls_and_the_other_way_round_is_one_line(
+    hook: Callable[..., ZooKeeperHook], zookeeper: LocalZooKeeper
+) -> None:
+    plain = dict.fromkeys(["ca_file", "cert_file", "key_file"])
+    assert "set the extra use_tls" in refusal(hook(extra={"use_tls": False, **plain}), NoConnection)
+    assert "ZooKeeper 127.0.0.1" in refusal(hook(host=zookeeper.hosts), NoConnection)
+
+
+@pytest.mark.parametrize("login", [{"password": "s3cret-but-wrong"}, {"login": "mallory"}])
+def test_a_wrong_login_is_one_line_at_once(
+    hook: Callable[..., ZooKeeperHook], login: Mapping[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = refusal(hook(**login), LoginRefused)
+    assert f"login {login.get('login', 'ada')!r} was refused" in told
+    assert "correct the login, the password and the extra auth_scheme" in told
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_no_login_or_one_of_another_scheme_is_one_line(hook: Callable[..., ZooKeeperHook]) -> None:
+    for fields in ({"login": None, "password": None, "extra": {"auth_scheme": None}}, {"extra": {"auth_scheme": None}}):
+        assert "they want a login by SASL" in refusal(hook(**fields), LoginRefused)
+
+
+def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_tls(
+    hook: Callable[..., ZooKeeperHook], connection: dict[str, Any], tmp_path: Path
+) -> None:
+    transactions(tmp_path, connection)
+    told = refusal(hook(login="eve", password="s3cret-of-eve"), StoreRefused)
+    assert "use the login and password that made the record" in told
+    client = hook(extra={"chroot": None}).get_conn()
+    strangers = hook(login="eve", password="s3cret-of-eve", extra={"chroot": None}).get_conn()
+    closed(client, strangers, {"sasl:ada"})
+
+
+def test_a_stranger_can_neither_read_nor_write_what_a_topology_has_made(
+    zookeeper: LocalZooKeeper, hook: Callable[..., ZooKeeperHook], tmp_path: Path
+) -> None:
+    connection = {"host": zookeeper.hosts, **LOGIN, "extra": {"chroot": "/prod"}}
+    transactions(tmp_path, connection)
+    clients = [KazooClient(zookeeper.hosts, auth_data=auth) for auth in (None, [("digest", "eve:x")])]
+    owner = KazooClient(zookeeper.hosts, auth_data=[("digest", f"ada:{LOGIN['password']}")])
+    for client in (owner, *clients):
+        client.start()
+    digest = make_digest_acl_credential("ada", LOGIN["password"])
+    for stranger in clients:
+        closed(owner, stranger, {f"digest:{digest}"})
+    none = dict.fromkeys(["use_tls", "ca_file", "cert_file", "key_file", "auth_scheme"])
+    wrong = hook(host=zookeeper.hosts, password="s3cret-but-wrong", extra=none)
+    assert "use the login and password that made the record" in refusal(wrong, StoreRefused)
+
+
+def transactions(folder: Path, connection: Mapping[str, Any]) -> None:
+    """Two of one topology."""
+    committer = Committer(folder, connection, f"sqlite:///{folder}/state.db")
+    try:
+        assert committer("many", "r1,r2") == []
+        assert expected(2).items() <= committer("totals").items()
+    finally:
+        committer.close()
+
+
+def closed(owner: Any, stranger: Any, ids: set[str]) -> None:
+    """Whatever lies below /prod belongs to one id alone, and a stranger is refused whatever can be done to it."""
+    paths = ["/prod"]
+    for path in paths:
+        paths += [f"{path}/{child}" for child in owner.get_children(path)]
+    assert len(paths) > 15
+    for path in paths:
+        acls: list[ACL] = owner.get_acls(path)[0]
+        assert {f"{each.id.scheme}:{each.id.id}" for each in acls} == ids, path
+        tries: list[Callable[[str], object]] = [
+            stranger.get,
+            stranger.get_children,
+            lambda path: stranger.set(path, b""),
+        ]
+        tries += [lambda path: stranger.create(f"{path}/new"), lambda path: stranger.set_acls(path, [])]
+        for attempt in tries:
+            with pytest.raises(NoAuthError):
+                attempt(path)
+    for client in (owner, stranger):
+        client.stop()

@@ -1,0 +1,114 @@
+"""A topology that an earlier release began goes on under this one, in the middle of transactions; not the other way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.servers.postgres import LocalPostgres
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.cluster.committer import REPOSITORY, Committer, expected
+
+# Nothing was released yet. These are states of the package that wrote less into its records: without receipts and
+# digests of rows; and without orders of intervals and pace.
+EARLIER = {"8c96a81": "no receipts", "6502bcd": "receipts, and no orders"}
+
+
+@pytest.fixture(params=[*EARLIER])
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The package as it was, with the dependencies of now."""
+    command = ["git", "-C", str(REPOSITORY), "archive", request.param, "airflow_tx", "tests/unit/bench.py"]
+    done = subprocess.run(command, capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"UPGRADE NOT TESTED: this clone has no commit {request.param} (git fetch --unshallow)")
+    tarfile.open(fileobj=io.BytesIO(done.stdout)).extractall(tmp_path / "earlier")  # of our own making
+    return tmp_path / "earlier"
+
+
+@pytest.fixture
+def worker(
+    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, postgres: LocalPostgres
+) -> Iterator[Callable[..., Committer]]:
+    """Makes processes of one topology, with this package or an earlier one."""
+    url, made = postgres.url(postgres.new_database()), list[Committer]()
+    connection = {"host": zookeeper.hosts, "extra": {"chroot": zookeeper_root}}
+
+    def make(package: Path = REPOSITORY, **env: str) -> Committer:
+        made.append(Committer(tmp_path, connection, url, package=package, env=env))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def hand_over(old: Committer, new: Committer, run: str) -> None:
+    new("take", json.dumps(old("give", run)))
+
+
+def test_transactions_in_every_phase_go_on_under_this_release(
+    earlier: Path, worker: Callable[..., Committer], tmp_path: Path
+) -> None:
+    failpoints = Failpoints(tmp_path / "failpoints")
+    old, new = worker(earlier, **failpoints.environment), worker()
+    assert old("many", "r1,r2") == []
+    for run in ("r3", "r4"):
+        old("begin", run)
+        old("work", run)
+    old("begin", "r5")
+    for run in ("r3", "r4", "r5"):
+        hand_over(old, new, run)
+    armed = failpoints.arm("commit.before_mark", "kill", txid=3)
+    old.ask("commit", "r3")
+    eventually(lambda: armed.reached, 240, "the earlier release was killed between its write and its mark")
+    old.process.wait()
+    assert new("commit", "r3") == "committed"
+    assert new("commit", "r4") == "committed"
+    new("work", "r5")
+    assert new("commit", "r5") == "committed"
+    assert new("many", "r1,r2,r3") == []  # cleared: they are committed
+    assert new("many", "r6,r7") == []
+    totals = new("totals")
+    assert totals == {**expected(7), **{f"of {txid}.1": 1 for txid in range(1, 8)}}
+
+
+def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
+    earlier: Path, worker: Callable[..., Committer], tmp_path: Path
+) -> None:
+    failpoints = Failpoints(tmp_path / "failpoints")
+    old, new = worker(earlier, **failpoints.environment), worker()
+    assert old("many", "r1") == []
+    old("begin", "r2")
+    old("work", "r2")
+    armed = failpoints.arm("commit.before_mark", "pause", txid=2)
+    zombie = old.ask("commit", "r2")
+    eventually(lambda: armed.reached, 240, "the earlier release has written")
+    assert new("many", "r2,r3") == []
+    armed.release()
+    zombie.get()
+    assert new("totals") == {**expected(3), "of 1.1": 1, "of 2.2": 1, "of 3.1": 1}
+
+
+def test_an_earlier_release_that_meets_records_of_this_one_refuses_them_in_one_line(
+    earlier: Path, worker: Callable[..., Committer]
+) -> None:
+    old, new = worker(earlier), worker()
+    assert new("many", "r1,r2") == []
+    before = new("totals")
+    said: Any = old.ask("begin", "r3").get()
+    assert said.get("error") == "UnreadableRecord", said
+    assert "upgrade airflow-provider-tx if a newer version wrote it" in said["text"]
+    assert os.linesep not in said["text"]
+    assert new("totals") == before
+    assert new("many", "r3") == []
+    assert new("totals") == {**expected(3), **{f"of {txid}.1": 1 for txid in range(1, 4)}}
