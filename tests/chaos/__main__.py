@@ -6,6 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.chaos.airflow_world import AirflowWorld
 from tests.chaos.driver import ChaosFailed, ChaosRun
 from tests.chaos.mutant import RULES
 from tests.chaos.record import Record
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("build/chaos.jsonl"), help="the file of all that happens")
     parser.add_argument("--resume", action="store_true", help="go on after the last rest in the record")
     parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
+    parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
     parser.add_argument("--report", action="store_true", help="only write docs/chaos.md from the record")
     options = parser.parse_args()
     if options.report:
@@ -34,7 +36,7 @@ def main() -> None:
     record.add("part", {"seed": options.seed, "mutant": options.mutant, "first": record.rested})
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
-        World(Path(folder), mutant=options.mutant) as world,
+        (AirflowWorld if options.airflow else World)(Path(folder), mutant=options.mutant) as world,
     ):
         try:
             ChaosRun(world, record, options.seed, options.every).run(options.faults, options.seconds)

@@ -146,7 +146,6 @@ class ChaosRun:
             self.world.scheduler.step()
             self.gun.step()
             self._recover(self._now())
-            self.person.keep_up(trigger=True)
             for name in sorted(left):
                 state, now = self.watch.states[name], time.monotonic()
                 if changed.get(name, (0, None))[1] != state:
@@ -155,6 +154,7 @@ class ChaosRun:
                     left.discard(name)
                 elif now - changed[name][0] > _STUCK:
                     return sorted(left)
+            self.person.keep_up(trigger="files" in left)
             time.sleep(_TICK)
         # Quiet once, each may have been woken since by what a person did before.
         return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()
@@ -165,7 +165,7 @@ class ChaosRun:
 
     def _readmit(self) -> list[str]:
         """Let the person have the rows of all that was skipped; the topologies that are stuck then."""
-        found = [(name, txid) for name in STORES for txid in self.person.readmissible(name)]
+        found = [(name, txid) for name in STORES for txid in self.watch.look(name).skipped]
         for name, txid in found:
             self.world.act(name, "readmit", txid)
         if not found:

@@ -29,10 +29,10 @@ POINTS = (
 LANE_POINTS = ("lane.after_begin", "lane.after_process")
 COORDINATOR_POINTS = ("coordinator.after_allocate", "coordinator.after_note")
 WEIGHTS = {
-    "kill": 42.0,
+    "kill": 36.0,
     "kill at a point": 26.0,
     "freeze": 8.0,
-    "stand still at a point": 5.0,
+    "stand still at a point": 12.0,
     "fail writes": 4.0,
     "cut": 5.0,
     "lose replies": 5.0,
@@ -40,6 +40,8 @@ WEIGHTS = {
     "freeze server": 1.0,
 }
 """How often each is chosen."""
+COMPONENT_WEIGHTS = {"kill component": 14.0, "freeze component": 4.0}
+"""The same, where there is an Airflow."""
 # No longer than so many seconds does a frozen process, or one at a point, stand still.
 _LONGEST = 2.5 * SESSION
 _STOP, _CONTINUE, _KILL = 19, 18, 9
@@ -97,8 +99,11 @@ class Gun:
             "lose replies": self._lose_replies,
             "kill server": self._kill_server,
             "freeze server": self._freeze_server,
+            "kill component": self._kill_component,
+            "freeze component": self._freeze_component,
         }
-        ways[chosen(self.random, WEIGHTS)]()
+        more = COMPONENT_WEIGHTS if self.world.components else {}
+        ways[chosen(self.random, {**WEIGHTS, **more})]()
 
     def step(self) -> None:
         """End what is over, and note which failpoints were reached."""
@@ -113,12 +118,13 @@ class Gun:
 
     def cease(self) -> None:
         """End all faults, and let no failpoint act any more."""
-        for each in list(self.pending):
-            self._end(each)
-        for waiting in self.waiting:
+        for waiting in list(self.waiting):
             if waiting.armed.reached:
                 self._reached(waiting)
-            waiting.armed.release()
+            elif waiting.holds:
+                waiting.armed.release()
+        for each in list(self.pending):
+            self._end(each)
         self.waiting.clear()
         self.world.disarm()
 
@@ -175,7 +181,7 @@ class Gun:
         self._armed("kill", 0.0)
 
     def _arm_pause(self) -> None:
-        self._armed("pause", self.random.uniform(0.5, _LONGEST))
+        self._armed("pause", self.random.uniform(SESSION, _LONGEST))
 
     def _armed(self, action: str, holds: float) -> None:
         name = self.random.choice(list(STORES))
@@ -192,12 +198,26 @@ class Gun:
         if rule.action == "kill":
             self._note(victim, "kill", rule.name, [name])
             return
-        fault = self._note(victim, "stands still", rule.name, [name])
-        # Whoever stands still is alive, and so is its session: another try begins beside it.
-        live = [run for run in self.world.scheduler.of(name) if run.is_live]
-        if live and self.random.random() < 0.7:
-            self.world.scheduler.clear(self.random.choice(live))
-        self._later(fault, waiting.holds, waiting.armed.release)
+        pids = self._standing(name, rule.name)
+        frozen = [pid for pid in pids if signal_process(pid, _STOP)]
+        for pid in frozen:
+            self.world.scheduler.silent(pid)
+        fault = self._note(victim, "freeze, taken for dead" if frozen else "stands still", rule.name, [name])
+        self._later(fault, waiting.holds, lambda: self._wake(waiting.armed, frozen))
+
+    def _standing(self, name: str, point: str) -> list[int]:
+        """The processes of which one stands at a point: woken up late, it goes on at that very line."""
+        task = {"begin": "begin", "process": "count", "commit": "commit"}.get(point.partition(".")[0], "")
+        return [
+            pid
+            for run, own, pid in self.world.scheduler.processes()
+            if run.dag_id == name and own in (task, "coordinate")
+        ]
+
+    def _wake(self, armed: Armed, pids: list[int]) -> None:
+        armed.release()
+        for pid in pids:
+            signal_process(pid, _CONTINUE)
 
     # --- servers
 
@@ -232,6 +252,27 @@ class Gun:
             fault = self._note(hit.name, "freeze", "server", _users(hit.name))
             until = self.random.uniform(1.0, _LONGEST)
             self._later(fault, until, lambda: signal_process(process.pid, _CONTINUE) and None)
+
+    # --- Airflow
+
+    def _component(self) -> str | None:
+        busy = {each.fault.victim for each in self.pending}
+        name = self.random.choice(self.world.components)
+        return None if name in busy or self.world.component(name) is None else name
+
+    def _kill_component(self) -> None:
+        name = self._component()
+        if name is not None:
+            self.world.kill_component(name)
+            self._note(name, "kill", "Airflow", list(STORES))
+
+    def _freeze_component(self) -> None:
+        name = self._component()
+        pid = None if name is None else self.world.component(name)
+        if name is not None and pid is not None and signal_process(pid, _STOP):
+            fault = self._note(name, "freeze", "Airflow", list(STORES))
+            until = self.random.uniform(1.0, _LONGEST)
+            self._later(fault, until, lambda: signal_process(pid, _CONTINUE) and None)
 
     # --- the record
 

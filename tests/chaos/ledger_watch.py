@@ -20,11 +20,12 @@ _POLL = 0.3
 
 @dataclass(frozen=True)
 class LedgerState:
-    """One topology: whose turn it is, the last txid, and the records of the open ones."""
+    """One topology: whose turn it is, the last txid, the records of the open ones, and what may be re-admitted."""
 
     current: int = 1
     allocated: int = 0
     opened: dict[int, dict[str, Any]] = field(default_factory=dict)
+    skipped: tuple[int, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
@@ -82,7 +83,9 @@ class LedgerWatch:
             return LedgerState()
         found = {txid: self.read(f"{base}/transactions/{txid}") for txid in self.names(f"{base}/transactions")}
         opened = {int(txid): record for txid, record in found.items() if record is not None}
-        return LedgerState(current["txid"], allocated["txid"], opened)
+        records = {txid: self.read(f"{name}/skipped/{txid}") for txid in self.names(f"{name}/skipped")}
+        skipped = sorted(int(txid) for txid, each in records.items() if each and each["readmitted_as"] is None)
+        return LedgerState(current["txid"], allocated["txid"], opened, tuple(skipped))
 
     def _watch(self) -> None:
         while not self._ending.is_set():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 
 from tests.chaos.ledger_watch import LedgerWatch
 from tests.chaos.scheduler import TASKS
@@ -35,26 +34,14 @@ class Person:
             if runs:
                 scheduler.clear(self._random.choice(runs), self._random.choice(TASKS))
         elif action == "readmit":
-            skipped = self.readmissible(name)
-            if skipped:
-                self._world.act(name, action, self._random.choice(skipped))
+            if state.skipped:
+                self._world.act(name, action, self._random.choice(state.skipped))
         elif state.opened:
             self._world.act(name, action, self._random.choice(sorted(state.opened)))
 
     def _trigger(self, name: str) -> None:
         if sum(run.is_live for run in self._world.scheduler.of(name)) < 4:
             self._world.trigger(name)
-
-    def readmissible(self, name: str) -> list[int]:
-        """The skipped transactions whose rows are in no other one; none while ZooKeeper is away."""
-        try:
-            names = self._watch.names(f"{name}/skipped")
-            found: Mapping[str, dict[str, object] | None] = {
-                each: self._watch.read(f"{name}/skipped/{each}") for each in names
-            }
-        except Exception:  # noqa: BLE001 - whatever the client says of a server that is away
-            return []
-        return sorted(int(each) for each, record in found.items() if record and record["readmitted_as"] is None)
 
     def keep_up(self, *, trigger: bool = False) -> None:
         """See that all goes on: coordinators run, and what has failed, or has no run, is replayed.
@@ -65,6 +52,7 @@ class Person:
             return
         self._upkept = time.monotonic()
         scheduler = self._world.scheduler
+        self._world.keep_up()
         for name in COORDINATED:
             self._world.coordinate(name)
         for name, state in self._watch.states.items():

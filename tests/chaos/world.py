@@ -49,6 +49,9 @@ class World:
     :param mutant: a rule that is taken out of the product, see `mutant.py`; "": none.
     """
 
+    components: tuple[str, ...] = ()
+    """What there is of Airflow besides tasks."""
+
     def __init__(self, folder: Path, *, mutant: str = "") -> None:
         self.folder = folder
         self.failpoints = Failpoints(folder / "failpoints")
@@ -73,7 +76,7 @@ class World:
         os.environ.update(self._environment())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.chaos.preloaded"])
-        self.scheduler = LittleScheduler(str(self.folder / "airflow"), self._spawn)
+        self.scheduler = self._make_scheduler()
         for name in STORES:
             self.feed(name)
         for name in COORDINATED:
@@ -89,6 +92,13 @@ class World:
         for each in self.servers.values():
             each.proxy.__exit__(None, None, None)
             each.server.close()
+
+    def _make_scheduler(self) -> LittleScheduler:
+        return LittleScheduler(self._address, self._spawn)
+
+    @property
+    def _address(self) -> str:
+        return str(self.folder / "questions")
 
     @property
     def _servers(self) -> Mapping[str, LocalServer]:
@@ -126,10 +136,21 @@ class World:
         from tests.chaos import worker
 
         log = str(self.folder / "logs" / f"{dag_id}.log")
-        arguments = (str(self.folder / "airflow"), program, dag_id, task, log)
+        arguments = (self._address, program, dag_id, task, log)
         process = self._context.Process(target=worker.main, args=arguments, daemon=True)
         process.start()
         return process
+
+    def kill_component(self, name: str) -> None:
+        """Kill one of `components`."""
+        raise NotImplementedError
+
+    def component(self, name: str) -> int | None:
+        """The process of one of `components`; None: there is none now."""
+        raise NotImplementedError
+
+    def keep_up(self) -> None:
+        """Start again what has ended by itself, as whoever runs servers does."""
 
     def disarm(self) -> None:
         """Let no failpoint act that nobody has come by."""

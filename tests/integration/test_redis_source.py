@@ -452,6 +452,22 @@ def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
         log.decide([1])
 
 
+def test_whoever_closes_the_source_for_himself_closes_it_for_nobody_else(server: LocalRedis) -> None:
+    """A lane commits one transaction in a thread while it reads the rows of the next one in another."""
+    key, client = f"k{uuid.uuid4().hex[:8]}", server.client()
+    client.xadd(key, {"n": 1})
+    source = RedisStreamSource("tweets", [key])
+    reading, committing = source.named("flights"), source.named("flights")
+    others = {each["id"] for each in client.client_list()}
+    batch = reading.decide(ATTEMPT, None)
+    own = {each["id"] for each in client.client_list()} - others
+    committing.close()
+    assert own
+    assert own <= {each["id"] for each in client.client_list()}
+    assert batch is not None
+    assert len(rows_of(reading, batch.metadata)) == 1
+
+
 def test_a_partition_that_is_no_longer_given_stops_the_source(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()

@@ -19,6 +19,7 @@ from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
 
     from airflow_tx.protocol.attempt import TransactionAttempt
 
@@ -114,6 +115,12 @@ class RedisSource(PartitionedTransactionalSource):
 
     def partitions(self) -> list[str]:
         return list(self._partitions)
+
+    def named(self, topology: str) -> Self:
+        """Return the source of this topology, on connections of its own: what closes it closes no other one."""
+        named = super().named(topology)
+        named._clients = {}
+        return named
 
     def close(self) -> None:
         while self._clients:
