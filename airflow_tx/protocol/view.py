@@ -127,9 +127,10 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     line = Line(topology, current, _opened(store, paths, [*range(current, txid), txid]))
     batch = _batch(store, paths, txid)
     if txid in line.opened:
-        (view,) = _open_views(store, paths, line, (txid,))
-        acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
         record = line.opened[txid]
+        found = _acks(store, paths, txid, record)
+        view = view_open(paths.topology, txid, replace(line, stale=_stale(store, paths, line)), found)
+        acks = {_task(key): entry for key, entry in found.items()}
         return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, tuple(record.fenced))
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
