@@ -180,5 +180,18 @@ class ChaosRun:
         lines = [f"seed {self.seed}, after {self.gun.count} faults; stuck: {stuck}", *wrong]
         for name in stuck or sorted({each.partition(":")[0] for each in wrong}):
             runs = [f"{run.run_id} {run.state}" for run in self.world.scheduler.of(name)[-12:]]
-            lines += [f"--- {name}: {self.watch.states[name]}", f"runs {runs}", self.world.logs(name)]
+            lines += [f"--- {name}: {self.watch.states[name]}", f"runs {runs}", *self._left(name)]
+            lines.append(self.world.logs(name))
         return "\n".join([*lines, "--- the last faults", self.record.last(60)])
+
+    def _left(self, name: str) -> list[str]:
+        """What is still to be done by a topology that is stuck, as far as it can be found out."""
+        found = [
+            f"lives: {run.program} {run.run_id}, {task}, process {pid}"
+            for run, task, pid in self.world.scheduler.processes()
+            if run.dag_id == name
+        ]
+        try:
+            return [*found, *self.judge.findings(name)]
+        except AssertionError as error:
+            return [*found, str(error)]

@@ -43,7 +43,7 @@ WEIGHTS = {
 COMPONENT_WEIGHTS = {"kill component": 14.0, "freeze component": 4.0}
 """The same, where there is an Airflow."""
 # No longer than so many seconds does a frozen process, or one at a point, stand still.
-_LONGEST = 2.5 * SESSION
+_LONGEST = 2.0 * SESSION
 _STOP, _CONTINUE, _KILL = 19, 18, 9
 _PATIENCE = 60.0
 
@@ -155,9 +155,7 @@ class Gun:
         name, victim, pid = found
         moment = self.phase(name, victim)
         if signal_process(pid, _STOP):
-            dead = self.random.random() < 0.5 and victim in ("begin", "count", "commit")
-            if dead:
-                self.world.scheduler.silent(pid)
+            dead = self.random.random() < 0.5 and self.world.scheduler.silent(pid)
             how = "freeze, taken for dead" if dead else "freeze"
             fault = self._note(victim, how, moment, [name])
             self._later(fault, self.random.uniform(0.5, _LONGEST), lambda: signal_process(pid, _CONTINUE) and None)
@@ -200,9 +198,9 @@ class Gun:
             return
         pids = self._standing(name, rule.name)
         frozen = [pid for pid in pids if signal_process(pid, _STOP)]
-        for pid in frozen:
-            self.world.scheduler.silent(pid)
-        fault = self._note(victim, "freeze, taken for dead" if frozen else "stands still", rule.name, [name])
+        dead = [pid for pid in frozen if self.world.scheduler.silent(pid)]
+        how = "freeze, taken for dead" if dead else "freeze" if frozen else "stands still"
+        fault = self._note(victim, how, rule.name, [name])
         self._later(fault, waiting.holds, lambda: self._wake(waiting.armed, frozen))
 
     def _standing(self, name: str, point: str) -> list[int]:
