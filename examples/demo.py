@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples import report
@@ -68,10 +68,7 @@ class Demo:
             dags = copy_dags(["flights.py"], self.home)
             with make_airflow(self.home, dags, zookeeper.hosts, failpoints) as airflow:
                 with opened(zookeeper.hosts) as store:
-                    wrong, transactions = self._count(airflow, store, failpoints)
-                if self._ended:  # else they differ, and that says nothing
-                    wrong += report.differences(expected, report.stored(database(self.home)))
-                status = print_report(expected, transactions, wrong, ended=self._ended)
+                    status = self.judge(expected, airflow, store, failpoints)
                 if kept is not None:
                     print(f"\nAirflow: {airflow.address}  login: {airflow.user}  password: {airflow.password}")
                     print("It runs until script/demo --stop.", flush=True)
@@ -79,8 +76,15 @@ class Demo:
                     os._exit(status)
         return status
 
+    def judge(self, expected: report.Totals, airflow: AirflowClient, store: Store, failpoints: Failpoints) -> int:
+        """From the first run to the verdict, on servers that are up; return the exit status."""
+        wrong, transactions = self._count(airflow, store, failpoints)
+        if self._ended:  # else they differ, and that says nothing
+            wrong += report.differences(expected, report.stored(database(self.home)))
+        return print_report(expected, transactions, wrong, ended=self._ended)
+
     def _count(
-        self, airflow: LocalAirflow, store: Store, failpoints: Failpoints
+        self, airflow: AirflowClient, store: Store, failpoints: Failpoints
     ) -> tuple[list[str], list[report.Transaction]]:
         """Run it all; return what went wrong, and the transactions that have committed."""
         faults = Faults(airflow, DAG_ID, self.say)
@@ -91,7 +95,7 @@ class Demo:
         wrong += [f"the fault did not happen: {what}" for what in faults.missing()]
         return wrong, done
 
-    def _drive(self, airflow: LocalAirflow, store: Store, faults: Faults) -> list[str]:
+    def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
         """Start the runs and go along with them until all is done; return what was not done in time."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
@@ -124,7 +128,7 @@ class Demo:
     def _hopeless(self, run_id: str, state: str) -> bool:
         return state == "failed" and self._clears[run_id] >= _CLEARS
 
-    def _clear_failed(self, airflow: LocalAirflow, states: Mapping[str, str]) -> None:
+    def _clear_failed(self, airflow: AirflowClient, states: Mapping[str, str]) -> None:
         """What a user does about a failed run."""
         for run_id, state in states.items():
             if state == "failed" and not self._hopeless(run_id, state):
@@ -132,7 +136,7 @@ class Demo:
                 self.say(f"run {run_id} has failed; clearing what failed")
                 airflow.clear_run(DAG_ID, run_id, only_failed=True)
 
-    def _show(self, airflow: LocalAirflow, done: Mapping[int, str]) -> None:
+    def _show(self, airflow: AirflowClient, done: Mapping[int, str]) -> None:
         running: dict[str, list[str]] = {"flight_counts": [], "commit": []}
         for task in airflow.task_instances(DAG_ID, "~"):
             if task["task_id"] in running and task["state"] in ("running", "deferred", "up_for_retry"):

@@ -84,10 +84,15 @@ def run(example: type[Example], home: Path) -> int:
         with make_airflow(home, dags, zookeeper.hosts, failpoints) as airflow, opened(zookeeper.hosts) as store:
             say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
             made.drive(airflow, store)
-    wrong = made.wrong()
+    return judge(made)
+
+
+def judge(example: Example) -> int:
+    """Print what differs, and the verdict; return the exit status."""
+    wrong = example.wrong()
     for line in wrong[:15]:
         print(f"DIFFERS: {line}")
-    print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{made.verdict()}")
+    print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{example.verdict()}")
     return 1 if wrong else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.failpoints import Armed, Failpoints
 
 FAILING_APP = 3
@@ -19,7 +19,7 @@ class Faults:
     :param say: prints one line of progress.
     """
 
-    airflow: LocalAirflow
+    airflow: AirflowClient
     dag_id: str
     say: Callable[[str], None]
     cleared: str | None = None

@@ -8,8 +8,10 @@ from collections import Counter
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.jars import kafka_connector_jars
 from airflow_tx.testing.servers.kafka import LocalKafka
+from examples.cluster_airflow import ClusterAirflow
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.servers import database
@@ -33,14 +35,11 @@ class KafkaCounts(Example):
         self._amounts: Counter[object] = Counter()
         self._shared = (self.folder / "spark").exists()
 
-    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+    def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
         """Stop the broker under two transactions, start it again, let the topic grow."""
-        if not self._shared:  # else the server that is there has them
-            jars = ",".join(map(str, kafka_connector_jars()))
-            with (self.folder / "spark" / "spark-defaults.conf").open("a") as defaults:
-                defaults.write(f"spark.jars {jars}\n")
+        self.add_connector()
         self.say("starting Kafka")
-        with LocalKafka() as kafka:
+        with self.broker() as kafka:
             kafka.create_topic(TOPIC, 2)
             self._write(kafka, 4000)
             known = connection("kafka", extra=json.dumps(kafka.client_config()))
@@ -66,9 +65,20 @@ class KafkaCounts(Example):
         for entry in history(store, self.paths):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempts}, {entry.outcome.value}")
 
+    def add_connector(self) -> None:
+        """Give Spark its connector to Kafka."""
+        if not self._shared:  # else the server that is there has them
+            jars = ",".join(map(str, kafka_connector_jars()))
+            with (self.folder / "spark" / "spark-defaults.conf").open("a") as defaults:
+                defaults.write(f"spark.jars {jars}\n")
+
+    def broker(self) -> LocalKafka:
+        """The Kafka that it starts and stops."""
+        return LocalKafka()
+
     def wrong(self) -> list[str]:
         """Compare with what was written."""
-        found = rows(database(self.folder), "SELECT user, events, amount FROM user_events")
+        found = rows(database(self.folder), 'SELECT "user", events, amount FROM user_events')
         expected: dict[object, object] = {user: (self._events[user], self._amounts[user]) for user in self._events}
         return differences(expected, {user: (int(events), int(amount)) for user, events, amount in found})
 
@@ -86,7 +96,7 @@ class KafkaCounts(Example):
             written.append((user, json.dumps({"user": user, "amount": amount})))
         kafka.produce(TOPIC, written)
 
-    def _ended(self, airflow: LocalAirflow, run_id: str) -> None:
+    def _ended(self, airflow: AirflowClient, run_id: str) -> None:
         """Wait until a run has succeeded; one whose retries did not outlast the broker is cleared once."""
         if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] != "success":
             self.say(f"run {run_id} has failed and is cleared")

@@ -9,7 +9,7 @@ from datetime import datetime
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import History, Metadata, Outcome, TransactionRecord, decode
-from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.airflow_client import AirflowClient
 from examples.report import Transaction
 
 
@@ -54,7 +54,7 @@ def batches(store: Store, paths: Paths) -> dict[str, str]:
 
 
 def transactions(
-    airflow: LocalAirflow, dag_id: str, entries: list[History], batches: Mapping[str, str]
+    airflow: AirflowClient, dag_id: str, entries: list[History], batches: Mapping[str, str]
 ) -> list[Transaction]:
     """The committed transactions with their batches and the tries of their tasks.
 

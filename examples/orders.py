@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import random
-import sqlite3
 from collections import Counter
 from pathlib import Path
 
 from airflow_tx.protocol.api import Store
-from airflow_tx.testing.airflow import LocalAirflow
+from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.eventually import eventually
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.servers import database
+from examples.stored import rows
 
 PRODUCTS = ("bolts", "nuts", "screws")
 ROWS = 200
@@ -35,7 +35,7 @@ class Orders(Example):
             for number in (1, 2):
                 self._write(region, f"{number:02}.csv")
 
-    def drive(self, airflow: LocalAirflow, store: Store) -> None:
+    def drive(self, airflow: AirflowClient, store: Store) -> None:
         """New data, a file that comes late, a new region, a region that is away for a while, and a killed task."""
         airflow.wait_dag("orders")
         airflow.wait_dag("orders_coordinator")
@@ -105,14 +105,5 @@ class Orders(Example):
 
     def _found(self) -> dict[object, object]:
         """The same from the state."""
-        path = database(self.folder)
-        if not path.exists():
-            return {}
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        try:
-            rows = connection.execute("SELECT region, product, orders, amount FROM order_totals").fetchall()
-        except sqlite3.OperationalError:  # nothing was committed yet, so there is no table
-            return {}
-        finally:
-            connection.close()
-        return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in rows}
+        found = rows(database(self.folder), "SELECT region, product, orders, amount FROM order_totals")
+        return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in found}

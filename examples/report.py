@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+
+from examples.stored import rows
 
 Group = tuple[str, str]
 _WIDTH = 48
@@ -55,19 +56,11 @@ def computed(folder: Path) -> Totals:
     return Totals({group: (count, delays[group]) for group, count in flights.items()}, flights.total())
 
 
-def stored(database: Path) -> Totals:
+def stored(database: Path | str) -> Totals:
     """The totals that the transactions left in the state's database."""
-    if not database.exists():
-        return Totals({}, 0)
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT carrier, origin, flights, dep_delay FROM flight_totals").fetchall()
-        overall = connection.execute("SELECT flights FROM flights_overall").fetchall()
-    except sqlite3.OperationalError:  # nothing was committed, so there is no table
-        return Totals({}, 0)
-    finally:
-        connection.close()
-    groups = {(carrier, origin): (int(flights), int(delay)) for carrier, origin, flights, delay in rows}
+    found = rows(database, "SELECT carrier, origin, flights, dep_delay FROM flight_totals")
+    overall = rows(database, "SELECT flights FROM flights_overall")
+    groups = {(carrier, origin): (int(flights), int(delay)) for carrier, origin, flights, delay in found}
     return Totals(groups, sum(int(flights) for (flights,) in overall))
 
 

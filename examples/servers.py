@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.failpoints import Failpoints
 
 ROOT = "/airflow_tx"
+STATE_VARIABLE = "AIRFLOW_TX_EXAMPLE_STATE"
 _ROOT = Path(__file__).resolve().parents[1]
 
 # Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, no more
@@ -36,9 +38,9 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 
-def database(home: Path) -> Path:
-    """The SQLite file that holds the states."""
-    return home / "state.db"
+def database(home: Path) -> Path | str:
+    """What holds the states: an SQLite file, or where STATE_VARIABLE names one, a database server."""
+    return os.environ.get(STATE_VARIABLE) or home / "state.db"
 
 
 def spark_environment(folder: Path) -> dict[str, str]:

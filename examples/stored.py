@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 
-def rows(database: Path, query: str) -> list[tuple[Any, ...]]:
-    """What a query finds in an SQLite database; nothing, as long as there is no such table."""
-    if not database.exists():
+def rows(database: Path | str, query: str) -> list[tuple[Any, ...]]:
+    """What a query finds; nothing, as long as there is no such table.
+
+    :param database: an SQLite file, or the URL of a database server.
+    """
+    import sqlalchemy as sa
+
+    if isinstance(database, Path) and not database.exists():
         return []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+    url = f"sqlite:///file:{database}?mode=ro&uri=true" if isinstance(database, Path) else database
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
         try:
-            return connection.execute(query).fetchall()
-        except sqlite3.OperationalError:
+            return [tuple(row) for row in connection.execute(sa.text(query))]
+        except (sa.exc.OperationalError, sa.exc.ProgrammingError):
             return []

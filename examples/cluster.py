@@ -1,0 +1,142 @@
+"""Runs examples of `dags/` on the cluster of docker/, from a container of it, and says whether each was exact."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from airflow_tx.failpoints import VARIABLE
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.servers.kafka import LocalKafka
+from examples import report
+from examples.cluster_airflow import ClusterAirflow, clear_ledger_and_states, ledger, state_url
+from examples.demo import Demo
+from examples.example import Say, judge
+from examples.flights import write_months
+from examples.kafka_counts import KafkaCounts
+from examples.ledger import history
+from examples.orders import Orders
+from examples.servers import ROOT, STATE_VARIABLE
+
+NAMES = ("flights", "kafka_counts", "orders")
+_DAGS = (*NAMES, "orders_coordinator")
+
+
+class ClusterKafka(LocalKafka):
+    """A broker in this container that the workers and Spark's executors reach."""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
+
+    def _addresses(self) -> dict[str, str]:
+        everywhere = super()._addresses()["listeners"].replace(self.bootstrap, f"0.0.0.0:{self.port}")
+        return {**super()._addresses(), "listeners": everywhere}
+
+
+class ClusterKafkaCounts(KafkaCounts):
+    """The example with a broker that a cluster reaches; Spark there has the connector."""
+
+    def broker(self) -> LocalKafka:
+        return ClusterKafka()
+
+    def add_connector(self) -> None:
+        """Nothing to add."""
+
+
+def count_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, _: Say) -> int:
+    """A year in twelve transactions, with the faults of the demo; return the exit status."""
+    demo = Demo(data)
+    write_months(demo.flights)
+    return demo.judge(report.computed(demo.flights), airflow, store, failpoints)
+
+
+def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
+    """Regions that come and go, under the coordinator; return the exit status."""
+    example = Orders(data, say, failpoints)
+    example.prepare()
+    example.drive(airflow, store)
+    return judge(example)
+
+
+def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
+    """A topic whose broker stops and which grows; return the exit status."""
+    example = ClusterKafkaCounts(data, say, failpoints)
+    example.prepare()
+    example.drive(airflow, store)
+    return judge(example)
+
+
+_RUN: dict[str, Callable[[ClusterAirflow, Store, Path, Failpoints, Say], int]] = {
+    "flights": count_flights,
+    "kafka_counts": count_events,
+    "orders": count_orders,
+}
+
+
+def run(names: Sequence[str]) -> int:
+    """Run examples one after the other, on a ledger and states without any transaction of them.
+
+    :return: the exit status: 0 if all were exact.
+    """
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:4.0f} s] {text}", flush=True)
+
+    airflow = ClusterAirflow()
+    os.environ[STATE_VARIABLE] = state_url()
+    data = Path(os.environ["AIRFLOW_TX_DATA"])
+    failpoints = Failpoints(Path(os.environ[VARIABLE].removeprefix("@")).parent)
+    for dag_id in _DAGS:
+        airflow.wait_known(dag_id)
+    if _has_run():
+        say("the transactions, totals and runs of the last time are removed")
+        for dag_id in reversed(_DAGS):
+            airflow.forget(dag_id)
+        clear_ledger_and_states()
+        if "kafka_default" in {each["connection_id"] for each in airflow.listed("connections", "connections")}:
+            airflow.call("DELETE", "connections/kafka_default")
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir()
+    worst = 0
+    for name in names:
+        print(f"\n== {name}", flush=True)
+        with ledger() as store:
+            for dag_id in _DAGS:
+                if dag_id.startswith(name):
+                    airflow.pause(dag_id, False)
+            worst = max(worst, _RUN[name](airflow, store, data, failpoints, say))
+    return worst
+
+
+def _has_run() -> bool:
+    with ledger() as store:
+        return any(history(store, Paths(ROOT, name)) for name in NAMES)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see script/cluster."""
+    parser = argparse.ArgumentParser(prog="script/cluster demo", description=__doc__)
+    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    names = parser.parse_args(arguments).names
+    for name in names:
+        if name not in NAMES:
+            parser.error(f"no example is called {name}; there are {', '.join(NAMES)}")
+    try:
+        return run(names)
+    except AssertionError as error:  # what should happen did not
+        print(f"\nThe example could not go on: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Fetches the jars that the cluster's image does not hold: Kafka, for the demo, and Spark's connector to it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_tx.testing.jars import fetch_jars, kafka_connector_jars
+from airflow_tx.testing.servers.kafka import KAFKA_VERSION
+
+
+def collect(folder: Path) -> None:
+    """Copy them: `spark/` holds the connector's, beside it lie those of Kafka as `fetch_jars` looks for them."""
+    connector = kafka_connector_jars()
+    kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
+    (folder / "spark").mkdir(parents=True, exist_ok=True)
+    for jar in connector:
+        shutil.copy(jar, folder / "spark")
+    shutil.copytree(kafka[0].parent, folder / kafka[0].parent.name, dirs_exist_ok=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line: FOLDER."""
+    (folder,) = sys.argv[1:] if arguments is None else arguments
+    collect(Path(folder))
+
+
+if __name__ == "__main__":
+    main()
