@@ -86,3 +86,9 @@ class StagingError(TxError):
     """Staged output that is missing, incomplete or of another attempt."""
 
     template = "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}. {remedy}"
+
+
+class StagingUnavailable(StagingError):
+    """A file that could not be staged; nothing of it is seen by anybody."""
+
+    template = "{uri} cannot be written: {reason}. Nothing of it counts; make room or give access, then clear the task."

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
+from airflow_tx.errors import StagingUnavailable
+
 # Hadoop's client for S3 listens to another scheme than everybody else's.
 _SPARK_SCHEMES = {"s3": "s3a"}
 
@@ -40,9 +42,20 @@ class Files(ABC):
         """Name it in the spelling that Spark's file systems know."""
         return self.uri(name)
 
-    @abstractmethod
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole file so that a reader sees all of it or nothing; its folder is made."""
+        """Write a whole file so that a reader sees all of it or nothing; its folder is made.
+
+        :raises StagingUnavailable: it is not there: the disk is full, or nobody may write.
+        """
+        try:
+            self._write(name, content)
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
+
+    @abstractmethod
+    def _write(self, name: str, content: bytes) -> None:
+        """Write it, or raise OSError."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -73,7 +86,7 @@ class LocalFiles(Files):
     def spark_uri(self, name: str) -> str:
         return "file://" + self.uri(name)
 
-    def write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -123,7 +136,7 @@ class RemoteFiles(Files):
         scheme = _SPARK_SCHEMES.get(parts.scheme, parts.scheme)
         return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
 
-    def write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(self._path(name), content)
 

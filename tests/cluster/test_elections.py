@@ -64,7 +64,8 @@ def test_a_leader_that_is_cut_off_from_all_in_a_commit_leaves_it_exact(
 
 
 def test_a_worker_that_is_cut_off_from_one_server_goes_on_with_the_others(world: World, topology: Topology) -> None:
-    committer = topology.committer(world.near)
+    # As by default: one server that is cut off must not use up the time that there is for all.
+    committer = topology.committer(world.near, env={"AIRFLOW__TX__SESSION_TIMEOUT": "10"})
     topology.processed(committer, "r1")
     armed, answer = topology.paused(committer, "r1", "commit.after_acquire")
     with world.near.without(serving(world).address):

@@ -13,9 +13,10 @@ from typing_extensions import Self
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints
 from airflow_tx.testing.servers.postgres import LocalPostgres
-from tests.cluster.committer import ROWS, Committer, expected
+from tests.cluster.committer import Committer, expected
 from tests.cluster.ensemble import LocalEnsemble
 from tests.cluster.hosts import Host, Network
+from tests.cluster.runs import ROWS
 
 
 class SharedPostgres(LocalPostgres):

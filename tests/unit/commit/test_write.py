@@ -14,8 +14,8 @@ import pytest
 from airflow_tx.commit import write
 from airflow_tx.commit.rows import StagedRows, rows_to_write
 from airflow_tx.commit.update import persistent_aggregate
-from airflow_tx.commit.write import fits_one_write, output_digest, spark_of
-from airflow_tx.errors import ConfigError, FenceOutranked, RowsDiffer, StateError
+from airflow_tx.commit.write import explain_outranked, fits_one_write, output_digest, spark_of
+from airflow_tx.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spark.writers import rebuilt_error, total
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
@@ -246,3 +246,15 @@ def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
         total([{"keys": 3}, other, outranked])
     assert total([{"keys": 3, "rows": 5}, {"keys": 4, "rows": 4}]) == (7, 9)
     assert isinstance(rebuilt_error("Unheard", {"state": "s"}), StateError)
+
+
+def test_a_committer_that_is_outranked_says_so_though_the_ledger_cannot_be_asked() -> None:
+    def holds(token: Any) -> bool:
+        raise StoreUnavailable(hosts="zk1:2181", connection="zk", reason="cut off")
+
+    ledger: Any = SimpleNamespace(holds=holds)
+    outranked = FenceOutranked(state="words", token="1/1.1#1", found="1/1.2#3")
+    assert explain_outranked(ledger, {}, Grants()(1), outranked) is outranked
+    behind = LedgerBehind(state="words", topology="flights", found=2, expected=1, txid=1)
+    with pytest.raises(StoreUnavailable):  # whether it is, only the ledger knows
+        explain_outranked(ledger, {}, Grants()(1), behind)

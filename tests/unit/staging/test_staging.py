@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.errors import ConfigError, StagingError, StagingUnavailable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import (
     Descriptor,
@@ -235,3 +235,10 @@ def test_a_root_that_can_be_used_may_be_checked_by_several_at_once(area: Staging
     area.check()
     area.check()
     assert area.sweep("flights", 9) == []
+
+
+def test_a_file_that_cannot_be_written_is_one_line_that_says_where_and_why(tmp_path: Path) -> None:
+    (tmp_path / "flights").write_text("a file where a folder is wanted")
+    where = StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
+    with pytest.raises(StagingUnavailable, match=rf"^{tmp_path}/flights/1/1/.* cannot be written: .*clear the task.$"):
+        write_rows(where, "counts", [{"word": "a"}])
