@@ -189,7 +189,11 @@ _REMEDIES = (
     ("CERTIFICATE_VERIFY_FAILED", "let the extra ca_file name the authority that signed the servers' certificate"),
     ("ALERT", "let the extras cert_file and key_file name a certificate that the servers trust"),
     ("WRONG_VERSION_NUMBER", "set the extra use_tls to false, or name the servers' secureClientPort"),
-    ("connection broken", "let the ensemble elect a leader; if this is its secureClientPort, set the extra use_tls"),
+    (
+        "connection broken",
+        "let the ensemble elect a leader, or take more connections of one host (maxClientCnxns); if this is its "
+        "secureClientPort, set the extra use_tls",
+    ),
     ("", "start the server or correct the hosts of the connection"),
 )
 
