@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEDGER_PLACE = "ledger_place"
+"""Under which name a serialized DAG has where its topology lies."""
+WHY_NOT = "airflow_tx_why_not"
+"""The XCom in which `begin` says why its last try got no transaction."""
 COMMIT_KEY = "airflow_tx_commit"
 """Where the context of a task that commits holds its `Commit`."""
 
@@ -96,6 +101,12 @@ class TransactionSpec:
     @property
     def paths(self) -> Paths:
         return Paths(self.root or Settings.load().root, self.topology)
+
+    @property
+    def place(self) -> str:
+        """Tell where its topology lies, as JSON: a serialized DAG keeps texts alone; "" is what `[tx]` says."""
+        place = {"topology": self.topology, "conn_id": self.zookeeper_conn_id or "", "root": self.root or ""}
+        return json.dumps(place, sort_keys=True)
 
     @property
     def window(self) -> int:

@@ -20,7 +20,7 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
 from benchmarks.requests import received
-from tests.integration.board import ROOT, Board
+from tests.integration.board.server import ROOT, Board
 from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
 

@@ -12,20 +12,21 @@ from airflow_tx.protocol.step import Audit
 
 
 def coordinator_id(topology: str) -> str:
-    """Name the DAG that coordinates a topology, as `coordinator_dag` names it."""
+    """Name the DAG that coordinates a topology, as `coordinator_dag` names it unless it is told otherwise."""
     return f"{topology}_coordinator"
 
 
 class CoordinatorPause(PersonalAction):
     """Pauses the coordinator, or lets it go on.
 
+    :param dag_id: of the coordinator.
     :param paused: whether it is to be paused.
     """
 
-    def __init__(self, target: ActionTarget, *, paused: bool) -> None:
+    def __init__(self, target: ActionTarget, dag_id: str, *, paused: bool) -> None:
         super().__init__(target)
+        self.dag_id = dag_id
         self.paused = paused
-        self.dag_id = coordinator_id(target.topology)
 
     def preview(self) -> Preview:
         is_paused = compat.is_paused_there(self.dag_id)

@@ -59,10 +59,10 @@ class DagServer:
         audit = Audit(question["who"], question["why"])
         return [asdict(each) for each in action.effects(audit, question["version"])]
 
-    def _lags(self, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-        found = {topology: self._ask(topology, dag_id) for topology, dag_id in asked}
+    def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
+        found = {name: self._ask(name, dag_id, *place) for name, dag_id, *place in asked}
         deadline = time.monotonic() + LAGS_WITHIN_THERE
-        for topology, dag_id in asked:
+        for topology, dag_id, *_ in asked:
             watch = self._watches[topology]
             if not watch.wait(max(deadline - time.monotonic(), 0.0)):
                 found[topology] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
@@ -74,12 +74,12 @@ class DagServer:
                 found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
         return found
 
-    def _ask(self, topology: str, dag_id: str) -> dict[str, Any]:
+    def _ask(self, topology: str, dag_id: str, *place: str) -> dict[str, Any]:
         """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
         if topology not in self._watches:
             self._watches[topology] = LagWatch(topology, lambda: self._parsed_lately(dag_id)[0].source, every=0.0)
         try:
-            self._watches[topology].latest(_ledger(topology).position)
+            self._watches[topology].latest(_ledger(*place).position)
         except TxError as error:
             return {"why": str(error)}
         return {"why": "its source was not asked"}
@@ -93,21 +93,21 @@ class DagServer:
             return found
 
     def _action(self, request: ActionRequest) -> PersonalAction:
-        ledger = _ledger(request.topology)
+        ledger = _ledger(request.conn_id, request.root, request.topology)
         record = ledger.topology()
-        return request.action(ActionTarget(ledger, record, lambda: self._dag(record.dag_id, ledger.paths)))
 
-    def _dag(self, dag_id: str, paths: Paths) -> ParsedDag:
-        with self._parsing:
-            return checked_dag(dag_id, paths, Settings.load().zookeeper_conn_id)
+        def parsed() -> ParsedDag:
+            with self._parsing:
+                return checked_dag(record.dag_id, ledger.paths, request.conn_id)
+
+        return request.action(ActionTarget(ledger, record, parsed))
 
 
-def _ledger(topology: str) -> Ledger:
+def _ledger(conn_id: str, root: str, topology: str) -> Ledger:
     from airflow_tx.hooks.zookeeper import shared_store
 
-    settings = Settings.load()
-    store, paths = shared_store(settings.zookeeper_conn_id), Paths(settings.root, topology)
-    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
+    store, history = shared_store(conn_id), Settings.load().history
+    return Ledger(store, Paths(root, topology), clock=SystemClock(), ids=SystemIds(), history=history)
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:

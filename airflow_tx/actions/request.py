@@ -39,12 +39,17 @@ class UnclearRequest(Refused):
 class ActionRequest:
     """An action on a topology.
 
+    :param conn_id: the connection of its ledger; `root`: the path that holds it.
+    :param coordinator: the DAG that coordinates it, of pause and unpause.
     :param txids: of replay one or several, of skip and readmit one, else none.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay: with the rows as they are now.
     """
 
     topology: str
+    conn_id: str
+    root: str
+    coordinator: str
     name: ActionName
     txids: tuple[int, ...] = ()
     force: bool = False
@@ -71,7 +76,7 @@ class ActionRequest:
             return FailedReplay(target)
         if self.name is ActionName.ACCEPT_LOSS:
             return LossAcceptance(target)
-        return CoordinatorPause(target, paused=self.name is ActionName.PAUSE)
+        return CoordinatorPause(target, self.coordinator, paused=self.name is ActionName.PAUSE)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "name": self.name.value}

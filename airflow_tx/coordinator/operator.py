@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreError
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.spec import LEDGER_PLACE, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,6 +66,16 @@ class CoordinateOperator(BaseOperator):
         self.poll = poll
         self.linger = linger
         self.lane = lane
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
+        return fields | {LEDGER_PLACE}
+
+    @property
+    def ledger_place(self) -> str:
+        """Where its topology lies; the board reads it from the serialized DAG."""
+        return self.transaction.place
 
     def execute(self, context: Context) -> None:
         self.go_on(context)

@@ -12,17 +12,20 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction
+from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import Metric
 from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.spec import HasTransaction, TransactionSpec
+from airflow_tx.spec import LEDGER_PLACE, WHY_NOT, HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
+
+
+_WHY_KEPT = 1000
 
 
 class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, LineageOperator):
@@ -42,6 +45,16 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, Linea
         super().__init__(**kwargs)
         self.transaction = transaction
 
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
+        return fields | {LEDGER_PLACE}
+
+    @property
+    def ledger_place(self) -> str:
+        """Where its topology lies; the board reads it from the serialized DAG."""
+        return self.transaction.place
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Allocate or replay; defer while the window is full.
 
@@ -59,10 +72,14 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, Linea
             # Green, as the run that found the skip still to be done.
             self.log.warning("%s", error)
             self._skip_all(ti)
-        except Refused as error:
-            raise AirflowFailException(str(error)) from None
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
+        except TxError as error:
+            # For the board: of a task without a transaction it knows no more than what it says.
+            ti.xcom_push(key=WHY_NOT, value=str(error)[:_WHY_KEPT])
+            if isinstance(error, Refused):
+                raise AirflowFailException(str(error)) from None
+            raise
         raise_own_alarms(spec, context, self.log)
         if isinstance(answer, Begun):
             return self._begun(context, answer)

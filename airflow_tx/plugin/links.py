@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_tx import compat
 from airflow_tx.plugin.pages import RUN_PAGE, base_path
 
 # As Airflow compares them, by module and name: to import them costs a second, for the Spark provider.
@@ -19,6 +20,8 @@ _OPERATORS = (
     ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark_submit", "SparkBatchOperator"),
 )
+# A `@task` within a transaction; those of other DAGs are of another module.
+_TASKS = tuple(("airflow_tx.topology.transaction", name) for name in compat.DECORATED_TASKS)
 
 
 def _named(module: str, name: str) -> type:
@@ -30,7 +33,7 @@ class TransactionLink(BaseOperatorLink):
 
     name = "Transaction"
 
-    operators = [_named(*each) for each in _OPERATORS]  # noqa: RUF012 - the type is Airflow's
+    operators = [_named(*each) for each in (*_OPERATORS, *_TASKS)]  # noqa: RUF012 - the type is Airflow's
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         dag, run = quote(ti_key.dag_id, safe=""), quote(ti_key.run_id, safe="")

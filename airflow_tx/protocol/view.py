@@ -45,6 +45,7 @@ class TransactionDetails:
     :param partitioned: whether rows and position are by partition.
     :param receipt: of a final one, as its history keeps it; of one that is granted, as far as it is known.
     :param fenced: the states that a grant of it was about to write, while it is open.
+    :param before: where the source stood before its batch, while it is open.
     """
 
     transaction: TransactionView
@@ -53,6 +54,7 @@ class TransactionDetails:
     partitioned: bool = False
     receipt: Mapping[str, Any] | None = None
     fenced: tuple[str, ...] = ()
+    before: Any = None
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,12 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     line = Line(topology, current, _opened(store, paths, [*range(current, txid), txid]))
     batch = _batch(store, paths, txid)
     if txid in line.opened:
+        (view,) = _open_views(store, paths, line, (txid,))
+        acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
         record = line.opened[txid]
-        found = _acks(store, paths, txid, record)
-        view = view_open(paths.topology, txid, replace(line, stale=_stale(store, paths, line)), found)
-        acks = {_task(key): entry for key, entry in found.items()}
-        return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, tuple(record.fenced))
+        fenced, before = tuple(record.fenced), _batch(store, paths, txid - 1)
+        position = topology.origin if before is None or before.position is None else before.position
+        return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, fenced, position)
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
         batch = Metadata(0, skipped.rows, None)

@@ -146,6 +146,8 @@ class Transaction:
         acking = [task for task in block.tasks if task.task_id in block.must_ack]
         for task in acking:
             hook_up(task)
+        for task in block.tasks:
+            compat.put_into_module(task, __name__)
         for task in block.phase.others if block.phase is not None else ():
             hook_up_inside(task)
         for task in block.committing:

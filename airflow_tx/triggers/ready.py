@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from airflow_tx.processing.begin import room
 from airflow_tx.protocol.api import Store
@@ -16,8 +15,6 @@ class ReadyTrigger(WaitTrigger):
 
     :param key: of the run that waits: fires, too, once that one has a transaction.
     """
-
-    watched: ClassVar[bool] = True
 
     max_pending: int
     key: str | None = None

@@ -8,12 +8,11 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
-
-from airflow_tx.testing.airflow import LocalAirflow
 
 PATIENCE = 200_000
 NARROW = ViewportSize(width=380, height=760)
@@ -39,13 +38,23 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+class Site(Protocol):
+    """An Airflow with a UI; `home` has the passwords of its users."""
+
+    home: Path
+
+    @property
+    def address(self) -> str: ...
+
+
 class Person:
     """Somebody who is logged in to Airflow's UI.
 
+    :param token: of the user, who is logged in with it; else with the password, in the form.
     :ivar errors: what the pages threw, or wrote as an error.
     """
 
-    def __init__(self, browser: Browser, airflow: LocalAirflow, user: str, *, dark: bool = False) -> None:
+    def __init__(self, browser: Browser, airflow: Site, user: str, *, dark: bool = False, token: str = "") -> None:
         self.address = airflow.address
         scheme = {"color_scheme": "dark" if dark else "light"}
         context = browser.new_context(base_url=airflow.address, viewport=WIDE, **scheme)  # type: ignore[arg-type]
@@ -53,6 +62,12 @@ class Person:
         self.page: Page = context.new_page()
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        if token:
+            context.add_cookies([{"name": "_token", "value": token, "url": airflow.address}])
+        else:
+            self._log_in(airflow, user)
+
+    def _log_in(self, airflow: Site, user: str) -> None:
         passwords: dict[str, str] = json.loads((airflow.home / "passwords.json").read_text())
         self.page.goto("/auth/login")
         self.page.locator("input").nth(0).fill(user)
@@ -83,6 +98,14 @@ class Person:
         """Open the board at a topology or a transaction."""
         asked = "&".join(f"{name}={value}" for name, value in address.items())
         self.page.goto(f"/plugin/transactions?{asked}")
+
+    def press(self, button: str) -> Locator:
+        """Press a button of the board, and wait until it says what would happen."""
+        self.board.get_by_role("button", name=button, exact=True).click()
+        dialog = self.page.get_by_role("dialog")
+        expect(dialog.get_by_role("heading")).to_contain_text(f"{button}:")
+        expect(dialog.get_by_role("status", name="Loading")).to_have_count(0)
+        return dialog
 
     def row(self, txid: int) -> Locator:
         """A transaction of the timeline, which is a link that says what is drawn."""

@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, HTTPException, status
 
 from airflow_tx import compat
-from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
+from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for
@@ -31,7 +31,7 @@ action_router = APIRouter(
 def preview_action(access: AccessDep, topology: str, action: ActionName, body: PreviewBody) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
-    found = previewed(_request(topology, action, body), snapshot.record)
+    found = previewed(_request(snapshot, action, body), snapshot.record)
     return PreviewAnswer(
         version=found["version"],
         sentence=found["sentence"],
@@ -45,7 +45,7 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
 def execute_action(access: AccessDep, topology: str, action: ActionName, body: ActionBody) -> ActionAnswer:
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)
-    request, dag_id = _request(topology, action, body), snapshot.record.dag_id
+    request, dag_id = _request(snapshot, action, body), snapshot.record.dag_id
     if _needs_reason(request) and not body.why.strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
     noted = {**request.to_json(), "why": body.why}
@@ -64,14 +64,24 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
     dag_id = snapshot.record.dag_id
     if not access.may_act(dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {dag_id}.")
-    coordinator = coordinator_id(topology)
+    coordinator = ledger_places().coordinator(snapshot.place)
     if action in _OF_COORDINATOR and not access.may_pause(coordinator):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit DAG {coordinator}.")
     return snapshot
 
 
-def _request(topology: str, action: ActionName, body: PreviewBody) -> ActionRequest:
-    return ActionRequest(topology, action, tuple(body.txids), body.force, body.changed_rows)
+def _request(snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) -> ActionRequest:
+    place = snapshot.place
+    return ActionRequest(
+        topology=place.paths.topology,
+        conn_id=place.conn_id,
+        root=place.paths.root,
+        coordinator=ledger_places().coordinator(place),
+        name=action,
+        txids=tuple(body.txids),
+        force=body.force,
+        changed_rows=body.changed_rows,
+    )
 
 
 def _needs_reason(request: ActionRequest) -> bool:

@@ -50,21 +50,21 @@ class LagBoard:
             if self._thread is not None and self._thread.is_alive():
                 return
             due = [
-                (each.name, each.record.dag_id)
+                (each.name, each.record.dag_id, each.place.conn_id, each.paths.root, each.paths.topology)
                 for each in snapshots
                 if now - self._asked_at.get(each.name, float("-inf")) >= EVERY
             ]
             if not due:
                 return
-            self._asked_at.update({name: now for name, _ in due})
+            self._asked_at.update({name: now for name, *_ in due})
             self._thread = threading.Thread(target=self._ask, args=(due,), name="airflow_tx-lags", daemon=True)
             self._thread.start()
 
-    def _ask(self, due: Sequence[tuple[str, str]]) -> None:
+    def _ask(self, due: Sequence[tuple[str, ...]]) -> None:
         try:
             found = self._process.ask({"lags": due}, seconds=_PATIENCE)
         except TxError as error:
-            found = {name: {"why": str(error)} for name, _ in due}
+            found = {name: {"why": str(error)} for name, *_ in due}
         at = datetime.now(timezone.utc)
         self._found.update({name: (at, each) for name, each in found.items()})
 

@@ -1,4 +1,4 @@
-"""The one client of ZooKeeper in an api-server process: nobody waits long for it, and it comes back by itself."""
+"""The client of each ZooKeeper in an api-server process: nobody waits long for it, and it comes back by itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.config import Settings
@@ -38,11 +38,11 @@ _UNUSABLE = "its connection cannot be used, see the log of the api-server"
 class LedgerClient:
     """Connects in a thread of its own, for as long as somebody asks.
 
-    :param connect: makes a client, and the store on it.
+    :param conn_id: the connection of the ZooKeeper.
     """
 
-    def __init__(self, connect: Callable[[], tuple[Any, WatchedStore]] | None = None) -> None:
-        self._connect = connect or _connected
+    def __init__(self, conn_id: str) -> None:
+        self._connect = partial(_connected, conn_id)
         self._changed = threading.Condition()
         self._client: Any = None
         self._store: WatchedStore | None = None
@@ -63,7 +63,7 @@ class LedgerClient:
             if self._store is None:
                 self._start()
                 # While the first attempt is under way it may succeed any moment.
-                known = time.monotonic() - self._failed_at < LEDGER_PATIENCE
+                known = self._failed_at > float("-inf")
                 self._changed.wait_for(lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE)
             store = self._store
         if store is None:
@@ -116,12 +116,12 @@ class LedgerClient:
             self._changed.notify_all()
 
 
-def _connected() -> tuple[Any, WatchedStore]:
+def _connected(conn_id: str) -> tuple[Any, WatchedStore]:
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
     from airflow_tx.store.client import connect
     from airflow_tx.store.watched import WatchedStore
 
-    config = ZooKeeperHook().config()
+    config = ZooKeeperHook(conn_id).config()
     client = connect(replace(config, connect_timeout=LEDGER_PATIENCE))
     return client, WatchedStore(client, conn=config.conn_id, hosts=config.hosts, read_timeout=LEDGER_PATIENCE)
 
@@ -132,11 +132,11 @@ def _closed(client: Any) -> None:
     disconnect(client)
 
 
-_clients: dict[int, LedgerClient] = {}
+_clients: dict[tuple[int, str], LedgerClient] = {}
 _lock = threading.Lock()
 
 
-def ledger_client() -> LedgerClient:
-    """Return the client of this process; a child that was forked makes its own."""
+def ledger_client(conn_id: str) -> LedgerClient:
+    """Return the client of this process for a connection; a child that was forked makes its own."""
     with _lock:
-        return _clients.setdefault(os.getpid(), LedgerClient())
+        return _clients.setdefault((os.getpid(), conn_id), LedgerClient(conn_id))

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.config import Settings
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
-from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, LedgerClient, ledger_client
+from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, ledger_client
+from airflow_tx.plugin.api.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
@@ -51,8 +51,8 @@ class TopologySnapshot:
     """
 
     record: TopologyRecord
-    paths: Paths
-    store: Store
+    place: LedgerPlace
+    store: Store | None
     view: TopologyView | None
     final: tuple[int, ...] = ()
     alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -61,7 +61,11 @@ class TopologySnapshot:
 
     @property
     def name(self) -> str:
-        return self.paths.topology
+        return self.place.name
+
+    @property
+    def paths(self) -> Paths:
+        return self.place.paths
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
@@ -72,7 +76,7 @@ class TopologySnapshot:
     def final_view(self, txid: int) -> TransactionView | None:
         """Read a final transaction; None: it is not remembered any more."""
         found = self.finals.get(txid)
-        if found is None:
+        if found is None and self.store is not None:
             found = final_transaction(self.store, self.paths, txid)
             if found is not None and found.status == Outcome.COMMITTED.value:
                 self.finals[txid] = found
@@ -114,33 +118,39 @@ class _Kept(Generic[T]):
 class LedgerSnapshots:
     """The snapshots of an api-server: whoever comes while one is read waits for that one."""
 
-    def __init__(self, client: Callable[[], LedgerClient] = ledger_client) -> None:
-        self._client = client
+    def __init__(self, places: LedgerPlaces | None = None) -> None:
+        self._places = places or ledger_places()
         self._kept: dict[Hashable, _Kept[Any]] = {}
         self._finals: dict[str, tuple[tuple[str, int], dict[int, TransactionView]]] = {}
         self._lock = threading.Lock()
 
-    @cached_property
-    def _root(self) -> str:
-        # To read all options anew for each topology would cost more than the rest of the answer.
-        return Settings.load().root
-
     def all(self) -> tuple[TopologySnapshot, ...]:
-        """Read every topology.
+        """Read every topology: those where `[tx]` says, and those of other DAGs of this Airflow.
 
-        :raises LedgerAway: ZooKeeper does not answer.
+        :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
         """
-        names = self._once("/", lambda store: topologies(store, self._root), below=self._root)
-        found = (self.find(name) for name in names)
+        settings = self._places.settings
+        root, conn_id = settings.root, settings.zookeeper_conn_id
+        names = self._once("/", lambda store: topologies(store, root), conn_id, below=root)
+        found = [self.find(name) for name in names]
+        found += [self._find_elsewhere(name, dag_id) for name, dag_id in self._places.elsewhere().items()]
         return tuple(each for each in found if each is not None)
+
+    def _find_elsewhere(self, name: str, dag_id: str) -> TopologySnapshot | None:
+        try:
+            return self.find(name)
+        except LedgerAway as away:
+            # One ZooKeeper of several: the others' topologies are shown as ever.
+            record = TopologyRecord("", dag_id, "unknown", 0)
+            return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
     def find(self, name: str) -> TopologySnapshot | None:
         """Read one topology; None: there is none of this name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
-        paths = Paths(self._root, name)
-        return self._once(f"/{name}", lambda store: self._topology(store, paths), below=paths.base)
+        place = self._places.named(name)
+        return self._once(f"/{name}", lambda store: self._topology(store, place), place.conn_id, below=place.paths.base)
 
     def forget(self, name: str) -> None:
         """Read a topology anew when it is asked for next: somebody has acted on it."""
@@ -156,14 +166,10 @@ class LedgerSnapshots:
             except UnknownTransaction:
                 return None
 
-        return self.asked(read)
+        return self._asked(read, snapshot.place.conn_id)
 
-    def asked(self, question: Callable[[Store], T]) -> T:
-        """Ask the ledger.
-
-        :raises LedgerAway: ZooKeeper does not answer.
-        """
-        client = self._client()
+    def _asked(self, question: Callable[[Store], T], conn_id: str) -> T:
+        client = ledger_client(conn_id)
         store = client.store()
         try:
             return question(store)
@@ -173,15 +179,16 @@ class LedgerSnapshots:
             client.failed()
             raise LedgerAway(reason=SILENT) from error
 
-    def shared(self, key: Hashable, answer: Callable[[], T]) -> T:
-        """Give an answer to all who ask the same within a second."""
-        return self._once(key, lambda store: answer())
+    def shared(self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], T]) -> T:
+        """Give an answer about a topology to all who ask the same within a second."""
+        return self._once((snapshot.name, key), lambda store: answer(), snapshot.place.conn_id)
 
-    def _once(self, key: Hashable, question: Callable[[Store], T], *, below: str = "") -> T:
+    def _once(self, key: Hashable, question: Callable[[Store], T], conn_id: str, *, below: str = "") -> T:
         """Ask at most once a second, and while nothing has changed below a path, not at all."""
+        client = ledger_client(conn_id)
         if below:
             # What is remembered would hide that ZooKeeper hangs.
-            self._once("", lambda store: self._client().store().check())
+            self._once(("", conn_id), lambda store: client.store().check(), conn_id)
         with self._lock:
             if len(self._kept) > _MOST_KEPT:
                 self._kept.clear()
@@ -189,16 +196,17 @@ class LedgerSnapshots:
         if not kept.lock.acquire(timeout=LEDGER_PATIENCE):
             raise LedgerAway(reason=SILENT)
         try:
-            mark = self._client().store().mark(below) if below else None
+            mark = client.store().mark(below) if below else None
             if time.monotonic() - kept.at >= AGE and (mark is None or mark != kept.mark):
-                kept.value = self.asked(question)
+                kept.value = self._asked(question, conn_id)
                 kept.at, kept.mark = time.monotonic(), mark
             found: T = kept.value
             return found
         finally:
             kept.lock.release()
 
-    def _topology(self, store: Store, paths: Paths) -> TopologySnapshot | None:
+    def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
+        paths = place.paths
         try:
             record = topology_record(store, paths)
         except (UnknownTransaction, UnreadableRecord):
@@ -207,11 +215,11 @@ class LedgerSnapshots:
             view = topology_view(store, paths, recent=0)
             alarms = raised_alarms(Reader(store), paths)
         except (UnreadableRecord, UnknownTransaction) as error:
-            return TopologySnapshot(record, paths, store, None, problem=str(error))
+            return TopologySnapshot(record, place, store, None, problem=str(error))
         opened = {each.txid for each in view.transactions if each.open}
         final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
-        finals = self._finals_of(paths.topology, record, final)
-        return TopologySnapshot(record, paths, store, view, final, alarms, finals)
+        finals = self._finals_of(place.name, record, final)
+        return TopologySnapshot(record, place, store, view, final, alarms, finals)
 
     def _finals_of(self, name: str, record: TopologyRecord, final: Sequence[int]) -> dict[int, TransactionView]:
         # A ledger that was reset or repaired gives txids again.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import Any
 
-from airflow.models.xcom import XComModel
-from airflow.utils.session import create_session
-from sqlalchemy import select
-
-from airflow_tx.plugin.api.airflow_runs import BEGIN, TaskTryRow, run_row, task_tries
+from airflow_tx.plugin.api.airflow_runs import BEGIN, RunRow, TaskTryRow, run_row, task_tries, xcoms
+from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.models import RunAnswer, WhyCode, WhyNot
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding
+from airflow_tx.spec import WHY_NOT
 
 _LIVE = frozenset({"queued", "running"})
 _FAILED = frozenset({"failed", "upstream_failed"})
@@ -32,9 +31,10 @@ def run_answer(snapshot: TopologySnapshot | None, dag_id: str, run_id: str) -> R
             return None
         tries = task_tries(dag_id, [run_id]).get(run_id, [])
         begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
-        txid = None if begin is None else _begun(dag_id, begin)
+        said = {} if begin is None else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
+        txid = _begun(said)
         if txid is None:
-            why = _why(snapshot, run_id, run.state, begin)
+            why = _why(snapshot, run, begin, said.get(WHY_NOT))
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=None, why=why)
     return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=txid)
 
@@ -43,26 +43,25 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
     for each in reversed(snapshot.opened):
         if each.run_id == run_id:
             return each.txid
+    if snapshot.store is None:
+        raise LedgerAway(reason=SILENT)
     binding = Reader(snapshot.store).peek_if_any(Binding, snapshot.paths.run(run_id))
     return None if binding is None else binding.txid
 
 
-def _begun(dag_id: str, begin: TaskTryRow) -> int | None:
+def _begun(said: Mapping[str, Any]) -> int | None:
     """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
-    query = select(XComModel.value).where(
-        XComModel.dag_id == dag_id,
-        XComModel.run_id == begin.run_id,
-        XComModel.task_id == begin.task_id,
-        XComModel.key == "return_value",
-    )
-    with create_session() as session:
-        value = session.scalar(query)
-    found = json.loads(value) if isinstance(value, str) else value
+    found = said.get("return_value")
     return int(found["txid"]) if isinstance(found, dict) and "txid" in found else None
 
 
-def _why(snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: TaskTryRow | None) -> WhyNot:
-    yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
+def _why(snapshot: TopologySnapshot | None, run: RunRow, begin: TaskTryRow | None, said: str | None) -> WhyNot:
+    """Say why a run has no transaction.
+
+    :param said: by the last try of its `begin`.
+    """
+    run_state = run.state
+    yielded = None if snapshot is None else snapshot.record.yielded.get(run.run_id)
     if yielded is not None:
         sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
         return WhyNot(code=WhyCode.YIELDED, sentence=sentence)
@@ -71,19 +70,23 @@ def _why(snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: 
             return WhyNot(code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet.")
         return WhyNot(code=WhyCode.ENDED, sentence=f"The run ended as {run_state} before its task begin was started.")
     if begin.state == "skipped":
-        sentence = "The source had no rows for another transaction, so the run was skipped."
+        sentence = "The source had no rows for another transaction, or was not ready, so the run was skipped."
         return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
     if begin.state in _FAILED:
-        sentence = "Its task begin has failed; the log of the task says why. Clear it to begin again."
+        sentence = f"Its task begin has failed{_quoted(said)} Clear it to begin again."
         return WhyNot(code=WhyCode.FAILED, sentence=sentence)
     if begin.state == "up_for_retry":
-        sentence = "Its source was not ready, or the ledger could not be asked; the task begin is tried again."
+        sentence = f"Its source was not ready, or the ledger could not be asked{_quoted(said)} It is tried again."
         return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
     if begin.state == "deferred":
         return _deferred(snapshot)
     if run_state in _LIVE:
         return WhyNot(code=WhyCode.BEGINS, sentence="Its task begin is about to ask for a transaction.")
     return WhyNot(code=WhyCode.UNKNOWN, sentence=f"The run ended as {run_state} without a transaction.")
+
+
+def _quoted(said: str | None) -> str:
+    return f": {said}" if said else "; the log of its task begin says why."
 
 
 def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:

@@ -67,14 +67,15 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, 
     :param tries: of the tasks of its run.
     """
     attempts = attempt_bars(view)
+    tasks = task_bars(tries, attempts)
     return {
         "txid": view.txid,
         "run_id": view.run_id,
         "phase": view.status,
         "open": view.open,
         "attempt": view.attempt,
-        "attempts": attempts,
-        "tasks": task_bars(tries, attempts),
+        "attempts": [each.model_copy(update={"failed_at": _failed_at(each, tasks)}) for each in attempts],
+        "tasks": tasks,
         "waiting": _waiting(view),
         "commit": _commit(view),
         "rows": view.rows,
@@ -129,6 +130,11 @@ def task_bars(tries: Sequence[TaskTryRow], attempts: Sequence[AttemptBar]) -> li
 
 
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None:
+    ends = [each.end for each in tasks if each.attempt == attempt.attempt and each.state == "failed"]
+    return max((end for end in ends if end is not None), default=None)
 
 
 def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
 from airflow_tx.plugin.api.lag_board import lag_board
+from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
 from airflow_tx.plugin.api.models import (
     AcceptedLoss,
@@ -31,7 +31,8 @@ from airflow_tx.protocol.records import Outcome
 
 def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> list[TopologyLine]:
     """Describe topologies that the user may see."""
-    names = {name for each in snapshots for name in (each.record.dag_id, coordinator_id(each.name))}
+    coordinator = ledger_places().coordinator
+    names = {name for each in snapshots for name in (each.record.dag_id, coordinator(each.place))}
     paused = paused_dags(names)
     return [TopologyLine(**_line(each, access, paused)) for each in snapshots]
 
@@ -39,7 +40,7 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     """Describe one topology, whole."""
     record, view = snapshot.record, snapshot.view
-    paused = paused_dags([record.dag_id, coordinator_id(snapshot.name)])
+    paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
     skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
     return TopologyPage(
         **_line(snapshot, access, paused),
@@ -72,7 +73,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
 
 def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> dict[str, Any]:
     record, view = snapshot.record, snapshot.view
-    coordinator = coordinator_id(snapshot.name)
+    coordinator = ledger_places().coordinator(snapshot.place)
     return {
         "topology": snapshot.name,
         "dag_id": record.dag_id,

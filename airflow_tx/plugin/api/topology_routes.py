@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, status
 
-from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.plugin.api.access import Access, AccessDep
 from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.lag_board import lag_board
+from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer
@@ -35,6 +35,9 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
 
     :raises HTTPException: 404: there is none, for this user.
     """
+    dag_id = ledger_places().elsewhere().get(name)
+    if dag_id is not None and not access.may_read(dag_id):
+        raise no_such("topology", name)  # also while its ledger is away
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
         raise no_such("topology", name)
@@ -81,7 +84,7 @@ def list_transactions_of(
             raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
     snapshot, window = topology_for(access, topology), TimelineWindow(since, until, before, limit)
     # The same for everybody who may read it.
-    return ledger_snapshots().shared((snapshot.name, window), lambda: timeline(snapshot, window))
+    return ledger_snapshots().shared(snapshot, window, lambda: timeline(snapshot, window))
 
 
 @topology_router.get("/topologies/{topology:path}")
@@ -99,7 +102,7 @@ def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
         for each in ledger_snapshots().all():
             if each.record.dag_id == dag_id:
                 return DagAnswer(dag_id=dag_id, topology=each.name, role="transactions")
-            if coordinator_id(each.name) == dag_id and access.may_read(each.record.dag_id):
+            if ledger_places().coordinator(each.place) == dag_id and access.may_read(each.record.dag_id):
                 return DagAnswer(dag_id=dag_id, topology=each.name, role="coordinator")
     raise no_such("topology of DAG", dag_id)
 

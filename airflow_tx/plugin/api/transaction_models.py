@@ -14,6 +14,7 @@ class AttemptBar(BaseModel):
     """One attempt of a transaction.
 
     :param begun_at: null: it is not remembered.
+    :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
     :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
     :param why: why it was replayed.
@@ -21,6 +22,7 @@ class AttemptBar(BaseModel):
 
     attempt: int
     begun_at: datetime | None
+    failed_at: datetime | None = None
     ended_at: datetime | None
     outcome: str
     why: Words | None = None
@@ -151,6 +153,7 @@ class StateWork(BaseModel):
     """What the transaction did to one state.
 
     :param fenced: whether its grant was about to raise the fence of the state, or did.
+    :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
     :param keys: how many keys, or rows, were written; null: nothing is known yet.
     :param sums: of value columns that are added up.
     :param last_txid: the last final transaction in the state.
@@ -158,10 +161,22 @@ class StateWork(BaseModel):
 
     state: str
     fenced: bool
+    token: str | None
     keys: int | None
     digest: str | None
     sums: dict[str, int]
     last_txid: int | None
+
+
+class NewValuesLine(BaseModel):
+    """An output of a committer: the keys of the batch, with the values that they have after the commit.
+
+    :param rows: how many, if they were counted.
+    """
+
+    task_id: str
+    name: str
+    rows: int | None
 
 
 class ChangedRows(Person):
@@ -189,10 +204,11 @@ class AuditLine(BaseModel):
 
 
 class TransactionLinks(BaseModel):
-    """Paths within Airflow's UI, below its base URL."""
+    """Paths within Airflow's UI, below its base URL; `audit`: what Airflow itself has logged of the run."""
 
     run: str
     dag: str
+    audit: str
     tasks: dict[str, str]
 
 
@@ -217,6 +233,7 @@ class TransactionPage(TimelineRow):
     failures: int
     work: list[TaskWork]
     states: list[StateWork]
+    new_values: list[NewValuesLine]
     losses: list[Words]
     changed: list[ChangedRows]
     skip: Person | None

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
-from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
+from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskTryRow, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import row_fields
 from airflow_tx.plugin.api.topology_lines import person, person_fields
@@ -17,12 +17,14 @@ from airflow_tx.plugin.api.transaction_models import (
     AuditLine,
     BatchAnswer,
     ChangedRows,
+    NewValuesLine,
     ReceiptLine,
     StateWork,
     TaskWork,
     TransactionLinks,
     TransactionPage,
 )
+from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
@@ -46,6 +48,7 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         failures=view.failures,
         work=_work(found),
         states=_states(snapshot, found),
+        new_values=_new_values(dag_id, view.run_id, tries),
         losses=list(view.lost),
         changed=[ChangedRows(attempt=each["attempt"], **person_fields(each)) for each in view.changed],
         skip=person(view.skip),
@@ -70,16 +73,15 @@ def _actions(view: TransactionView) -> list[str]:
 
 def _batch(found: TransactionDetails) -> BatchAnswer:
     view, batch, receipt = found.transaction, found.batch, found.receipt or {}
-    parts = {"metadata": receipt.get("metadata"), "before": receipt.get("before"), "after": receipt.get("after")}
+    before = receipt.get("before") if found.before is None else found.before
+    parts = {"metadata": receipt.get("metadata"), "position_before": before, "position_after": receipt.get("after")}
     if batch is not None:
         parts["metadata"] = batch.rows
         # One that was skipped keeps its rows alone.
-        parts["after"] = batch.position if batch.attempt else parts["after"]
+        parts["position_after"] = batch.position if batch.attempt else parts["position_after"]
     return BatchAnswer(
         words=None if view.size is None else size_in_words(view.size),
-        metadata=parts["metadata"],
-        position_before=parts["before"],
-        position_after=parts["after"],
+        **parts,
         shortened=[name for name, value in parts.items() if is_shortened(value)],
         partitioned=found.partitioned,
     )
@@ -117,18 +119,33 @@ def _instance(name: str) -> tuple[str, int]:
 
 def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[StateWork]:
     written: Mapping[str, Any] = (found.receipt or {}).get("written") or {}
-    last = snapshot.record.states
+    last, token = snapshot.record.states, _token(found.receipt)
     names = sorted({*written, *found.fenced, *(last if found.transaction.open else ())})
     return [
         StateWork(
             state=name,
             fenced=name in written or name in found.fenced,
+            token=token if name in written or name in found.fenced else None,
             keys=written.get(name, {}).get("keys"),
             digest=written.get(name, {}).get("digest"),
             sums=written.get(name, {}).get("sums", {}),
             last_txid=last.get(name),
         )
         for name in names
+    ]
+
+
+def _token(receipt: Mapping[str, Any] | None) -> str | None:
+    fields = ("generation", "txid", "attempt", "epoch", "nonce")
+    return None if receipt is None else str(Token(*(receipt[name] for name in fields)))
+
+
+def _new_values(dag_id: str, run_id: str, tries: list[TaskTryRow]) -> list[NewValuesLine]:
+    committers = sorted({each.task_id for each in tries if each.operator == COMMIT})
+    return [
+        NewValuesLine(task_id=task_id, name=name, rows=value.get("rows"))
+        for task_id, name, value in xcoms(dag_id, run_id, committers)
+        if isinstance(value, dict) and value.get("name") == name
     ]
 
 
@@ -156,5 +173,8 @@ def _links(dag_id: str, view: TransactionView, tries: list[TaskTryRow]) -> Trans
     dag = f"dags/{quote(dag_id, safe='')}"
     run = f"{dag}/runs/{quote(view.run_id, safe='')}"
     return TransactionLinks(
-        dag=dag, run=run, tasks={each.task_id: f"{run}/tasks/{quote(each.task_id, safe='')}" for each in tries}
+        dag=dag,
+        run=run,
+        audit=f"{run}/events",
+        tasks={each.task_id: f"{run}/tasks/{quote(each.task_id, safe='')}" for each in tries},
     )

@@ -9,9 +9,11 @@ from importlib import import_module
 
 import pytest
 
+from airflow_tx import CommitOperator, Transaction, compat
 from airflow_tx.plugin.api.schema import OPENAPI, openapi_text
 from airflow_tx.plugin.links import TransactionLink
 from airflow_tx.plugin.plugin import TransactionsPlugin
+from airflow_tx.sources.memory import MemorySource
 
 LOADED = """
 import json, sys
@@ -53,5 +55,29 @@ def test_the_parts_are_made_once() -> None:
 
 def test_every_operator_of_ours_has_the_link() -> None:
     for operator in TransactionLink.operators:
-        found = getattr(import_module(operator.__module__), operator.__name__)
-        assert found.__module__ == operator.__module__
+        if operator.__name__ not in compat.DECORATED_TASKS:
+            found = getattr(import_module(operator.__module__), operator.__name__)
+            assert found.__module__ == operator.__module__
+
+
+def test_a_task_within_a_transaction_has_the_link_and_one_elsewhere_has_none() -> None:
+    from airflow.sdk import DAG, task
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    @task
+    def double(row: int) -> int:
+        return 2 * row
+
+    @task
+    def read(batch: object) -> list[int]:
+        return []
+
+    with DAG("linked", schedule=None, max_active_runs=16) as dag:
+        double.override(task_id="elsewhere")(1)
+        with Transaction(source=MemorySource({"0": [{"row": 1}]})) as tx:
+            double.expand(row=read(tx.batch))
+            CommitOperator(task_id="commit", updates=[])
+    tasks = {each["__var"]["task_id"]: each["__var"] for each in DagSerialization.to_dict(dag)["dag"]["tasks"]}
+    linked = {(operator.__name__, operator.__module__) for operator in TransactionLink.operators}
+    found = {name for name, each in tasks.items() if (each["task_type"], each["_task_module"]) in linked}
+    assert found == {"begin", "read", "double", "commit"}

@@ -237,6 +237,7 @@ export interface components {
          * @description One attempt of a transaction.
          *
          *     :param begun_at: null: it is not remembered.
+         *     :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
          *     :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
          *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
          *     :param why: why it was replayed.
@@ -248,6 +249,8 @@ export interface components {
             begun_at: string | null;
             /** Ended At */
             ended_at: string | null;
+            /** Failed At */
+            failed_at?: string | null;
             /** Outcome */
             outcome: string;
             /** Why */
@@ -399,6 +402,20 @@ export interface components {
             at: string;
             /** Txid */
             txid: number;
+        };
+        /**
+         * NewValuesLine
+         * @description An output of a committer: the keys of the batch, with the values that they have after the commit.
+         *
+         *     :param rows: how many, if they were counted.
+         */
+        NewValuesLine: {
+            /** Name */
+            name: string;
+            /** Rows */
+            rows: number | null;
+            /** Task Id */
+            task_id: string;
         };
         /**
          * Person
@@ -568,6 +585,7 @@ export interface components {
          * @description What the transaction did to one state.
          *
          *     :param fenced: whether its grant was about to raise the fence of the state, or did.
+         *     :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
          *     :param keys: how many keys, or rows, were written; null: nothing is known yet.
          *     :param sums: of value columns that are added up.
          *     :param last_txid: the last final transaction in the state.
@@ -587,6 +605,8 @@ export interface components {
             sums: {
                 [key: string]: number;
             };
+            /** Token */
+            token: string | null;
         };
         /**
          * TaskBar
@@ -822,9 +842,11 @@ export interface components {
         };
         /**
          * TransactionLinks
-         * @description Paths within Airflow's UI, below its base URL.
+         * @description Paths within Airflow's UI, below its base URL; `audit`: what Airflow itself has logged of the run.
          */
         TransactionLinks: {
+            /** Audit */
+            audit: string;
             /** Dag */
             dag: string;
             /** Run */
@@ -879,6 +901,8 @@ export interface components {
             losses: string[];
             /** May Act */
             may_act: boolean;
+            /** New Values */
+            new_values: components["schemas"]["NewValuesLine"][];
             /** Open */
             open: boolean;
             /** Phase */

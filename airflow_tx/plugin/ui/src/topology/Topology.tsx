@@ -3,8 +3,8 @@
 import { Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import { ActionButton } from "../actions/ActionButton";
-import { api, type TopologyPage } from "../api/client";
+import { ActionButtons } from "../actions/ActionButtons";
+import { api, type ActionName, type TopologyPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { lagWords } from "../overview/lag";
 import { Loading } from "../parts/Loading";
@@ -96,11 +96,7 @@ function facts(page: TopologyPage, now: number): string[] {
 }
 
 function Buttons({ page }: { page: TopologyPage }) {
-  return (
-    <HStack gap={2} wrap="wrap">
-      <ActionButton action="replay-failed" topology={page.topology} />
-      <ActionButton action="accept-loss" topology={page.topology} />
-      {page.coordinator && <ActionButton action={page.coordinator.paused ? "unpause" : "pause"} topology={page.topology} />}
-    </HStack>
-  );
+  const actions: ActionName[] = ["replay-failed", "accept-loss"];
+  if (page.coordinator) actions.push(page.coordinator.paused ? "unpause" : "pause");
+  return <ActionButtons actions={actions} key={page.topology} topology={page.topology} />;
 }

@@ -3,7 +3,7 @@
 import { Alert, Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import { ActionButton } from "../actions/ActionButton";
+import { ActionButtons } from "../actions/ActionButtons";
 import { api, type ActionName, type TransactionPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { Loading } from "../parts/Loading";
@@ -11,7 +11,7 @@ import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
 import { Phase } from "../parts/phase";
 import { Life } from "./Life";
-import { Attempts, Audit, Batch, States, Tasks, Work } from "./sections";
+import { Attempts, Audit, Batch, NewValues, States, Tasks, Work } from "./sections";
 
 export function Transaction({ topology, txid }: { topology: string; txid: number }) {
   const query = useLive(["transaction", topology, txid], (signal) => api.transaction(topology, txid, signal));
@@ -56,17 +56,14 @@ function Whole({ page }: { page: TransactionPage }) {
             <Phase row={page} />
           </HStack>
           {page.may_act && (
-            <HStack gap={2} wrap="wrap">
-              {page.actions.map((action) => (
-                <ActionButton action={action as ActionName} key={action} topology={page.topology} txids={[page.txid]} />
-              ))}
-            </HStack>
+            <ActionButtons actions={page.actions as ActionName[]} key={page.txid} topology={page.topology} txids={[page.txid]} />
           )}
         </Flex>
         <Why page={page} />
         <HStack fontSize="sm" gap={4} wrap="wrap">
           <AirflowLink path={page.links.run}>{`Run ${page.run_id}`}</AirflowLink>
           <AirflowLink path={page.links.dag}>{`DAG ${page.dag_id}`}</AirflowLink>
+          <AirflowLink path={page.links.audit}>What Airflow has logged of the run</AirflowLink>
         </HStack>
       </Stack>
       <Life now={now} page={page} />
@@ -75,6 +72,7 @@ function Whole({ page }: { page: TransactionPage }) {
       <Work page={page} />
       <Tasks now={now} page={page} />
       <States page={page} />
+      <NewValues page={page} />
       <Audit page={page} />
     </Stack>
   );

@@ -43,11 +43,12 @@ export function Attempts({ page }: Props) {
   return (
     <Section title="Attempts">
       <Rows
-        headers={["Attempt", "Begun", "Ended", "Outcome", "Why"]}
+        headers={["Attempt", "Begun", "Failed", "Ended", "Outcome", "Why"]}
         label="Attempts"
         rows={page.attempts.map((each) => [
           `${page.txid}.${each.attempt}`,
           at(each.begun_at),
+          at(each.failed_at ?? null),
           at(each.ended_at),
           each.outcome.toLowerCase(),
           each.why,
@@ -111,16 +112,31 @@ export function States({ page }: Props) {
   return (
     <Section title="States">
       <Rows
-        headers={["State", "Fence", "Keys written", "Sums", "Last txid", "Digest"]}
+        headers={["State", "Fence", "Token", "Keys written", "Sums", "Last txid", "Digest"]}
         label="States"
         rows={page.states.map((each) => [
           each.state,
           each.fenced ? "raised" : "as it was",
+          each.token,
           each.keys === null ? null : count(each.keys),
           pairs(each.sums),
           each.last_txid,
           <Code key="digest">{each.digest}</Code>,
         ])}
+      />
+    </Section>
+  );
+}
+
+/** The outputs of its committers, which later tasks read. */
+export function NewValues({ page }: Props) {
+  if (page.new_values.length === 0) return null;
+  return (
+    <Section title="New values">
+      <Rows
+        headers={["Output", "Committer", "Rows"]}
+        label="New values"
+        rows={page.new_values.map((each) => [each.name, each.task_id, each.rows === null ? null : count(each.rows)])}
       />
     </Section>
   );

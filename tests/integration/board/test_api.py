@@ -12,91 +12,18 @@ import pytest
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
-from airflow_tx.state import Sum
-from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.integration.board import ROOT, SAME_ORIGIN, STRANGER, Board
-from tests.integration.commands import DAG
+from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
+from tests.integration.board.server import ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
 
-MARKERS = ("marked-host.example.org", "marked-secret", "marked-extra-value")
-MARKED = {
-    "conn_type": "postgres",
-    "host": MARKERS[0],
-    "login": "someone",
-    "password": MARKERS[1],
-    "extra": {"token": MARKERS[2]},
-}
 
-HANGS = """
-import time
-from airflow.sdk import DAG
-from airflow_tx import CommitOperator, Transaction, coordinator_dag
-from airflow_tx.sources.files.source import FileSource
-
-class HangingSource(FileSource):
-    def backlog(self, position):
-        time.sleep(3600)
-
-with DAG("hangs", schedule=None, max_active_runs=16):
-    with Transaction(source=HangingSource("/nowhere/*.csv"), topology="hangs"):
-        CommitOperator(task_id="commit", updates=[])
-
-coordinator_dag("hangs")
-"""
-"""A source that does not answer."""
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[LocalZooKeeper]:
-    """One of its own, which is stopped."""
-    with LocalZooKeeper(fsync=False) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
-    dags = {"the_dag.py": DAG, "hangs.py": HANGS}
-    board = Board(tmp_path_factory.mktemp("board"), zookeeper, dags, marked=MARKED)
-    try:
-        board.start()
-        yield board
-    finally:
-        board.stop()
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    if client.exists(ROOT):
-        client.delete(ROOT, recursive=True)
-    disconnect(client)
-
-
-@pytest.fixture
-def runs(board: Board) -> Iterator[Runs]:
-    runs = Runs(board.commands)
-    yield runs
-    runs.delete()
-
-
-@pytest.fixture
-def pipeline(board: Board, store: ZooKeeperStore) -> Iterator[Pipeline]:
-    url = f"sqlite:///{board.commands.database}"
-    states = [
-        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind="opaque", label="tx_state")
-        for table in ("one", "two")
-    ]
-    pipeline = Pipeline(store, ROOT, states)
-    pipeline.request = TopologyRequest("the_dag", "opaque", 3)
-    yield pipeline
-    for state in states:
-        state.clear()
+def at_home(board: Board) -> list[Any]:
+    """The lines of the topologies that lie where `[tx]` says."""
+    return [line for line in board.get("topologies")["topologies"] if "@" not in line["topology"]]
 
 
 def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
@@ -108,7 +35,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     pipeline.process(pipeline.begin("r3"))
     runs.make(r1="success", r2="failed", r3="running", r4="queued")
 
-    (line,) = board.get("topologies")["topologies"]
+    (line,) = at_home(board)
     assert line["topology"] == "flights"
     assert (line["dag_id"], line["open"], line["max_pending"], line["turn"]) == ("the_dag", 2, 3, 2)
     assert line["last_commit"]["txid"] == 1
@@ -142,14 +69,45 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
 
     shown = board.get("topologies/flights/transactions/1", "ulf")
     assert (shown["batch"]["metadata"], shown["batch"]["position_after"]) == (1, 1)
-    assert [each["keys"] for each in shown["states"]] == [1, 1]
+    assert [(each["keys"], each["token"].partition("#")[0]) for each in shown["states"]] == [(1, "1/1.1")] * 2
+    assert shown["links"]["audit"] == "dags/the_dag/runs/r1/events"
     assert shown["receipt"]["hash"]
-    assert board.get("topologies/flights/transactions/2", "ulf")["actions"] == ["replay", "skip"]
+    broken = board.get("topologies/flights/transactions/2", "ulf")
+    assert (broken["actions"], broken["batch"]["position_before"]) == (["replay", "skip"], 1)
     assert board.get("topologies/flights/transactions/2", "vera")["actions"] == []
 
     assert board.get("dags/the_dag") == {"dag_id": "the_dag", "topology": "flights", "role": "transactions"}
     assert board.get("dags/the_dag/runs/r2")["txid"] == 2
     assert board.get("dags/the_dag/runs/r4")["why"]["code"] == "queued"
+
+
+def test_a_run_without_a_transaction_says_what_its_begin_said_last(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
+    pipeline.run("r1")
+    runs.make(r2="running")
+    for state, said in (
+        ("up_for_retry", "Its source was not ready, or the ledger could not be asked: no disk. It is tried again."),
+        ("failed", "Its task begin has failed: no disk. Clear it to begin again."),
+    ):
+        board.commands.python(_BEGIN_SAYS, "r2", state, "no disk.")
+        why = board.get("dags/the_dag/runs/r2")["why"]
+        assert why["sentence"] == said
+
+
+_BEGIN_SAYS = """
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import update
+from airflow_tx.spec import WHY_NOT
+
+run_id, state, said = arguments
+begin = {"dag_id": "the_dag", "run_id": run_id, "task_id": "begin"}
+with create_session() as session:
+    session.execute(update(TaskInstance).filter_by(**begin).values(state=state))
+    XComModel.set(key=WHY_NOT, value=said, session=session, **begin)
+"""
 
 
 def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline) -> None:
@@ -263,9 +221,9 @@ def test_no_answer_has_a_host_or_a_secret_or_markup(board: Board, pipeline: Pipe
 # --- what it does -------------------------------------------------------------------------------------------------
 
 
-def act(board: Board, action: str, why: str = "", user: str = "ulf", **body: Any) -> Any:
+def act(board: Board, action: str, why: str = "", user: str = "ulf", *, topology: str = "flights", **body: Any) -> Any:
     """Preview an action, and do it."""
-    path = f"topologies/flights/actions/{action}"
+    path = f"topologies/{topology}/actions/{action}"
     preview = board.post(f"{path}/preview", body, user)
     assert preview.status_code == 200, preview.text
     answer = board.post(path, {**body, "version": preview.json()["version"], "why": why}, user)
@@ -346,7 +304,7 @@ def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_n
     hanging.run("r1")
 
     def described() -> Any:
-        lines = {line["topology"]: line for line in board.get("topologies")["topologies"]}
+        lines = {line["topology"]: line for line in at_home(board)}
         return lines if all(line["source"]["description"] for line in lines.values()) else None
 
     lines = eventually(described, 120, "the sources have answered", interval=0.5)
@@ -356,6 +314,34 @@ def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_n
     # The actions of the same process go on.
     preview = board.post("topologies/flights/actions/accept-loss/preview", {})
     assert preview.status_code == 200
+
+
+def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away_holds_up_nobody(
+    board: Board, store: ZooKeeperStore, pipeline: Pipeline
+) -> None:
+    pipeline.run("r1")
+    other = Pipeline(store, ELSEWHERE_ROOT)
+    other.request = TopologyRequest("elsewhere", "opaque", 3)
+    fail(other, other.begin("r1"))
+    lines = {line["topology"]: line for line in board.get("topologies")["topologies"]}
+    there, gone = f"flights@other_zookeeper{ELSEWHERE_ROOT}", f"flights@gone_zookeeper{ELSEWHERE_ROOT}"
+    assert lines.keys() == {"flights", there, gone}
+    assert (lines[gone]["state"]["code"], lines[gone]["dag_id"]) == ("unreadable", "unreachable")
+    assert (lines["flights"]["open"], lines[there]["open"]) == (0, 1)
+    assert lines[there]["coordinator"] == {"dag_id": "guide_of_elsewhere", "paused": False}
+    assert board.get("dags/elsewhere")["topology"] == there
+    assert board.get("dags/guide_of_elsewhere")["role"] == "coordinator"
+    assert board.get("dags/elsewhere/runs/r1") == {**board.get("dags/elsewhere/runs/r1"), "topology": there, "txid": 1}
+
+    for action, why in (("pause", ""), ("unpause", ""), ("skip", "the file is broken")):
+        body: dict[str, Any] = {"txids": [1]} if action == "skip" else {}
+        (done,) = act(board, action, why, topology=there, **body)
+        assert done["what"]
+    assert board.get(f"topologies/{there}/transactions/1")["skip"]["why"] == "the file is broken"
+    assert board.get("topologies/flights")["allocated"] == 1
+    for user, status in (("vera", 503), (STRANGER, 404)):
+        with board.client(user) as client:
+            assert client.get(f"/api/v1/topologies/{gone}").status_code == status
 
 
 def test_a_coordinator_is_paused_once_and_goes_on(board: Board, store: ZooKeeperStore) -> None:
@@ -371,6 +357,8 @@ def test_a_coordinator_is_paused_once_and_goes_on(board: Board, store: ZooKeeper
         assert (first.status_code, second.status_code) == (200, 409), first.text
         assert board.get("topologies/hangs")["coordinator"] == {"dag_id": "hangs_coordinator", "paused": paused}
     assert board.post(f"{path}/pause/preview", {}, "vera").status_code == 403
+    # The names of all topologies may be those of a second ago.
+    eventually(lambda: "hangs" in [line["topology"] for line in at_home(board)], 60, "it is listed")
     assert board.get("dags/hangs_coordinator")["role"] == "coordinator"
 
 
@@ -379,9 +367,10 @@ def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipelin
     with board.client("ada") as client:
         path = f"{board.url}/api/v2/dags/the_dag/dagRuns/r1/taskInstances"
         found = client.get(f"{path}/begin/links").json()["extra_links"]
+        count = client.get(f"{path}/count/links").json()["extra_links"]
         commit = client.get(f"{path}/commit/links").json()["extra_links"]
         plugins = client.get(f"{board.url}/api/v2/plugins").json()["plugins"]
-    assert found == commit == {"Transaction": "/dags/the_dag/runs/r1/plugin/run-transaction"}
+    assert found == count == commit == {"Transaction": "/dags/the_dag/runs/r1/plugin/run-transaction"}
     (own,) = [plugin for plugin in plugins if plugin["name"] == "airflow_tx"]
     assert {(each["destination"], each["url_route"]) for each in own["react_apps"]} == {
         ("nav", "transactions"), ("dag", "dag-transactions"), ("dag_run", "run-transaction"),
@@ -396,12 +385,12 @@ def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str
 ) -> None:
     pipeline.run("r1")
-    assert board.get("topologies")["total"] == 1
+    assert len(at_home(board)) == 1
     paths = ("topologies", "topologies/flights", "topologies/flights/transactions", "dags/the_dag/runs/r1")
     with zookeeper.frozen() if fault == "hanging" else killed(zookeeper):
         told = [_away(board, path) for path in paths]
     assert told == [(503, AWAY)] * len(paths)
-    eventually(lambda: board.get("topologies")["total"] == 1, 60, "the ledger can be read again")
+    eventually(lambda: at_home(board), 60, "the ledger can be read again")
     pipeline.run("r2")
     eventually(lambda: board.get("topologies/flights/transactions")["total"] == 2, 60, "what is new is seen")
 

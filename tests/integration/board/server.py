@@ -42,6 +42,7 @@ class Board:
 
     def __init__(self, home: Path, zookeeper: LocalZooKeeper, dags: Mapping[str, str], **connections: Any) -> None:
         self.commands = Commands(home, zookeeper)
+        self.home = home
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         passwords, rights = home / "passwords.json", home / "config" / "board_rights.py"
@@ -84,12 +85,16 @@ class Board:
             self._process.wait()
         self.commands.end()
 
+    @property
+    def address(self) -> str:
+        return self.url
+
     def client(self, user: str | None) -> httpx.Client:
         """A client of this user, logged in as a browser is: by cookie."""
         # Without certificates, which take longer to load than the answer takes.
         client = httpx.Client(base_url=f"{self.url}/tx", timeout=120, trust_env=False, verify=False)
         if user is not None:
-            client.cookies.set("_token", self._token(user))
+            client.cookies.set("_token", self.token(user))
         return client
 
     def get(self, path: str, user: str = "vera", **params: Any) -> Any:
@@ -117,7 +122,8 @@ class Board:
                     ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def _token(self, user: str) -> str:
+    def token(self, user: str) -> str:
+        """What a browser of this user has as its cookie."""
         if user not in self._tokens:
             answer = httpx.post(
                 f"{self.url}/auth/token", json={"username": user, "password": "pw"}, trust_env=False, timeout=30

@@ -1,0 +1,112 @@
+"""Where the topologies of this Airflow's DAGs lie, and which DAGs coordinate them: the serialized DAGs say so."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow_tx.actions.coordinator import coordinator_id
+from airflow_tx.config import Settings
+from airflow_tx.plugin.api.airflow_runs import BEGIN, serialized_tasks
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.spec import LEDGER_PLACE
+
+PLACES_EVERY = 10.0
+"""Seconds between two questions to Airflow's database, however many viewers there are."""
+
+
+@dataclass(frozen=True)
+class LedgerPlace:
+    """Where a topology lies.
+
+    :param name: of the topology, with its connection and root if `[tx]` says others.
+    :param conn_id: the connection of its ZooKeeper.
+    """
+
+    name: str
+    conn_id: str
+    paths: Paths
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task of a DAG that names a topology; `begins`: its transactions, else it coordinates them."""
+
+    dag_id: str
+    begins: bool
+    place: LedgerPlace
+
+
+class LedgerPlaces:
+    """What the DAGs of this Airflow say of their topologies; a DAG that has not changed is read once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._hashes: dict[str, str] = {}
+        self._tasks: dict[str, list[_Task]] = {}
+        self._elsewhere: dict[str, _Task] = {}
+        self._coordinators: dict[LedgerPlace, str] = {}
+
+    @cached_property
+    def settings(self) -> Settings:
+        # To read all options anew for each topology would cost more than the rest of the answer.
+        return Settings.load()
+
+    def named(self, name: str) -> LedgerPlace:
+        """Give the place that a name stands for, whether there is a topology or not."""
+        self._refresh()
+        found = self._elsewhere.get(name)
+        return self._at_home(name) if found is None else found.place
+
+    def elsewhere(self) -> dict[str, str]:
+        """Name the topologies that lie elsewhere than `[tx]` says, each with the DAG that its transactions are of."""
+        self._refresh()
+        return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
+
+    def coordinator(self, place: LedgerPlace) -> str:
+        """Name the DAG that coordinates a topology; if no DAG does, the one that would."""
+        self._refresh()
+        return self._coordinators.get(place) or coordinator_id(place.paths.topology)
+
+    def _at_home(self, topology: str) -> LedgerPlace:
+        return LedgerPlace(topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology))
+
+    def _refresh(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._read_at < PLACES_EVERY:
+                return
+            self._hashes, changed = serialized_tasks(self._hashes)
+            self._tasks.update({dag_id: list(self._named_by(dag_id, tasks)) for dag_id, tasks in changed})
+            tasks = [task for dag_id in self._hashes for task in self._tasks[dag_id]]
+            self._elsewhere = {
+                task.place.name: task for task in tasks if task.begins and task.place != self._at_home(task.place.name)
+            }
+            self._coordinators = {task.place: task.dag_id for task in tasks if not task.begins}
+            self._read_at = time.monotonic()
+
+    def _named_by(self, dag_id: str, tasks: Iterable[Mapping[str, Any]]) -> Iterator[_Task]:
+        for task in tasks:
+            noted = task.get(LEDGER_PLACE)
+            if noted is not None:
+                yield _Task(dag_id, task["task_type"] == BEGIN, self._place(**json.loads(noted)))
+
+    def _place(self, topology: str, conn_id: str, root: str) -> LedgerPlace:
+        home = self._at_home(topology)
+        conn_id, paths = conn_id or home.conn_id, Paths(root or home.paths.root, topology)
+        if (conn_id, paths.base) == (home.conn_id, home.paths.base):
+            return home
+        return LedgerPlace(f"{topology}@{conn_id}/{paths.root.strip('/')}", conn_id, paths)
+
+
+_places = LedgerPlaces()
+
+
+def ledger_places() -> LedgerPlaces:
+    """Return those of this process."""
+    return _places

@@ -1,0 +1,31 @@
+/** Buttons that do something to transactions: first each says what would happen. */
+
+import { Button, HStack } from "@chakra-ui/react";
+import { useState } from "react";
+
+import type { ActionName } from "../api/client";
+import { ActionDialog } from "./ActionDialog";
+import { WORDS } from "./words";
+
+interface Props {
+  topology: string;
+  /** Those that can be done now. */
+  actions: readonly ActionName[];
+  /** The transactions they are about; none: the topology. */
+  txids?: number[];
+}
+
+/** A dialog stays open to say what was done, also when its action can be done no more. */
+export function ActionButtons({ topology, actions, txids = [] }: Props) {
+  const [open, setOpen] = useState<ActionName | null>(null);
+  return (
+    <HStack gap={2} wrap="wrap">
+      {actions.map((action) => (
+        <Button key={action} onClick={() => setOpen(action)} size="xs" variant="outline">
+          {WORDS[action].button}
+        </Button>
+      ))}
+      {open !== null && <ActionDialog action={open} onClose={() => setOpen(null)} topology={topology} txids={txids} />}
+    </HStack>
+  );
+}

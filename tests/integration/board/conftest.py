@@ -1,0 +1,130 @@
+"""One api-server with the board for all tests of it, on a ZooKeeper of its own, which they stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.state import Sum
+from airflow_tx.state.sql.state import SqlState
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.board.server import ROOT, Board
+from tests.integration.commands import DAG
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli_actions import Runs
+
+MARKERS = ("marked-host.example.org", "marked-secret", "marked-extra-value")
+"""What no answer may have: host, password and token of a connection."""
+_MARKED = {
+    "conn_type": "postgres",
+    "host": MARKERS[0],
+    "login": "someone",
+    "password": MARKERS[1],
+    "extra": {"token": MARKERS[2]},
+}
+HANGS = """
+import time
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction, coordinator_dag
+from airflow_tx.sources.files.source import FileSource
+
+class HangingSource(FileSource):
+    def backlog(self, position):
+        time.sleep(3600)
+
+with DAG("hangs", schedule=None, max_active_runs=16):
+    with Transaction(source=HangingSource("/nowhere/*.csv"), topology="hangs"):
+        CommitOperator(task_id="commit", updates=[])
+
+coordinator_dag("hangs")
+"""
+"""A source that does not answer."""
+
+LOSSY = """
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.protocol.batch import Loss
+from airflow_tx.sources.files.source import FileSource
+
+class LossySource(FileSource):
+    def losses(self, position):
+        return [Loss("", position, 10, f"rows {position} to 9")] if position is not None and position < 10 else []
+
+with DAG("lossy", schedule=None, max_active_runs=16):
+    with Transaction(source=LossySource("/nowhere/*.csv"), topology="lossy"):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""A source that has lost what comes before row 10."""
+
+ELSEWHERE_ROOT = "/elsewhere"
+ELSEWHERE = f"""
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction, coordinator_dag
+from airflow_tx.sources.files.source import FileSource
+
+for dag_id, conn_id in (("elsewhere", "other_zookeeper"), ("unreachable", "gone_zookeeper")):
+    with DAG(dag_id, schedule=None, max_active_runs=16):
+        place = {{"topology": "flights", "root": "{ELSEWHERE_ROOT}", "zookeeper_conn_id": conn_id}}
+        with Transaction(source=FileSource("/nowhere/*.csv"), **place):
+            CommitOperator(task_id="commit", updates=[])
+    coordinator_dag("flights", dag_id=f"guide_of_{{dag_id}}")
+"""
+"""Topologies of one name in other ledgers; one of these is away."""
+
+
+@pytest.fixture(scope="package")
+def zookeeper() -> Iterator[LocalZooKeeper]:
+    """One of its own, which is stopped."""
+    with LocalZooKeeper(fsync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
+    dags = {"the_dag.py": DAG, "hangs.py": HANGS, "lossy.py": LOSSY, "elsewhere.py": ELSEWHERE}
+    connections = {
+        "marked": _MARKED,
+        "other_zookeeper": {"conn_type": "zookeeper", "host": zookeeper.hosts},
+        "gone_zookeeper": {"conn_type": "zookeeper", "host": "127.0.0.1:1"},
+    }
+    board = Board(tmp_path_factory.mktemp("board"), zookeeper, dags, **connections)
+    try:
+        board.start()
+        yield board
+    finally:
+        board.stop()
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    for root in (ROOT, ELSEWHERE_ROOT):
+        if client.exists(root):
+            client.delete(root, recursive=True)
+    disconnect(client)
+
+
+@pytest.fixture
+def runs(board: Board) -> Iterator[Runs]:
+    runs = Runs(board.commands)
+    yield runs
+    runs.delete()
+
+
+@pytest.fixture
+def pipeline(board: Board, store: ZooKeeperStore) -> Iterator[Pipeline]:
+    url = f"sqlite:///{board.commands.database}"
+    states = [
+        SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind="opaque", label="tx_state")
+        for table in ("one", "two")
+    ]
+    pipeline = Pipeline(store, ROOT, states)
+    pipeline.request = TopologyRequest("the_dag", "opaque", 3)
+    yield pipeline
+    for state in states:
+        state.clear()
