@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,34 +14,85 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.errors import UnreadableRecord
+from airflow_tx.state import SqlState, Sum
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.cluster.committer import REPOSITORY, Committer, expected
+from tests.integration.pipeline import Pipeline
 
-# Nothing was released yet. These are states of the package that wrote less into its records: without receipts and
-# digests of rows; and without orders of intervals and pace.
+# Nothing was released yet. These are states of the package that wrote less into its records.
+OLDEST = "f95d57e"  # no births, no digests, a record for each partition
+OLDER_STILL = "f1afaf8"  # of the first day: a transaction did not say where the source stands after it
 EARLIER = {"8c96a81": "no receipts", "6502bcd": "receipts, and no orders"}
+
+
+def unpacked(commit: str, folder: Path, *paths: str) -> Path:
+    """The package as it was, with the dependencies of now."""
+    command = ["git", "-C", str(REPOSITORY), "archive", commit, "airflow_tx", *paths]
+    done = subprocess.run(command, capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"UPGRADE NOT TESTED: this clone has no commit {commit} (git fetch --unshallow)")
+    tarfile.open(fileobj=io.BytesIO(done.stdout)).extractall(folder)  # of our own making
+    return folder
 
 
 @pytest.fixture(params=[*EARLIER])
 def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The package as it was, with the dependencies of now."""
-    command = ["git", "-C", str(REPOSITORY), "archive", request.param, "airflow_tx", "tests/unit/bench.py"]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode != 0:
-        pytest.skip(f"UPGRADE NOT TESTED: this clone has no commit {request.param} (git fetch --unshallow)")
-    tarfile.open(fileobj=io.BytesIO(done.stdout)).extractall(tmp_path / "earlier")  # of our own making
-    return tmp_path / "earlier"
+    return unpacked(request.param, tmp_path / "earlier", "tests/unit/bench.py")
+
+
+@pytest.fixture
+def url(postgres: LocalPostgres) -> str:
+    return postgres.url(postgres.new_database())
+
+
+@pytest.fixture
+def pipeline(zookeeper: LocalZooKeeper, zookeeper_root: str, url: str) -> Iterator[Pipeline]:
+    """Steps of this release."""
+    client = connect(ClientConfig(zookeeper.hosts))
+    state = SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()})
+    yield Pipeline(ZooKeeperStore(client), zookeeper_root, [state])
+    disconnect(client)
+
+
+def leave(commit: str, folder: Path, *arguments: str) -> None:
+    """Let that release run `earlier_release.py`."""
+    old = unpacked(commit, folder / "earlier", "tests/integration/pipeline.py")
+    program = [sys.executable, str(Path(__file__).with_name("earlier_release.py")), *arguments]
+    done = subprocess.run(program, env={**os.environ, "PYTHONPATH": str(old)}, cwd=old, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_oldest_records_go_on_under_this_release(
+    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str, pipeline: Pipeline
+) -> None:
+    leave(OLDEST, tmp_path, zookeeper.hosts, zookeeper_root, url)
+    assert pipeline.totals() == [1 + 2 + 3]
+    assert [pipeline.run(run) for run in ("r3", "r4", "r5", "r6")] == [3, 4, 5, 6]
+    assert pipeline.totals() == [sum(range(1, 7))]
+
+
+def test_records_that_cannot_be_read_any_more_are_refused_in_one_line(
+    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str, pipeline: Pipeline
+) -> None:
+    leave(OLDER_STILL, tmp_path, zookeeper.hosts, zookeeper_root, url)
+    with pytest.raises(UnreadableRecord, match="Nothing was changed") as refusal:
+        pipeline.run("r3")
+    assert "\n" not in str(refusal.value)
+    assert pipeline.totals() == [1 + 2 + 3]
 
 
 @pytest.fixture
 def worker(
-    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, postgres: LocalPostgres
+    tmp_path: Path, zookeeper: LocalZooKeeper, zookeeper_root: str, url: str
 ) -> Iterator[Callable[..., Committer]]:
     """Makes processes of one topology, with this package or an earlier one."""
-    url, made = postgres.url(postgres.new_database()), list[Committer]()
+    made = list[Committer]()
     connection = {"host": zookeeper.hosts, "extra": {"chroot": zookeeper_root}}
 
     def make(package: Path = REPOSITORY, **env: str) -> Committer:
