@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -15,7 +18,8 @@ if TYPE_CHECKING:
     from airflow_tx.sources.lag import Lag
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
-"""Takes the context of the task that found the alarm, with the `Alarm` as `alarm`; a notifier of Airflow is one."""
+"""Takes the context of the task that found the alarm, with the `Alarm` as `alarm`, and may be a coroutine function; a
+notifier of Airflow is one."""
 
 
 class AlarmKind(str, Enum):
@@ -87,9 +91,26 @@ class AlarmCallbacks:
         for callback in self.on_blocked if alarm.kind is AlarmKind.BLOCKED else self.on_late:
             try:
                 # A notifier changes the context that it gets.
-                callback({**context, "alarm": alarm})
+                _call(callback, {**context, "alarm": alarm})
             except Exception:
                 log.exception("%r failed, which was to be called: %s", callback, alarm.text)
+
+
+def _call(callback: AlarmCallback, context: dict[str, Any]) -> None:
+    from airflow.sdk import BaseNotifier
+
+    only_async = False
+    if isinstance(callback, BaseNotifier):
+        callback = copy.copy(callback)  # it renders its templates in itself, for one alarm
+        callback.context = context  # type: ignore[assignment]
+        only_async = type(callback).notify is BaseNotifier.notify
+    found = callback if only_async else callback(context)
+    if inspect.isawaitable(found):
+        asyncio.run(_awaited(found))
+
+
+async def _awaited(found: Awaitable[Any]) -> None:
+    await found
 
 
 @dataclass(frozen=True)

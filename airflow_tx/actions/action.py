@@ -12,7 +12,7 @@ from airflow_tx.errors import Refused, TxError
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.skip import withdraw_skip
+from airflow_tx.protocol.skip import check_open
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.version import note_action, version_of
 
@@ -54,14 +54,10 @@ class ActionTarget:
 
     def opened(self, txid: int) -> TransactionRecord | Refused:
         """Read the record of an open transaction, or say what became of it."""
-        record = self.ledger.status(txid)
-        if record is not None:
-            return record
         try:
-            self.ledger.run(withdraw_skip, txid)
+            return self.ledger.run(check_open, txid)
         except Refused as refused:
             return refused
-        return self.opened(txid)  # it has begun meanwhile
 
 
 class PersonalAction(ABC):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.preview import Effect, Preview
 from airflow_tx.actions.runs import FailedTransactions, Restarts
 from airflow_tx.commit.handoff import undoable
+from airflow_tx.commit.run_slots import Comeback
 from airflow_tx.errors import ChangeRefused, Refused
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.replay import LIVE_RUN_STATES, check_changeable
 from airflow_tx.protocol.step import Audit
 
 
@@ -34,19 +35,18 @@ class NamedReplay(PersonalAction):
         version = self.target.version(self.txids)
         found = {txid: self.target.opened(txid) for txid in self.txids}
         opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
-        refused = [Effect(txid, "", str(each)) for txid, each in found.items() if isinstance(each, Refused)]
-        refused += self._stuck(opened)
-        stuck = {each.txid for each in refused}
         states = compat.runs_of(self.target.record.dag_id, [each.run_id for each in opened.values()])
-        effects = []
-        for txid, record in opened.items():
-            state = states.get(record.run_id)
-            if state in LIVE_RUN_STATES and not self.force:
-                refused.append(
-                    Effect(txid, record.run_id, f"its run is {state}; with force it is replayed all the same")
-                )
-            elif txid not in stuck:
-                effects.append(Effect(txid, record.run_id, self._what(record, state)))
+        live = {txid for txid, each in opened.items() if not self.force and states.get(each.run_id) in LIVE_RUN_STATES}
+        refused = [Effect(txid, "", str(each)) for txid, each in found.items() if isinstance(each, Refused)]
+        refused += self._stuck(opened, live)
+        effects: list[Effect] = []
+        if refused:
+            refused += self._held_up(opened, {each.txid for each in refused})
+        else:
+            for txid, record in opened.items():
+                what = self._what(record, states.get(record.run_id), is_live=txid in live)
+                is_left = txid in live and record.skip is None
+                (refused if is_left else effects).append(Effect(txid, record.run_id, what))
         return Preview(version, self._sentence(effects), tuple(effects), tuple(refused), self.needs_reason)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
@@ -57,7 +57,10 @@ class NamedReplay(PersonalAction):
         else:
             yield from self._restarts.named(self.txids, force=self.force)
 
-    def _what(self, record: TransactionRecord, state: str | None) -> str:
+    def _what(self, record: TransactionRecord, state: str | None, *, is_live: bool) -> str:
+        if is_live:
+            what = "its skip is withdrawn; " if record.skip is not None else ""
+            return f"{what}its run is {state}; with force it is replayed all the same"
         what = "its skip is withdrawn, " if record.skip is not None else ""
         what += "its rows are decided anew, " if self.changed_rows else ""
         what += "its run is made anew" if state is None else "its run is cleared"
@@ -68,20 +71,29 @@ class NamedReplay(PersonalAction):
         rows = ", with the rows as they are now" if self.changed_rows else ""
         return f"Replay transaction {named} of topology {self.target.topology}{rows}."
 
-    def _stuck(self, opened: Mapping[int, TransactionRecord]) -> list[Effect]:
+    def _stuck(self, opened: Mapping[int, TransactionRecord], live: Collection[int]) -> list[Effect]:
         """Name those whose rows cannot be decided anew."""
         if not self.changed_rows or not opened:
             return []
         try:
-            states = self._undoable(list(opened))
+            states = self._undoable(self.txids)
         except ChangeRefused as refused:
             return [Effect(txid, each.run_id, str(refused)) for txid, each in opened.items()]
-        stuck = ((txid, each, [name for name in each.fenced if not states.get(name)]) for txid, each in opened.items())
-        return [
-            Effect(txid, each.run_id, f"it may be in state {', '.join(sorted(names))} already, which cannot undo it")
-            for txid, each, names in stuck
-            if names
-        ]
+        stuck = []
+        for txid, record in opened.items():
+            try:
+                if txid not in live:
+                    check_changeable(self.target.ledger.paths, txid, record, states)
+            except ChangeRefused as refused:
+                stuck.append(Effect(txid, record.run_id, str(refused)))
+        return stuck
+
+    def _held_up(self, opened: Mapping[int, TransactionRecord], refused: Collection[int | None]) -> list[Effect]:
+        """Name those that are not replayed since others are refused: all are, or none."""
+        why = (
+            f"nothing is done to it, since transaction {', '.join(map(str, sorted(filter(None, refused))))} is refused"
+        )
+        return [Effect(txid, each.run_id, why) for txid, each in opened.items() if txid not in refused]
 
     def _undoable(self, txids: Sequence[int]) -> Mapping[str, bool]:
         """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these.
@@ -110,11 +122,11 @@ class FailedReplay(PersonalAction):
             Effect(each.txid, each.run_id, "its run is made anew" if state is None else "its run is cleared")
             for each, state in found.to_replay
         ]
-        effects += [
-            Effect(None, run_id, f"it had yielded to transaction {entry['blocking']}, and is started again")
-            for run_id, entry in found.record.yielded.items()
-            if entry["txid"] is None
-        ]
+        for run in Restarts(self.target.ledger, self.target.record.dag_id).without_transaction(found.record):
+            if run.found is Comeback.START:
+                effects.append(Effect(None, run.run_id, f"is cleared: it had yielded to transaction {run.blocking}"))
+            elif run.is_lost:
+                effects.append(Effect(None, run.run_id, "is forgotten: it had yielded, and was deleted"))
         txids = [each.txid for each, _ in found.to_replay]
         return Preview(
             self.target.version(txids),

@@ -87,6 +87,20 @@ def _if_failed(view: TransactionView, state: str | None, *, its_turn: bool) -> T
     return view
 
 
+@dataclass(frozen=True)
+class YieldedRun:
+    """What becomes of a run that yielded, if no transaction of it is replayed.
+
+    :param blocking: the txid that it yielded to.
+    :param is_lost: it was deleted before it had a transaction.
+    """
+
+    run_id: str
+    blocking: int
+    found: Comeback
+    is_lost: bool
+
+
 class Restarts:
     """Starts runs of one topology again."""
 
@@ -110,10 +124,14 @@ class Restarts:
         """Replay these transactions with the rows as they are now.
 
         :param states: by name, whether each can undo what it has of these.
-        :raises ChangeRefused: the rows of one cannot be decided anew; those before it are noted.
-        :raises AlreadyFinal, UnknownTransaction: see `named`.
+        :raises ChangeRefused: the rows of one cannot be decided anew; nothing was changed.
+        :raises AlreadyFinal, UnknownTransaction: as `named`.
         """
-        for txid, record, live in self._named(txids, force=force):
+        named = list(self._named(txids, force=force))
+        for txid, record, live in named:
+            if live is None:
+                replay.check_changeable(self.ledger.paths, txid, record, states)
+        for txid, record, live in named:
             if live is None:
                 self.ledger.run(replay.note_changed, txid, states, audit)
             outcome = self._replay(txid, record, live, withdraw=True)
@@ -122,7 +140,7 @@ class Restarts:
 
     def _named(self, txids: Sequence[int], *, force: bool) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
-        opened = {txid: self._open(txid) for txid in sorted(set(txids))}
+        opened = {txid: self.ledger.run(skip.check_open, txid) for txid in sorted(set(txids))}
         states = self._states(record.run_id for record in opened.values())
         for txid, record in opened.items():
             live = None if force else states.get(record.run_id)
@@ -136,8 +154,17 @@ class Restarts:
                 yield outcome
             else:
                 # One that is to be skipped now: its `begin` sees to that.
-                yield self._replay(outcome.txid, self._open(outcome.txid), None, withdraw=False)
-        yield from self._start_without_transaction(found.record)
+                record = self.ledger.run(skip.check_open, outcome.txid)
+                yield self._replay(outcome.txid, record, None, withdraw=False)
+        for each in self.without_transaction(found.record):
+            if each.found is Comeback.START:
+                self.runs.restart(each.run_id)
+            if each.found is not Comeback.WAIT:
+                self.ledger.run(run_slots.came_back, each.run_id)
+            if each.found is Comeback.START:
+                yield _came_back(None, each.run_id, each.blocking)
+            elif each.is_lost:
+                yield Effect(None, each.run_id, "forgotten: it had yielded, and was deleted")
         self.ledger.run(recovery.unblock)
 
     def yielded(self, waiting: Sequence[str]) -> Iterator[Effect]:
@@ -146,7 +173,7 @@ class Restarts:
         :param waiting: their run_ids.
         """
         for run_id, entry in start_yielded(self.ledger, self.runs, waiting):
-            yield _came_back(run_id, entry)
+            yield _came_back(entry["txid"], run_id, entry["blocking"])
 
     def _replay(self, txid: int, record: TransactionRecord, live: str | None, *, withdraw: bool) -> Effect:
         done = []
@@ -160,38 +187,22 @@ class Restarts:
             self.ledger.run(run_slots.came_back, record.run_id)
         return Effect(txid, record.run_id, ", ".join(done))
 
-    def _start_without_transaction(self, record: TopologyRecord) -> Iterator[Effect]:
-        """Start those that yielded before they had a transaction; others are replayed as transactions."""
+    def without_transaction(self, record: TopologyRecord) -> Iterator[YieldedRun]:
+        """Decide about runs that yielded before they had a transaction, or whose transaction is over.
+
+        Others are replayed as transactions; one that has not ended yet is started when the turn passes on.
+        """
         states = self._states(record.yielded)
         for run_id, entry in record.yielded.items():
-            is_over = self._is_over(entry)
-            if entry["txid"] is not None and not is_over:
-                continue
-            found = comeback(states.get(run_id), is_over=is_over, is_free=True)
-            if found is Comeback.WAIT:
-                continue  # one that has not ended yet is started when the turn passes on
-            if found is Comeback.START:
-                self.runs.restart(run_id)
-            self.ledger.run(run_slots.came_back, run_id)
-            if found is Comeback.START:
-                yield _came_back(run_id, entry)
-            elif not is_over and run_id not in states:
-                yield Effect(None, run_id, "forgotten: it had yielded, and was deleted")
-
-    def _is_over(self, entry: dict[str, Any]) -> bool:
-        txid = entry["txid"]
-        return txid is not None and self.ledger.status(txid) is None
-
-    def _open(self, txid: int) -> TransactionRecord:
-        record = self.ledger.status(txid)
-        if record is None:
-            self.ledger.run(skip.withdraw_skip, txid)  # says what became of it
-            return self._open(txid)
-        return record
+            txid, state = entry["txid"], states.get(run_id)
+            is_over = txid is not None and self.ledger.status(txid) is None
+            if txid is None or is_over:
+                is_lost = not is_over and state is None
+                yield YieldedRun(run_id, entry["blocking"], comeback(state, is_over=is_over, is_free=True), is_lost)
 
     def _states(self, run_ids: Any) -> dict[str, str]:
         return compat.runs_of(self.runs.dag_id, list(run_ids))
 
 
-def _came_back(run_id: str, entry: Mapping[str, Any]) -> Effect:
-    return Effect(entry["txid"], run_id, f"cleared: it had yielded to transaction {entry['blocking']}")
+def _came_back(txid: int | None, run_id: str, blocking: int) -> Effect:
+    return Effect(txid, run_id, f"cleared: it had yielded to transaction {blocking}")

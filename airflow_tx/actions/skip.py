@@ -11,9 +11,8 @@ from airflow_tx.actions.preview import Effect, Preview
 from airflow_tx.actions.runs import Restarts
 from airflow_tx.actions.skips import Skips
 from airflow_tx.errors import Refused
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Skipped, TransactionRecord, dumps
-from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.skip import check_skipped, note_readmission
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import transaction_details
 
@@ -40,8 +39,10 @@ class TransactionSkip(PersonalAction):
             self._skips.check(self.txid, record)
         except Refused as refused:
             return Preview(version, str(refused), (), (Effect(self.txid, record.run_id, str(refused)),), True)
-        effect = Effect(self.txid, record.run_id, self._skips.outlook(self.txid))
-        return Preview(version, self._sentence(record), (effect,), needs_reason=True)
+        details = transaction_details(self.target.ledger.store, self.target.ledger.paths, self.txid)
+        outlook = self._skips.outlook(self.txid, is_stale=details.transaction.stale)
+        sentence = self._sentence(record, details.batch)
+        return Preview(version, sentence, (Effect(self.txid, record.run_id, outlook),), needs_reason=True)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
         record = self.target.ledger.status(self.txid)
@@ -50,8 +51,7 @@ class TransactionSkip(PersonalAction):
         self.target.take([self.txid], version)
         yield from self._skips.note(self.txid, audit)
 
-    def _sentence(self, record: TransactionRecord) -> str:
-        batch = transaction_details(self.target.ledger.store, self.target.ledger.paths, self.txid).batch
+    def _sentence(self, record: TransactionRecord, batch: Metadata | None) -> str:
         rows = "unknown rows" if batch is None else _shown(batch.rows)
         return (
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
@@ -70,27 +70,23 @@ class Readmission(PersonalAction):
         self._runs = Restarts(target.ledger, target.record.dag_id).runs
 
     def preview(self) -> Preview:
-        version, skipped = self.target.version([self.txid]), self._skipped()
-        if skipped is None or skipped.readmitted_as is not None:
-            found = "not skipped" if skipped is None else f"re-admitted as {skipped.readmitted_as} already"
-            problem = f"Transaction {self.txid} of topology {self.target.topology} is {found}."
-            return Preview(version, problem, (), (Effect(self.txid, "", problem),), True)
+        version = self.target.version([self.txid])
+        try:
+            skipped = self.target.ledger.run(check_skipped, self.txid)
+        except Refused as refused:
+            return Preview(version, str(refused), (), (Effect(self.txid, "", str(refused)),), True)
         how = "is cleared" if skipped.run_id in compat.runs_of(self._runs.dag_id, [skipped.run_id]) else "is made anew"
-        effect = Effect(self.txid, skipped.run_id, f"its run {how}, and takes its rows as a new transaction")
+        done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
+        effect = Effect(self.txid, skipped.run_id, done)
         return Preview(version, self._sentence(skipped), (effect,), needs_reason=True)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
         self.target.take([self.txid], version)
-        skipped = self._skipped()
+        skipped = self.target.ledger.run(check_skipped, self.txid)
         self.target.ledger.run(note_readmission, self.txid, audit)
-        assert skipped is not None, "else it is refused"
         how = self._runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
         yield Effect(self.txid, skipped.run_id, done)
-
-    def _skipped(self) -> Skipped | None:
-        ledger = self.target.ledger
-        return Reader(ledger.store).peek_if_any(Skipped, ledger.paths.skipped(self.txid))
 
     def _sentence(self, skipped: Skipped) -> str:
         who = f"skipped by {skipped.skip['who']}: {skipped.skip['why']}"

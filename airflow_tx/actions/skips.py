@@ -89,15 +89,19 @@ class Skips:
         except StaleBatch:
             assert record is not None
             how = self._restarts.runs.start(record.run_id, record.key, past_limit=True)
-            why = f"transaction {txid - 1} ended elsewhere than its batch starts, so it is replayed first, and then "
-            return Effect(txid, run_id, f"{why}skipped: {how}"), None
+            return Effect(txid, run_id, f"{_after_replay(txid)}: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
         return Effect(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
 
-    def outlook(self, txid: int) -> str:
-        """Say what becomes of an open transaction that a person wants skipped."""
+    def outlook(self, txid: int, *, is_stale: bool) -> str:
+        """Say what becomes of an open transaction that a person wants skipped.
+
+        :param is_stale: its predecessor ended elsewhere than its batch starts.
+        """
         if self.ledger.turn().current == txid:
+            if is_stale:
+                return _after_replay(txid)
             return "skipped at once, and its rows are counted nowhere until they are re-admitted"
         return f"to be skipped at its turn; it waits for {self._first()}"
 
@@ -133,6 +137,11 @@ class Skips:
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:
         return self._ask_states()
+
+
+def _after_replay(txid: int) -> str:
+    why = f"transaction {txid - 1} ended elsewhere than its batch starts"
+    return f"{why}, so it is replayed first, and then skipped"
 
 
 def _reason(error: TxError) -> str:

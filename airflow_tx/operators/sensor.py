@@ -90,7 +90,8 @@ class TransactionCommittedSensor(BaseSensorOperator):
         if found is None:
             self._defer(wanted)
         if "unknown" in found:
-            raise AirflowFailException(f"{self.source!r} cannot tell whether it has reached {self.up_to!r}.")
+            told = f"{self.source!r} cannot tell whether it has reached {self.up_to!r}."
+            raise AirflowFailException(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
             who, why = found["skipped"]["who"], found["skipped"]["why"]
             raise AirflowFailException(f"Transaction {found['txid']} of {self.topology} was skipped by {who}: {why}")

@@ -188,22 +188,14 @@ def note_changed(
 
     :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
     :raises ChangeRefused: a state that cannot undo it may hold something of it.
-    :raises AlreadyFinal, UnknownTransaction: see `skipping.opened`.
+    :raises AlreadyFinal, UnknownTransaction: it is not open.
     """
     record = open_record(read, paths, txid)
     if record is None:
         return Decision(AlreadySkipped(txid))
     if record.to_change is not None:
         return Decision(Done())
-    held = sorted(name for name in record.fenced if not states.get(name, False))
-    if held:
-        raise ChangeRefused(
-            txid=txid,
-            topology=paths.topology,
-            problem=f"it may be in state {', '.join(held)} already, which cannot undo it",
-            remedy="Give the source its rows back as they were, and replay it without --changed-rows until it is "
-            "committed",
-        )
+    check_changeable(paths, txid, record, states)
     noted = {**audit.noted(stamp), "attempt": record.attempt}
     after = replace(
         record,
@@ -215,6 +207,22 @@ def note_changed(
         op=stamp.op,
     )
     return put(paths.transaction(txid), after, Done())
+
+
+def check_changeable(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool]) -> None:
+    """Find out whether the rows of a transaction can be decided again: whatever holds something of it must undo it.
+
+    :raises ChangeRefused: a state cannot.
+    """
+    held = sorted(name for name in record.fenced if not states.get(name, False))
+    if record.to_change is None and held:
+        raise ChangeRefused(
+            txid=txid,
+            topology=paths.topology,
+            problem=f"it may be in state {', '.join(held)} already, which cannot undo it",
+            remedy="Give the source its rows back as they were, and replay it without --changed-rows until it is "
+            "committed",
+        )
 
 
 def decided_anew(attempt: TransactionAttempt, metadata: Any, batches: Batches) -> Any | NeedRows:

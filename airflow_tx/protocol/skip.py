@@ -43,9 +43,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 
     :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
     """
-    record = open_record(read, paths, txid)
-    if record is None:
-        raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
+    record = _still_open(read, paths, txid)
     if record.skip is None:
         return Decision(Done())
     granted = record.phase is Phase.COMMITTING
@@ -59,6 +57,14 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
     )
     writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))
     return Decision(Done(), writes, paths.transaction(txid))
+
+
+def check_open(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[TransactionRecord]:
+    """Give the record of an open transaction.
+
+    :raises AlreadyFinal, UnknownTransaction: it is not open.
+    """
+    return Decision(_still_open(read, paths, txid))
 
 
 def grant_skip(
@@ -114,13 +120,21 @@ def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit:
 
     :raises NotSkipped: it is not skipped, or was re-admitted already.
     """
+    wanted = replace(check_skipped(read, stamp, paths, txid).result, readmit=audit.noted(stamp), op=stamp.op)
+    return put(paths.skipped(txid), wanted, Done())
+
+
+def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Skipped]:
+    """Give what is kept of a skipped transaction.
+
+    :raises NotSkipped: it is not skipped, or was re-admitted already.
+    """
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is None:
         raise NotSkipped(txid=txid, topology=paths.topology, found="not skipped")
     if skipped.readmitted_as is not None:
         raise NotSkipped(txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}")
-    wanted = replace(skipped, readmit=audit.noted(stamp), op=stamp.op)
-    return put(paths.skipped(txid), wanted, Done())
+    return Decision(skipped)
 
 
 def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
@@ -138,6 +152,13 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     if read.find(Skipped, paths.skipped(txid)) is None:
         raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
     return None
+
+
+def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
+    record = open_record(read, paths, txid)
+    if record is None:
+        raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
+    return record
 
 
 def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:

@@ -254,6 +254,11 @@ def is_number_within(what: str, start: int, end: int) -> bool:
     return what.isdecimal() and start <= int(what) < end
 
 
+def is_number_below(what: str, end: int) -> bool | None:
+    """Ask whether a person typed a number below `end`; None: it is no number."""
+    return int(what) < end if what.isdecimal() else None
+
+
 def as_batch(decided: Batch | Json) -> Batch | None:
     """Read the answer of `initialize_transaction`: plain JSON stands for both rows and position."""
     if decided is None or isinstance(decided, Batch):

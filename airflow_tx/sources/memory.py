@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, is_number_within, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, is_number_below, is_number_within, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import Limit
 
@@ -87,8 +87,8 @@ class MemorySource(PartitionedTransactionalSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["to"])
 
-    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
-        return is_number_within(what, 0, position)
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        return is_number_below(what, position)
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None

@@ -106,7 +106,7 @@ class PartitionedTransactionalSource(Source):
         for name, each in self.partition_positions(position).items():
             if what.startswith(f"{name}:"):
                 return self.partition_reaches(name, each, what.removeprefix(f"{name}:"))
-        return False  # nothing was taken of that partition
+        return False if ":" in what else None  # nothing was taken of that partition
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
         """Whether all of one partition was taken up to what a person waits for; None if it cannot tell."""

@@ -262,10 +262,12 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     runs.make(r1="failed", r2="running")
     before = [record(pipeline, txid) for txid in (1, 2)]
     again = "its run is cleared, and begins as attempt 2"
-    told = airflow.json("tx", "replay", "flights", "1", "2", "7", "--dry-run", root=root)
+    alone = "refused: its run is running; with force it is replayed all the same"
+    told = airflow.json("tx", "replay", "flights", "1", "2", "--dry-run", root=root)
+    assert done(told) == {"1": again, "2": alone}
+    told = airflow.json("tx", "replay", "flights", "1", "7", "--dry-run", root=root)
     assert done(told) == {
-        "1": again,
-        "2": "refused: its run is running; with force it is replayed all the same",
+        "1": "refused: nothing is done to it, since transaction 7 is refused",
         "7": "refused: No transaction 7 of topology 'flights' in the ledger at "
         f"{pipeline.paths.transactions}. Check the name with `airflow tx list`, and the root in [tx] root.",
     }
@@ -278,7 +280,8 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
         "It would: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
     )
     assert done(airflow.json("tx", "readmit", "flights", "1", "--dry-run", root=root)) == {
-        "1": "refused: Transaction 1 of topology flights is not skipped."
+        "1": "refused: Transaction 1 of flights cannot be re-admitted: it is not skipped. Nothing was changed; "
+        "airflow tx list flights shows the skipped ones."
     }
     assert [record(pipeline, txid) for txid in (1, 2)] == before
     assert runs.states() == {"r1": "failed", "r2": "running"}

@@ -204,8 +204,16 @@ class Calls:
             return world, Reply(world.runs[actor.run].task(actor.task).live == actor.ident)
         if kind == "lost":
             return world, Reply(world.lost)
-        assert kind in ("wait", "defer"), call
+        if kind == "acted":
+            return self._acted(world, *call[1:]), Reply()
+        assert kind in ("wait", "defer", "confirmed"), call
         return world, Reply()
+
+    def _acted(self, world: World, txids: tuple[int, ...], version: str) -> World:
+        """Of all who were shown one version, one acts."""
+        if version in world.acted:
+            raise Violation(f"two people act on transaction {txids} as both were shown it")
+        return replace(world, acted=world.acted | {version})
 
     def _run_state(self, world: World, number: int) -> str | None:
         run = world.runs[number]

@@ -12,7 +12,7 @@ from tests.model.shapes import TASK
 from tests.model.world import Actor, Run, World
 
 Step = tuple[str, World]
-ASIDE = ("skip", "withdraw", "readmit", "coordinate", "repair", "accept")
+ASIDE = ("skip", "withdraw", "readmit", "press", "coordinate", "repair", "accept")
 
 
 class Rules(Airflow):
@@ -73,6 +73,11 @@ class Rules(Airflow):
             yield f"run {number}: skip {txid}", self.aside(spent, number, "skip", (txid,))
         if record is not None and "withdraw" in people and record.skip is not None:
             yield f"run {number}: withdraw the skip of {txid}", self.aside(spent, number, "withdraw", (txid,))
+        if record is not None and "press" in people and record.skip is None:
+            for other in ("skip", "replay"):
+                one = self.aside(spent, number, "press", (txid, "skip", "ada"))
+                two = self.aside(one, number, "press", (txid, other, "ben"))
+                yield f"run {number}: one is shown the skip of {txid}, another one its {other}", two
         if self.shape.clears_only:
             return
         for actor in spent.actors:

@@ -14,14 +14,26 @@ from typing import Any
 from airflow_tx.commit import handoff as taking
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.protocol import begin, commit, end, processing, recovery, replay, rotating_state, run_slots, skip, step
+from airflow_tx.protocol import (
+    begin,
+    commit,
+    end,
+    processing,
+    recovery,
+    replay,
+    rotating_state,
+    run_slots,
+    skip,
+    step,
+    version,
+)
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
-from tests.model import test_answers, test_partitions, test_recovery, test_skips, test_traces, test_yields
+from tests.model import test_actions, test_answers, test_partitions, test_recovery, test_skips, test_traces, test_yields
 from tests.model.driver import Run, Topology
 from tests.model.shapes import Shape
 
@@ -35,6 +47,7 @@ SKIP_TWICE = Shape("opaque", 1, 1, 2, clears_only=True, people=("skip",))
 VARIES = Shape("opaque", 1, 1, 1, varies=True)
 LATE = Shape("opaque", 1, 1, 1, people=("late",))
 LAGS = Shape("opaque", 1, 1, 1, lags=True)
+PRESS = Shape("opaque", 1, 1, 1, people=("press",))
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
 
 
@@ -355,6 +368,32 @@ MUTANTS = (
         "an old entry lets one yield out of turn",
         ((run_slots.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
         _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
+    ),
+    # --- what people act on
+    Mutant(
+        "whoever was shown a transaction acts on it as it is now",
+        ((version.note_action, "_version(txids, records) != version", "False"),),
+        PRESS,
+    ),
+    Mutant(
+        "an action leaves its transaction of the version that it was",
+        ((version.note_action, "replace(found, op=stamp.op)", "found"),),
+        PRESS,
+    ),
+    Mutant(
+        "an action is noted on the first of its transactions alone",
+        ((version.note_action, "in records.items()", "in list(records.items())[:1]"),),
+        _trace(test_actions, "test_who_acts_on_several_outdates_what_was_shown_of_each"),
+    ),
+    Mutant(
+        "a version is of the first of its transactions alone",
+        ((version._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
+        _trace(test_actions, "test_who_acts_on_one_outdates_what_was_shown_of_several"),
+    ),
+    Mutant(
+        "a skipped transaction is of no version",
+        ((version._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
+        _trace(test_actions, "test_of_two_who_want_a_skipped_transaction_back_one_is_refused"),
     ),
 )
 

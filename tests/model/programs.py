@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from airflow_tx.actions.action import ActionTarget
+from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.actions.runs import Restarts
 from airflow_tx.actions.skips import NotInEffect, Skips
 from airflow_tx.commit import run_slots
@@ -22,7 +24,7 @@ from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, Refused, TxError
+from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, PreviewOutdated, Refused, TxError
 from airflow_tx.operators.commit import final_errors
 from airflow_tx.processing import begin as beginning
 from airflow_tx.processing.outputs import RETURN_KEY, returned
@@ -205,6 +207,29 @@ def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:
     env.ask("start_run", run, True)
 
 
+class _WatchedTarget(ActionTarget):
+    """Says who acts on what was previewed."""
+
+    def take(self, txids: Sequence[int], version: str | None) -> None:
+        super().take(txids, version)
+        self.ledger.store.ask("acted", tuple(txids), version)  # type: ignore[attr-defined]
+
+
+def press(env: Env, shape: Shape, txid: int, action: str, who: str) -> Any:
+    """As the board: a person is shown what an action would do, and confirms it at any time after that."""
+    spec = spec_of(env, shape)
+    ledger = spec.ledger(env)
+    target = _WatchedTarget(ledger, ledger.topology(), lambda: (spec, states_of(env, shape)))
+    name = ActionName(action)
+    chosen = ActionRequest("model", name, (txid,), force=name is ActionName.REPLAY).action(target)
+    version = chosen.preview().version
+    env.ask("confirmed")
+    try:
+        chosen.effects(Audit(who, "why"), version)
+    except PreviewOutdated:
+        return  # somebody else was first
+
+
 # --- the coordinator ---------------------------------------------------------------------------------------------
 
 
@@ -287,6 +312,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "skip": skip,
     "withdraw": withdraw,
     "readmit": readmit,
+    "press": press,
     "coordinate": coordinate,
     "lane": lane,
 }

@@ -120,6 +120,8 @@ class Airflow(Calls):
     def aside(self, world: World, number: int, program: str, arguments: tuple[Any, ...]) -> World:
         """A process of a person, or a coordinator, beside the tasks of the runs."""
         label = f"{number}{program}{world.budget}"
+        if program == "press":
+            label += arguments[-1]
         if program in ("coordinate", "lane"):
             label += f".{world.allocated}.{world.current}"
         return self._added(world, number, program, (program, label, self.shape, *arguments))

@@ -18,7 +18,8 @@ class Shape:
     :param states: 1: even and odd rows in one state; 2: one in each.
     :param budget: how many disruptions there are in all.
     :param clears_only: nobody crashes and no reply is lost.
-    :param people: what else may happen. People "skip" (and re-admit at will) and "withdraw" skips; waiters "yield"; a
+    :param people: what else may happen. People "skip" (and re-admit at will) and "withdraw" skips; two
+        "press" a button at once, as the board shows both a transaction; waiters "yield"; a
         task is marked success and fails "late"; the coordinator allocates "ahead" of the runs, or only "recovers"
         transactions whose run has failed, and a "lane" processes and commits some itself, without a coordinator those
         of runs that are there; the "ledger" or a "state" goes back and is repaired; the source "loses" rows, which a

@@ -28,6 +28,7 @@ SHAPES: list[Any] = [
     Shape("opaque", 1, 1, 1, varies=True),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
     long(Shape("transactional", 2, 1, 1, people=("skip", "withdraw"))),
+    long(Shape("opaque", 1, 1, 1, people=("press",))),
     Shape("opaque", 1, 1, 1, people=("recovers", "late"), replays=0),
     Shape("opaque", 1, 1, 1, people=("late",), varies=True),
     Shape("opaque", 1, 2, 1, partitions=True),

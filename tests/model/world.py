@@ -113,6 +113,7 @@ class World:
     :param backup: what may be restored: a ledger and the states at an earlier moment.
     :param missing: per state, the transactions whose part a lost state has lost for good.
     :param lost: the row that the source has lost.
+    :param acted: the versions of transactions that a person has acted on.
     :param behind: the ledger as a follower has it that lags by one write; `lagging`: the next process reads from that.
     """
 
@@ -130,6 +131,7 @@ class World:
     missing: frozenset[tuple[int, int]] = frozenset()
     lost: int | None = None
     repaired: int = 0
+    acted: frozenset[str] = frozenset()
     behind: Any = None
     lagging: bool = False
 
@@ -142,6 +144,7 @@ class World:
         )
         runs = tuple((r.stage, r.tries, tuple((n, t.state, t.xcoms) for n, t in r.tasks)) for r in self.runs)
         rest: tuple[Any, ...] = (self.budget, self.book, self.backup_key, self.missing, self.lost, self.repaired)
+        rest = (*rest, self.acted)
         rest = (*rest, None if self.behind is None else store_key(self.behind))
         return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, rest))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import EmittedRows, Json, SourceKind, is_number_within, source_kind
+from airflow_tx.sources.api import EmittedRows, Json, SourceKind, is_number_below, is_number_within, source_kind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
 from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
@@ -123,8 +123,8 @@ class KafkaTopics(PartitionedTransactionalSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["to"])
 
-    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
-        return is_number_within(what, 0, position["offset"])
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        return is_number_below(what, position["offset"])
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         if where := kafka_rows.misfit_in(error):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.sources.api import Batch, Json, is_number_within
+from airflow_tx.sources.api import Batch, Json, is_number_below, is_number_within
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
@@ -65,8 +65,8 @@ class RedisNumberedSource(RedisSource):
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
 
-    def partition_reaches(self, partition: str, position: Any, what: str) -> bool:
-        return is_number_within(what, 0, position["next"])
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        return is_number_below(what, position["next"])
 
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return NumberedMessages(database, key, self.move_cursor)

@@ -70,6 +70,12 @@ class RedisStreamSource(RedisSource):
         except ValueError:
             return False
 
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        try:
+            return order(what) <= order(position["after"])
+        except ValueError:
+            return None
+
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         return StreamMessages(database, key)
 

@@ -108,8 +108,11 @@ class DataIntervalSource(ReaderSource):
             return start <= moment < end
         return start < moment + timedelta(days=1) and moment < end
 
-    def reaches(self, position: Any, what: str) -> bool:
-        moment = _moment(what)
+    def reaches(self, position: Any, what: str) -> bool | None:
+        try:
+            moment = _moment(what)
+        except ValueError:
+            return None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
         taken = self._taken(position)
         return bool(taken) and taken[0][1] >= moment

@@ -96,6 +96,20 @@ class TablePosition:
             return TablePosition(upto, self.since, self.rows + rows, self.restarts)
         return TablePosition(upto, self.last, rows, self.restarts)
 
+    def reaches(self, what: str) -> bool | None:
+        """Ask whether all rows up to an id, or a time, were taken; of a text only the database knows the order."""
+        if self.last is None:
+            return False
+        last = self.last[0]
+        if isinstance(last, str | bytes):
+            return True if what == last else None
+        try:
+            key = _typed(what, last)
+            # Of one time, more rows may follow.
+            return bool(key <= last if len(self.last) == 1 else key < last)
+        except (ValueError, ArithmeticError, TypeError):
+            return None
+
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"last": key_json(self.last), "since": key_json(self.since), "rows": self.rows}
         found |= {"restarts": self.restarts} if self.restarts else {}
@@ -137,9 +151,7 @@ class Rows:
         if isinstance(high, str | bytes):
             return True if what == high else None
         try:
-            key: Any = type(high).fromisoformat(what) if isinstance(high, date) else type(high)(what)
-            if isinstance(high, datetime) and high.tzinfo and not key.tzinfo:
-                key = key.replace(tzinfo=timezone.utc)
+            key = _typed(what, high)
             # Rows of one key and several further columns may be in two batches.
             above = low is None or (low <= key if len(self.ends[-1]) > 1 else low < key)
             return bool(above and key <= high)
@@ -201,6 +213,19 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
     if len(value) != columns or isinstance(value, str):
         raise ValueError(f"{value!r} has not {columns} values")
     return tuple(datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value)
+
+
+def _typed(what: str, like: Any) -> Any:
+    """Read what a person typed as a value of this kind.
+
+    :raises ValueError, ArithmeticError, TypeError: it is none.
+    """
+    if not isinstance(like, date):
+        return type(like)(what)
+    key = type(like).fromisoformat(what)
+    if isinstance(like, datetime) and like.tzinfo and isinstance(key, datetime) and not key.tzinfo:
+        return key.replace(tzinfo=timezone.utc)
+    return key
 
 
 def _digest(value: Any) -> str:

@@ -79,6 +79,9 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
         return self.has_key(metadata, what)
 
+    def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
+        return self.has_reached(position, what)
+
     def backlog(self, position: Json) -> int:
         positions, rows = self.partition_positions(position), 0
         for partition in self.partitions():

@@ -96,6 +96,12 @@ class SqlRows(Source):
 
         return Rows.from_json(metadata, len(self.spec.order_by)).contains(what)
 
+    def has_reached(self, position: Json, what: str) -> bool | None:
+        """Whether all rows of one table up to an id or a time were taken; None if only the database can tell."""
+        from airflow_tx.sources.sql.positions import TablePosition
+
+        return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what)
+
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
         """Read exactly the rows that were decided; those of SQLite come through this process, not by Spark."""
         from airflow_tx.sources.sql.jdbc import SUPPORTED, JdbcRows
@@ -161,6 +167,9 @@ class SqlSource(SqlRows, TransactionalSource):
 
     def contains(self, metadata: Json, what: str) -> bool | None:
         return self.has_key(metadata, what)
+
+    def reaches(self, position: Json, what: str) -> bool | None:
+        return self.has_reached(position, what)
 
     def backlog(self, position: Json) -> int:
         return self._shard().backlog(position)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -60,6 +62,21 @@ class Notifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         self.sent.append(self.text)
+
+
+class AsyncNotifier(BaseNotifier):
+    """As one that Airflow's triggerer awaits: it has no `notify`."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str, sent: list[str]) -> None:
+        super().__init__()
+        self.text = text
+        self.sent = sent
+
+    async def async_notify(self, context: Any) -> None:
+        await asyncio.sleep(0)
+        self.sent.append(f"{self.text}, {context['alarm'].kind.value}")
 
 
 @pytest.fixture
@@ -164,6 +181,33 @@ def test_one_that_fails_hinders_no_other_and_a_notifier_shows_the_alarm(world: L
     step(alarms(world, AlarmCallbacks(on_blocked=(fails, notifier, called))), world)
     assert (len(called.alarms), sent) == (1, ["numbers: 1"])
     assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
+
+
+def test_a_notifier_that_can_only_be_awaited_is_awaited_and_so_is_a_coroutine_function(world: LaneWorld) -> None:
+    sent: list[str] = []
+
+    async def called(context: Any) -> None:
+        await asyncio.sleep(0)
+        sent.append(context["alarm"].topology)
+
+    async def fails(context: Any) -> None:
+        raise ValueError("away")
+
+    notifier = AsyncNotifier("{{ alarm.topology }}: {{ alarm.txid }}", sent)
+    allocate(world.spec, ledger(world))
+    block(world, 1)
+    step(alarms(world, AlarmCallbacks(on_blocked=(fails, notifier, called))), world)
+    assert sent == ["numbers: 1, blocked", "numbers"]
+    assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
+
+
+@pytest.mark.parametrize("kind", [Notifier, AsyncNotifier])
+def test_a_notifier_that_is_called_again_shows_the_other_alarm(kind: Any) -> None:
+    sent: list[str] = []
+    callbacks = AlarmCallbacks(on_late=(kind("{{ alarm.txid }}", sent),))
+    for txid in (1, 2):
+        callbacks.call(Alarm(AlarmKind.LATE, "numbers", "numbers", "why", "what", txid), {}, logging.getLogger())
+    assert [text[0] for text in sent] == ["1", "2"]
 
 
 def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:

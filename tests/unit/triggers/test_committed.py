@@ -21,13 +21,20 @@ from airflow_tx.sources.files.storage import FilesPosition
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.redis.list import RedisListSource
+from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.sql.positions import TablePosition
+from airflow_tx.sources.sql.shards import PartitionedSqlSource
+from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.triggers.committed import CommittedTrigger, commit_of
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
 TAKEN = FilesPosition("b.csv", frozenset({"b.csv"}), 2).to_json()
 DAYS = {"intervals": [["2013-05-01T00:00:00+00:00", "2013-05-04T00:00:00+00:00"]]}
+NOON = datetime(2013, 5, 4, 12, tzinfo=timezone.utc)
+ID_20 = TablePosition((20,)).to_json()
+BY_ID, BY_TIME = SqlSource("db", table="orders"), SqlSource("db", table="orders", order_by=["updated_at", "id"])
 
 
 @pytest.fixture
@@ -113,6 +120,27 @@ def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(s
         (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04", True),
         (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04T01:00:00", False),
         (DataIntervalSource("tests.contract.interval_reader.read"), None, "2013-05-04", False),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "yesterday", None),
+        (MemorySource({"a": []}), {"a": 3}, "a:two", None),
+        (MemorySource({"a": []}), {"a": 3}, "2", None),
+        (RedisStreamSource("redis", streams=["web"]), {"web": {"after": "200-5"}}, "web:200-5", True),
+        (RedisStreamSource("redis", streams=["web"]), {"web": {"after": "200-5"}}, "web:99-9", True),
+        (RedisStreamSource("redis", streams=["web"]), {"web": {"after": "200-5"}}, "web:200-10", False),
+        (RedisStreamSource("redis", streams=["web"]), {"web": {"after": "200-5"}}, "web:now", None),
+        (BY_ID, None, "1", False),
+        (BY_ID, TablePosition((20,)).to_json(), "20", True),
+        (BY_ID, TablePosition((20,)).to_json(), "21", False),
+        (BY_ID, TablePosition((20,)).to_json(), "twenty", None),
+        (BY_ID, TablePosition(("m",)).to_json(), "m", True),
+        (BY_ID, TablePosition(("m",)).to_json(), "a", None),
+        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04", True),
+        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04T13:59:59+02:00", True),
+        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04T12:00:00", False),
+        (BY_TIME, TablePosition((NOON.replace(tzinfo=None), 20)).to_json(), "2013-05-04T11:00:00", True),
+        (BY_TIME, TablePosition((NOON.replace(tzinfo=None), 20)).to_json(), "2013-05-04T11:00:00+00:00", None),
+        (PartitionedSqlSource(["db"], tables=["orders"]), {"db.orders": ID_20}, "db.orders:20", True),
+        (PartitionedSqlSource(["db"], tables=["orders"]), {"db.orders": ID_20}, "db.orders:21", False),
+        (PartitionedSqlSource(["db"], tables=["orders"]), {"db.orders": ID_20}, "db.refunds:20", False),
         (Numbers(), 10, "5", None),
     ],
 )

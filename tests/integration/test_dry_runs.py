@@ -1,0 +1,388 @@
+"""What every action would do, and what it then does, on a real ZooKeeper and a real database of Airflow."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol import run_slots, skip
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.view import open_records
+from tests.integration.commands import DAG, Commands
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli_actions import AUDIT, Runs, fail, granted
+from tests.integration.test_cli_actions import pipeline as pipeline
+from tests.integration.test_cli_actions import runs as runs
+from tests.integration.test_cli_actions import store as store
+
+_LOSES = """
+from airflow_tx.sources.api import Loss
+
+class LosingSource(FileSource):
+    def losses(self, position):
+        return [] if (position or 0) >= 5 else [Loss("", position, 5, f"rows {(position or 0) + 1} to 5")]
+
+coordinator = DAG("flights_coordinator", schedule=None)
+with DAG("the_dag\""""
+_ASK = """
+import json
+from airflow_tx.actions.dag_server import DagServer
+from airflow_tx.errors import TxError
+try:
+    print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
+except TxError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+@pytest.fixture(scope="module")
+def airflow(commands: Commands) -> Iterator[Commands]:
+    text = DAG.replace('\nwith DAG("the_dag"', _LOSES).replace("source=FileSource(", "source=LosingSource(")
+    commands.begin({"the_dag.py": text}, known=True)
+    yield commands
+    commands.begin({})
+
+
+@dataclass(frozen=True)
+class World:
+    """A topology, and the runs of its DAG."""
+
+    airflow: Commands
+    pipeline: Pipeline
+    runs: Runs
+
+    def everything(self) -> Any:
+        """The ledger, the runs and the values of the states."""
+        return self._ledger(), self._rows(self.airflow.database), self._rows(self._metadata, "dag", "dag_run")
+
+    def summary(self) -> Any:
+        """What a person can tell of it."""
+        turn = self.pipeline.ledger.turn()
+        opened = open_records(self.pipeline.store, self.pipeline.paths)
+        found = [(txid, each.attempt, each.phase, each.skip) for txid, each in opened.items()]
+        topology = self.pipeline.ledger.topology()
+        return turn.current, found, topology.losses, topology.yielded, self._rows(self._metadata, "dag", "dag_run")
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause the coordinator, or not."""
+        with sqlite3.connect(self._metadata) as handle:
+            handle.execute("UPDATE dag SET is_paused = ? WHERE dag_id = 'flights_coordinator'", (paused,))
+        handle.close()
+
+    @property
+    def _metadata(self) -> str:
+        return f"{self.airflow.environment['AIRFLOW_HOME']}/airflow.db"
+
+    def _ledger(self) -> dict[str, bytes]:
+        found, folders = {}, [self.pipeline.paths.base]
+        while folders:
+            path = folders.pop()
+            node, children = self.pipeline.store.get(path), self.pipeline.store.children(path)
+            assert node is not None
+            assert children is not None
+            found[path] = node.data
+            folders += [f"{path}/{name}" for name in children.names]
+        return found
+
+    def _rows(self, database: str, *tables: str) -> list[Any]:
+        handle = sqlite3.connect(database)
+        try:
+            named = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            tables = tables or tuple(name for (name,) in handle.execute(named))
+            return [(table, sorted(map(repr, handle.execute(f'SELECT * FROM "{table}"')))) for table in tables]
+        finally:
+            handle.close()
+
+
+Said = Mapping[Any, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An action on a topology.
+
+    :param command: after `airflow tx`, without its reason; "": there is none.
+    :param would: per txid, or per run without one, what it says that it would do; `refused`: and would not.
+    :param did: what it then says that it did; a text: the error that it fails with.
+    """
+
+    name: str
+    prepare: Callable[[World], None]
+    command: str
+    request: dict[str, Any]
+    did: Said | str
+    would: Said = field(default_factory=dict)
+    refused: Said = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def one_failed(world: World) -> None:
+    fail(world.pipeline, world.pipeline.begin("r1"))
+    world.runs.make(r1="failed")
+
+
+def one_failed_one_live(world: World) -> None:
+    one_failed(world)
+    world.pipeline.begin("r2")
+    world.runs.make(r2="running")
+
+
+def a_live_one_to_be_skipped(world: World) -> None:
+    one_failed_one_live(world)
+    world.pipeline.ledger.run(skip.note_skip, 2, AUDIT)
+
+
+def two_open_without_runs(world: World) -> None:
+    world.pipeline.begin("r1")
+    world.pipeline.begin("r2")
+
+
+def one_in_a_state_that_is_gone(world: World) -> None:
+    granted(world.pipeline, "r1", "tx_state.one", "tx_state.gone")
+    world.pipeline.begin("r2")
+
+
+def some_yielded(world: World) -> None:
+    one_failed(world)
+    world.pipeline.begin("r2")
+    world.pipeline.begin("r3")
+    world.pipeline.ledger.run(skip.note_skip, 3, AUDIT)
+    for number, run in enumerate(("gone", "still", "waits")):
+        waiter = Waiter(run, None, f"00040{number}", 1)
+        world.pipeline.ledger.run(run_slots.bid, waiter)
+        world.pipeline.ledger.run(run_slots.note_yield, waiter)
+    world.runs.make(r2="running", r3="failed", still="running", waits="failed")
+
+
+def one_whose_predecessor_moved(world: World) -> None:
+    pipeline = world.pipeline
+    two_open_without_runs(world)
+    request = BeginRequest(pipeline.request, "r1", "r1", "500000", False, {"task0": "1" * 16})
+    begun = pipeline.ledger.begin(request, decide=lambda *_: Batch([1, 2], 2), run_state=lambda _: None)
+    assert isinstance(begun, Begun)
+    pipeline.mark(pipeline.acquire(begun, pipeline.process(begun)))
+    world.runs.make(r2="failed")
+
+
+def one_skipped(world: World) -> None:
+    world.pipeline.begin("r1")
+    world.pipeline.skip(1)
+    world.runs.make(r1="success")
+
+
+def one_readmitted(world: World) -> None:
+    one_skipped(world)
+    world.pipeline.ledger.run(skip.note_readmission, 1, AUDIT)
+    world.pipeline.begin("r1")
+
+
+def one_committed(world: World) -> None:
+    world.pipeline.run("r1")
+
+
+def all_taken(world: World) -> None:
+    for number in range(6):
+        world.pipeline.run(f"r{number}")
+
+
+def a_coordinator(world: World) -> None:
+    world.pipeline.begin("r1")
+    world.pause(paused=False)
+
+
+def replay(*txids: int, **options: bool) -> dict[str, Any]:
+    return {"name": "replay", "txids": txids, **options}
+
+
+NOT_OPEN = (
+    "No transaction 7 of topology 'flights' in the ledger at {transactions}. Check the name with `airflow tx list`, "
+    "and the root in [tx] root."
+)
+ALONE = "its run is running; with force it is replayed all the same"
+LEFT = "its run was left alone: it is running (--force starts it again all the same)"
+KEEPS = (
+    "Transaction 1 of flights keeps its rows: it may be in state tx_state.gone already, which cannot undo it. Nothing "
+    "was changed. Give the source its rows back as they were, and replay it without --changed-rows until it is "
+    "committed: airflow tx replay flights 1"
+)
+BACK = "To get its rows back: airflow tx readmit flights {} --why TEXT"
+LATER = "to be skipped at its turn; it waits for transaction 1 (run r1, PROCESSING)"
+STALE = "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped"
+COMMITTED = "Transaction 1 is committed. Nothing was changed."
+NOT_SKIPPED = (
+    "Transaction 1 of flights cannot be re-admitted: it is {}. Nothing was changed; airflow tx list flights shows the "
+    "skipped ones."
+)
+NOTHING_LOST = "Topology 'flights' has lost nothing: *"
+CASES = (
+    Case(
+        "replay of a failed one", one_failed, "replay flights 1", replay(1),
+        would={1: "its run is cleared, and begins as attempt 2"}, did={1: "its run was cleared"},
+    ),
+    Case(
+        "replay of those without a run", two_open_without_runs, "replay flights 2 1", replay(2, 1),
+        would=dict.fromkeys((1, 2), "its run is made anew, and begins as attempt 2"),
+        did=dict.fromkeys((1, 2), "its run did not exist, and was made anew"),
+    ),
+    Case(
+        "replay of a live one", one_failed_one_live, "replay flights 1 2", replay(1, 2),
+        would={1: "its run is cleared, and begins as attempt 2"}, refused={2: ALONE},
+        did={1: "its run was cleared", 2: LEFT},
+    ),
+    Case(
+        "replay of a live one with force", one_failed_one_live, "replay flights 2 --force", replay(2, force=True),
+        would={2: "its run is cleared, and begins as attempt 2"}, did={2: "its run was cleared"},
+    ),
+    Case(
+        "replay of a live one that is to be skipped", a_live_one_to_be_skipped, "replay flights 2", replay(2),
+        would={2: f"its skip is withdrawn; {ALONE}"}, did={2: f"its skip was withdrawn, {LEFT}"},
+    ),
+    Case(
+        "replay of one that is not there", one_failed, "replay flights 1 7", replay(1, 7),
+        refused={7: NOT_OPEN, 1: "nothing is done to it, since transaction 7 is refused"}, did=NOT_OPEN,
+    ),
+    Case(
+        "replay of a committed one", one_committed, "replay flights 1", replay(1),
+        refused={1: COMMITTED}, did=COMMITTED,
+    ),
+    Case(
+        "replay with changed rows", one_failed_one_live, "replay flights 1 2 --changed-rows",
+        replay(1, 2, changed_rows=True),
+        would={1: "its rows are decided anew, its run is cleared, and begins as attempt 2"}, refused={2: ALONE},
+        did={1: "its rows are decided anew: its run was cleared", 2: LEFT},
+    ),
+    Case(
+        "replay with changed rows of what a state keeps", one_in_a_state_that_is_gone,
+        "replay flights 2 1 --changed-rows", replay(2, 1, changed_rows=True),
+        refused={1: KEEPS, 2: "nothing is done to it, since transaction 1 is refused"}, did=KEEPS,
+    ),
+    Case(
+        "replay of all that failed", some_yielded, "replay flights --failed", {"name": "replay-failed"},
+        would={
+            1: "its run is cleared", "waits": "is cleared: it had yielded to transaction 1",
+            "gone": "is forgotten: it had yielded, and was deleted",
+        },
+        refused={3: "left alone: it is skipped at its turn; to replay it, name its txid"},
+        did={
+            1: "its run was cleared", "waits": "cleared: it had yielded to transaction 1",
+            "gone": "forgotten: it had yielded, and was deleted",
+            3: "left alone: it is skipped at its turn; to replay it, name its txid",
+        },
+    ),
+    Case(
+        "replay of nothing", one_committed, "replay flights --failed", {"name": "replay-failed"}, did={},
+    ),
+    Case(
+        "skip at its turn", two_open_without_runs, "skip flights 1", {"name": "skip", "txids": (1,)},
+        would={1: "skipped at once, and its rows are counted nowhere until they are re-admitted"},
+        did={1: f"skipped. {BACK.format(1)}"},
+    ),
+    Case(
+        "skip before its turn", two_open_without_runs, "skip flights 2", {"name": "skip", "txids": (2,)},
+        would={2: LATER}, did={2: LATER},
+    ),
+    Case(
+        "skip of a batch whose predecessor moved", one_whose_predecessor_moved, "skip flights 2",
+        {"name": "skip", "txids": (2,)}, would={2: STALE}, did={2: f"{STALE}: its run was cleared"},
+    ),
+    Case(
+        "skip of what a state keeps", one_in_a_state_that_is_gone, "skip flights 1", {"name": "skip", "txids": (1,)},
+        refused={1: "*an earlier try may have written to state tx_state.gone*"},
+        did="*an earlier try may have written to state tx_state.gone*",
+    ),
+    Case(
+        "skip of a skipped one", one_skipped, "skip flights 1", {"name": "skip", "txids": (1,)},
+        refused={1: "Transaction 1 is skipped. To get it back: airflow tx readmit flights 1 --why TEXT"},
+        did={1: f"nothing: it is skipped already. {BACK.format(1)}"},
+    ),
+    Case(
+        "skip of a committed one", one_committed, "skip flights 1", {"name": "skip", "txids": (1,)},
+        refused={1: COMMITTED}, did=COMMITTED,
+    ),
+    Case(
+        "readmit", one_skipped, "readmit flights 1", {"name": "readmit", "txids": (1,)},
+        would={1: "its run is cleared, and takes the rows of the same place, as they are then, as a new transaction"},
+        did={
+            1: "re-admitted: its run was cleared, and takes the rows of the same place, as they are now, as a new "
+            "transaction"
+        },
+    ),
+    Case(
+        "readmit of a committed one", one_committed, "readmit flights 1", {"name": "readmit", "txids": (1,)},
+        refused={1: NOT_SKIPPED.format("not skipped")}, did=NOT_SKIPPED.format("not skipped"),
+    ),
+    Case(
+        "readmit again", one_readmitted, "readmit flights 1", {"name": "readmit", "txids": (1,)},
+        refused={1: NOT_SKIPPED.format("re-admitted as 2")}, did=NOT_SKIPPED.format("re-admitted as 2"),
+    ),
+    Case(
+        "accept-loss", one_failed, "accept-loss flights", {"name": "accept-loss"},
+        would={None: "rows 2 to 5"}, did={None: "accepted as lost: rows 2 to 5"},
+    ),
+    Case(
+        "accept-loss of nothing", all_taken, "accept-loss flights", {"name": "accept-loss"},
+        refused={None: NOTHING_LOST}, did=NOTHING_LOST,
+    ),
+    Case(
+        "pause", a_coordinator, "", {"name": "pause"},
+        would={None: "DAG flights_coordinator starts and replays nothing until it goes on"},
+        did={None: "DAG flights_coordinator is paused"},
+    ),
+    Case(
+        "unpause of what goes on", a_coordinator, "", {"name": "unpause"},
+        refused={None: "DAG flights_coordinator goes on already."},
+        did="The coordinator of topology 'flights' has changed since. Nothing was done; *",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, case: Case
+) -> None:
+    world = World(airflow, pipeline, runs)
+    case.prepare(world)
+    before, stood = world.everything(), world.summary()
+
+    def ask(what: str, **more: Any) -> Any:
+        request = {"topology": "flights", "txids": (), **case.request}
+        question = json.dumps({"what": what, "request": request, **more})
+        return json.loads(airflow.run("python", _ASK, question, root=zookeeper_root).splitlines()[-1])
+
+    preview = ask("preview")
+    would, refused = said(preview["effects"]), said(preview["refused"])
+    if case.command:
+        shown = airflow.json("tx", *case.command.split(), "--dry-run", root=zookeeper_root)
+        assert [row["done"] for row in shown] == [*would.values(), *(f"refused: {each}" for each in refused.values())]
+    assert world.everything() == before
+    assert_said(would, case.would, pipeline)
+    assert_said(refused, case.refused, pipeline)
+    done = ask("execute", who="ann", why="bad file", version=preview["version"])
+    if isinstance(case.did, str):
+        assert_said({None: done}, {None: case.did}, pipeline)
+    else:
+        assert_said(said(done), case.did, pipeline)
+    assert (world.summary() == stood) == (not would)
+
+
+def said(effects: list[dict[str, Any]]) -> dict[Any, str]:
+    """Per txid; of a run without one, per run."""
+    return {each["txid"] or each["run_id"] or None: each["done"] for each in effects}
+
+
+def assert_said(found: Said, expected: Said, pipeline: Pipeline) -> None:
+    """Each text is as expected, in which * is any."""
+    assert found.keys() == expected.keys(), found
+    for txid, text in found.items():
+        pattern = re.escape(expected[txid].replace("{transactions}", pipeline.paths.transactions))
+        assert re.fullmatch(pattern.replace(r"\*", ".*"), text), text
