@@ -13,6 +13,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Skipped, TopologyRecord, TransactionRecord, dumps
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.view import open_records
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store
@@ -35,7 +36,7 @@ def rename(args: Namespace) -> None:
             _check_runs(store, new, dag_id)
         what = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
-        opened = _opened(store, old)
+        opened = open_records(store, old)
         after = f"{_txids(opened)} then: airflow tx replay {new.topology} --failed." if opened else ""
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
@@ -110,22 +111,12 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """:raises MoveRefused: a run of an open transaction is alive."""
     from airflow_tx import compat
 
-    runs = [record.run_id for record in _opened(store, paths).values()]
+    runs = [record.run_id for record in open_records(store, paths).values()]
     live = {run_id: state for run_id, state in compat.runs_of(dag_id, runs).items() if state in LIVE_RUN_STATES}
     if live:
         named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
         problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
         raise MoveRefused(topology=paths.topology, problem=problem, remedy="Pause the DAG, end them, and repeat.")
-
-
-def _opened(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
-    children = store.children(paths.transactions)
-    read = Reader(store)
-    found = {
-        int(name): read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
-        for name in (children.names if children else ())
-    }
-    return {txid: record for txid, record in sorted(found.items()) if record is not None}
 
 
 def _left(store: Store, paths: Paths) -> str:
@@ -139,7 +130,7 @@ def _left(store: Store, paths: Paths) -> str:
     ]
     current = read.peek_if_any(Counter, paths.current)
     what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
-    opened = _opened(store, paths)
+    opened = open_records(store, paths)
     what += f". {_txids(opened)} its rows are counted nowhere" if opened else ""
     return what + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
 

@@ -15,6 +15,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Phase, TopologyRecord, TransactionRecord, digest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.view import in_lane
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SnapshotReader:
             # The last one: whoever yields by now has said so in its record, too.
             topology=read.peek(TopologyRecord, paths.record),
             opened=dict(sorted(opened.items())),
-            lane=self._in_lane(opened),
+            lane=in_lane(self.store, self._paths, opened),
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
@@ -121,12 +122,6 @@ class SnapshotReader:
         if look.topology is None:
             return position
         return start_after(Reader(self.store), self._paths, look.topology, position).position
-
-    def _in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-        # One with an error has left its lane, or is about to.
-        tries = {txid: each.request for txid, each in opened.items() if of_lane(each.request) and each.error is None}
-        alive = {each for each in set(tries.values()) if self.store.get(self._paths.lane(each)) is not None}
-        return frozenset(txid for txid, each in tries.items() if each in alive)
 
     def _position(self, read: Reader, current: int) -> str | None:
         if self._base is None or self._base[0] != current:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.errors import AheadOfOrder
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.loss import next_position
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TransactionRecord
+from airflow_tx.protocol.view import in_lane
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end
 from airflow_tx.sources.run.next_interval import NextIntervalSource
@@ -85,10 +86,10 @@ def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
     """Ask whether a lane that lives works on the transaction of a run."""
     read = Reader(store)
     binding = read.peek_if_any(Binding, paths.run(key))
-    record = None if binding is None else read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
-    if record is None or record.error is not None or not of_lane(record.request):
+    if binding is None:
         return False
-    return store.get(paths.lane(record.request)) is not None
+    record = read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
+    return record is not None and bool(in_lane(store, paths, {binding.txid: record}))
 
 
 def comes_soon(

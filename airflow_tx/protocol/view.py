@@ -104,7 +104,7 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     record = topology_record(store, paths)
     current = _need(store, Counter, paths.current, "current txid").txid
     allocated = _need(store, Counter, paths.allocated, "allocated txid").txid
-    line = Line(record, current, _opened(store, paths, _txids(store, paths.transactions)))
+    line = Line(record, current, open_records(store, paths))
     views = _open_views(store, paths, line, tuple(line.opened))
     found = {txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid)) for txid in _txids(store, paths.all_skipped)}
     skipped = {txid: each for txid, each in found.items() if each is not None}
@@ -169,9 +169,14 @@ def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
 
 def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
     """Read the records of all open transactions, by txid."""
-    read = Reader(store)
-    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
-    return _opened(store, paths, range(current, allocated + 1))
+    return _opened(store, paths, _txids(store, paths.transactions))
+
+
+def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
+    """Find those of these transactions that a lane which lives works on; one with an error has left its lane."""
+    tries = {txid: each.request for txid, each in opened.items() if of_lane(each.request) and each.error is None}
+    alive = {each for each in set(tries.values()) if store.get(paths.lane(each)) is not None}
+    return frozenset(txid for txid, each in tries.items() if each in alive)
 
 
 # --- what is open ------------------------------------------------------------------------------------------------

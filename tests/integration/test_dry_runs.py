@@ -355,7 +355,8 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     before, stood = world.everything(), world.summary()
 
     def ask(what: str, **more: Any) -> Any:
-        request = {"topology": "flights", "txids": (), **case.request}
+        place = {"conn_id": "zookeeper_default", "root": zookeeper_root, "coordinator": "flights_coordinator"}
+        request = {"topology": "flights", **place, "txids": (), **case.request}
         question = json.dumps({"what": what, "request": request, **more})
         return json.loads(airflow.run("python", _ASK, question, root=zookeeper_root).splitlines()[-1])
 

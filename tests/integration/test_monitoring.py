@@ -24,7 +24,13 @@ MONITORING = Path(__file__).resolve().parents[2] / "docker/monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 NAME = re.compile(r"airflow_tx_[a-z_]+?(?=_bucket|\b)")
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus (Debian: prometheus)")
-needs_exporter = pytest.mark.skipif(shutil.which("statsd_exporter") is None, reason="needs statsd_exporter")
+needs_exporter = pytest.mark.skipif(
+    shutil.which("statsd_exporter") is None,
+    reason="needs statsd_exporter (go install github.com/prometheus/statsd_exporter@v0.28.0)",
+)
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
+)
 
 BLOCKED = """
 rule_files: [{rules}]
@@ -145,3 +151,56 @@ def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(export
     wanted = {f'airflow_tx_{each.suffix}{marks[each.kind]}{{topology="sales.eu"}} 2' for each in Metric}
     eventually(lambda: wanted <= set(answer(exporter).splitlines()), 30, "all are there")
     assert "sales__eu" not in answer(exporter)
+
+
+@pytest.fixture
+def prometheus(exporter: str, tmp_path: Path) -> Iterator[str]:
+    """Prometheus as our example configures it, but for where the exporter is, and faster. Where its alerts are."""
+    web = free_port(socket.SOCK_STREAM)
+    config = (MONITORING / "prometheus.yml").read_text()
+    for old, new in (
+        ("statsd-exporter:9102", exporter.removeprefix("http://").removesuffix("/metrics")),
+        ("alert-rules.yml", str(MONITORING / "alert-rules.yml")),
+        ("15s", "1s\n  evaluation_interval: 1s"),
+    ):
+        assert old in config
+        config = config.replace(old, new)
+    (tmp_path / "prometheus.yml").write_text(config)
+    command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+    with subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{web}"], stderr=subprocess.DEVNULL) as process:
+        url = f"http://127.0.0.1:{web}"
+        eventually(lambda: "Ready" in answer(f"{url}/-/ready"), 60, "Prometheus is ready")
+        yield f"{url}/api/v1"
+        process.terminate()
+
+
+@pytest.mark.long
+@needs_exporter
+@needs_prometheus
+def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: str) -> None:
+    def alerts() -> dict[tuple[str, str], str]:
+        found = json.loads(answer(f"{prometheus}/alerts") or '{"data": {"alerts": []}}')["data"]["alerts"]
+        return {(each["labels"]["alertname"], each["labels"]["topology"]): each["state"] for each in found}
+
+    def is_known() -> bool:
+        return '"topology":"sales"' in answer(f"{prometheus}/query?query=airflow_tx_failed")
+
+    Metric.BLOCKED.send("sales", 1)
+    Metric.BLOCKED.send("other", 0)
+    Metric.FAILED.send("sales")
+    eventually(is_known, 60, "Prometheus has the first failure")
+    # A counter that is new has not increased.
+    for _ in range(9):
+        Metric.FAILED.send("sales")
+    failing, blocked = ("TransactionsFail", "sales"), ("TransactionBlocked", "sales")
+    eventually(
+        lambda: alerts().get(failing) == "firing", 120, "nine failures are an alert", explain=lambda: str(alerts())
+    )
+    eventually(
+        lambda: alerts().get(blocked) == "firing",
+        240,
+        "blocked for a minute is an alert",
+        explain=lambda: str(alerts()),
+    )
+    Metric.BLOCKED.send("sales", 0)
+    eventually(lambda: set(alerts()) == {failing}, 120, "the alert of the block ends", explain=lambda: str(alerts()))

@@ -10,8 +10,9 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.request import ActionName, ActionRequest
+from airflow_tx.actions.replay import NamedReplay
 from airflow_tx.actions.runs import Restarts
+from airflow_tx.actions.skip import TransactionSkip
 from airflow_tx.actions.skips import NotInEffect, Skips
 from airflow_tx.commit import run_slots
 from airflow_tx.commit.commit import Commit
@@ -220,8 +221,8 @@ def press(env: Env, shape: Shape, txid: int, action: str, who: str) -> Any:
     spec = spec_of(env, shape)
     ledger = spec.ledger(env)
     target = _WatchedTarget(ledger, ledger.topology(), lambda: (spec, states_of(env, shape)))
-    name = ActionName(action)
-    chosen = ActionRequest("model", name, (txid,), force=name is ActionName.REPLAY).action(target)
+    skips = action == "skip"
+    chosen = TransactionSkip(target, txid) if skips else NamedReplay(target, [txid], force=True, changed_rows=False)
     version = chosen.preview().version
     env.ask("confirmed")
     try:
