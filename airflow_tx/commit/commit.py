@@ -42,6 +42,7 @@ from airflow_tx.protocol.answers import (
 from airflow_tx.protocol.commit import AcquireAnswer
 from airflow_tx.protocol.joined import BoundStep
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.receipt import Written, code_of, tasks_of
 from airflow_tx.protocol.records import dumps
 from airflow_tx.sources.api import SourceKind
@@ -169,8 +170,8 @@ class Commit:
             self.epoch = answer.epoch
         failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
         if failed and isinstance(answer, Processed):
-            names = ", ".join(task if index < 0 else f"{task}[{index}]" for task, index in failed)
-            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=names)
+            names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
+            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
         return answer
 
     def _processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:

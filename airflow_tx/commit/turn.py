@@ -24,6 +24,11 @@ BRIEF = 5.0
 """Seconds that a committer waits in its worker for an earlier transaction that still works: a deferral takes longer."""
 WARM_PLACES = 2
 """How many in line wait in their worker, unless `[tx] warm_places` says otherwise."""
+MOST_ACKS_READ = 100
+"""Of a transaction with more acks than these it is not read whether they are all there: its committer notes that.
+
+Everybody behind it reads its line every second: of thousands of mapped tasks that would be thousands of requests each.
+"""
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
 
@@ -40,7 +45,8 @@ class Wait(str, Enum):
 class Earlier:
     """An open transaction before this one.
 
-    :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed.
+    :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed; of
+        many tasks, once it has.
     :param by_lane: a lane works on it, or did: it may have no run.
     """
 
@@ -147,6 +153,8 @@ def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord,
     children = store.children(folder)
     if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
         return children is None
+    if len(children.names) > MOST_ACKS_READ:
+        return False
     read = Reader(store)
     found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in children.names}
     acks = {key: ack for key, ack in found.items() if ack is not None}

@@ -112,7 +112,7 @@ class _Watch:
     async def step(self) -> list[str]:
         """What is due now, in words."""
         trigger = self._trigger
-        found = await until(self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll)
+        found = await until(self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True)
         if "reason" in found:
             self._say("ledger", f"{found['reason']} The coordinator waits.", logging.ERROR)
             await asyncio.sleep(max(trigger.poll, min(_DAMAGED, 30 * trigger.poll)))

@@ -22,6 +22,7 @@ from airflow_tx.provider_info import CONNECTION_FIELDS
 
 if TYPE_CHECKING:
     from airflow_tx.store.client import ClientConfig, Tls
+    from airflow_tx.store.watched import WatchedStore
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
 DEFAULT_PORT = 2181
@@ -102,6 +103,7 @@ class ZooKeeperHook(BaseHook):
 # --- one client for a process ------------------------------------------------------------------------------------
 
 _shared: dict[tuple[int, str], tuple[Any, ZooKeeperStore]] = {}
+_watched: dict[tuple[int, str], tuple[ZooKeeperStore, WatchedStore]] = {}
 _locks: dict[tuple[int, str], threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -114,7 +116,10 @@ def shared_store(conn_id: str) -> ZooKeeperStore:
     """
     key = (os.getpid(), conn_id)  # threads do not survive a fork, so a child makes its own client
     with _locks[key]:
-        found, hook = _shared.get(key), ZooKeeperHook(conn_id)
+        found = _shared.get(key)
+        if found is not None and found[1].connected:
+            return found[1]  # at once: every trigger asks every second
+        hook = ZooKeeperHook(conn_id)
         if found is not None and _is_dead(found[1], hook.settings):
             from airflow_tx.store.client import disconnect
 
@@ -123,6 +128,18 @@ def shared_store(conn_id: str) -> ZooKeeperStore:
             found = None
         if found is None:
             found = _shared[key] = hook.connect()
+        return found[1]
+
+
+def shared_watched_store(conn_id: str) -> WatchedStore:
+    """Return a store beside `shared_store` that remembers what it reads, for whoever only reads. Raises as that one."""
+    from airflow_tx.store.watched import WatchedStore
+
+    key, store = (os.getpid(), conn_id), shared_store(conn_id)
+    with _locks[key]:
+        found = _watched.get(key)
+        if found is None or found[0] is not store:
+            found = _watched[key] = (store, WatchedStore.beside(store))
         return found[1]
 
 

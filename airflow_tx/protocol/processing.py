@@ -20,6 +20,7 @@ from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Pro
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead, check_rows
+from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
@@ -200,7 +201,7 @@ def processed(
     missing = missing_acks(acks, wanted)
     value = ack_val(record, acks, wanted)
     if missing or value:
-        tasks = ", ".join(missing) or f"unknown tasks (ack val {value:016x})"
+        tasks = ", ".join(shortened(missing)) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
     # Rows that were decided again were not counted again.

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
 from airflow_tx.protocol.consumers import digest_text
+from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 
@@ -197,7 +198,7 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
         messages = f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
-        return f"an ack of {', '.join(tasks)}" if tasks else messages
+        return f"an ack of {', '.join(shortened(tasks))}" if tasks else messages
     if record.error is not None:
         return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
     return line.first if txid > line.current and line.first else "its committer"

@@ -129,9 +129,10 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     line = Line(topology, current, _opened(store, paths, [*range(current, txid), txid]))
     batch = _batch(store, paths, txid)
     if txid in line.opened:
-        (view,) = _open_views(store, paths, line, (txid,))
-        acks = {_task(key): entry for key, entry in _acks(store, paths, txid, line.opened[txid]).items()}
         record = line.opened[txid]
+        found = _acks(store, paths, txid, record)
+        view = view_open(paths.topology, txid, replace(line, stale=_stale(store, paths, line)), found)
+        acks = {_task(key): entry for key, entry in found.items()}
         fenced, before = tuple(record.fenced), _batch(store, paths, txid - 1)
         position = topology.origin if before is None or before.position is None else before.position
         return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, fenced, position)

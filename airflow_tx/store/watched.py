@@ -34,6 +34,11 @@ class WatchedStore(ZooKeeperStore):
         self._changes: Counter[str] = Counter()
         super().__init__(client, **options)
 
+    @classmethod
+    def beside(cls, store: ZooKeeperStore) -> WatchedStore:
+        """Make one on the client of another store."""
+        return cls(store._client, conn=store._conn, hosts=store._hosts)
+
     def get(self, path: str) -> Node | None:
         node: Node | None = self._once("data", path)
         return node

@@ -96,6 +96,11 @@ class ZooKeeperStore(Store):
         return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     @property
+    def connected(self) -> bool:
+        """Whether it has a connection now."""
+        return bool(self._client.connected)
+
+    @property
     def lost_for(self) -> float:
         """Seconds since the connection was lost; 0 while there is one."""
         lost_at = self._lost_at

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -65,9 +65,12 @@ class WaitTrigger(LedgerTrigger):
     """
 
     slots: dict[str, Any] | None = None
+    watched: ClassVar[bool] = False
+    """Whether `event` asks nothing but reads, see `until`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await until(self.event, self.zookeeper_conn_id, hold=self.hold, poll=self.poll, slots=self.watch())
+        times = {"hold": self.hold, "poll": self.poll}
+        event = await until(self.event, self.zookeeper_conn_id, **times, slots=self.watch(), watched=self.watched)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def watch(self) -> SlotWatch | None:
@@ -95,6 +98,7 @@ async def until(
     hold: float,
     poll: float = POLL,
     slots: SlotWatch | None = None,
+    watched: bool = False,
 ) -> Event:
     """Call `read` in a thread, again and again, until it gives an event; not before `hold` seconds have passed.
 
@@ -102,16 +106,20 @@ async def until(
     not mend itself: the task is woken, and meets the error.
 
     :param slots: asked besides, whether the run is to yield.
+    :param watched: whether `read` may be given what was read before and has not changed, as far as ZooKeeper has said:
+        while nothing happens, the many who wait send no requests. It must not run steps.
     """
+    loop, threads = asyncio.get_running_loop(), _threads(conn_id)
 
     async def ask(question: Callable[[Store], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(_threads(conn_id), partial(_ask, question, conn_id))
+        return await loop.run_in_executor(threads, partial(_ask, question, conn_id))
 
     await asyncio.sleep(hold)
     warned = False
     while True:
         try:
-            event: Event | None = await ask(read)
+            reading = partial(_ask_watched if watched else _ask, read, conn_id)
+            event: Event | None = await loop.run_in_executor(threads, reading)
             if event is None and slots is not None:
                 event = await slots.event(ask)
             warned = False
@@ -125,6 +133,15 @@ async def until(
         if event is not None:
             return event
         await asyncio.sleep(poll)
+
+
+def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
+    from airflow_tx.hooks.zookeeper import shared_watched_store
+
+    try:
+        return question(shared_watched_store(conn_id))
+    except UnreadableRecord:
+        return _ask(question, conn_id)  # what is remembered may be older than what was just read beside it
 
 
 def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from airflow_tx.processing.begin import room
 from airflow_tx.protocol.api import Store
@@ -15,6 +16,8 @@ class ReadyTrigger(WaitTrigger):
 
     :param key: of the run that waits: fires, too, once that one has a transaction.
     """
+
+    watched: ClassVar[bool] = True
 
     max_pending: int
     key: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_tx.commit.turn import WARM_PLACES, read_line
 from airflow_tx.protocol.api import Store
@@ -20,6 +20,8 @@ class TurnTrigger(WaitTrigger):
     :param waited: the line in which its task has waited in its worker for as long as it may: it is not woken for it.
     :param places: how many in line wait in their worker.
     """
+
+    watched: ClassVar[bool] = True
 
     txid: int
     op: str | None

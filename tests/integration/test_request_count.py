@@ -6,9 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_tx.commit.turn import Wait, read_line
+from airflow_tx.errors import IncompleteBatch
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
+from airflow_tx.protocol.view import transaction_details
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.pipeline import Pipeline
 
@@ -21,7 +27,7 @@ class Counted(Pipeline):
 
     def transaction(self, run: str) -> int:
         """A whole run, the announcement of the owner included; how many requests it took."""
-        before = self._sent()
+        before = self.sent
         begun = self.begin(run)
         for task in self.tasks:
             self.work(begun, task)
@@ -30,14 +36,24 @@ class Counted(Pipeline):
         with self._store.announce(self.paths.owner("n"), b"me"):
             self.mark(self.acquire(begun, processed, ledger), ledger)
         assert begun.attempt.txid == int(run)
-        return self._sent() - before
+        return self.sent - before
+
+    def map(self, begun: Begun, count: int, *, acks: bool = True) -> None:
+        """So many instances of one task start, and ack if they are to."""
+        for index in range(count):
+            own, ledger = TaskTry("task0", index, f"{next(self._tries):06}"), self.ledger
+            ledger.start(begun.attempt, own)
+            if acks:
+                ledger.run(processing.ack, begun.attempt, own)
 
     @property
     def _store(self) -> ZooKeeperStore:
         assert isinstance(self.store, ZooKeeperStore)
         return self.store
 
-    def _sent(self) -> int:
+    @property
+    def sent(self) -> int:
+        """Requests so far."""
         return self._store.requests
 
 
@@ -99,3 +115,38 @@ def _records(store: ZooKeeperStore, paths: Paths) -> int:
         return 1 + sum(count(f"{path}/{name}") for name in (children.names if children else ()))
 
     return count(paths.base)
+
+
+MAPPED = 150
+"""Instances of a mapped task: more than a waiting committer reads the acks of."""
+
+
+def test_whoever_waits_behind_many_mapped_tasks_reads_none_of_their_acks(standing: Callable[..., Counted]) -> None:
+    pipeline = standing(10, tasks=0)
+    first = pipeline.begin("10")
+    pipeline.map(first, MAPPED)
+    pipeline.begin("11")
+    before = pipeline.sent
+    line = read_line(pipeline.store, pipeline.paths, 11, ["task0"])
+    assert (pipeline.sent - before, line.wait) == (4, Wait.BRIEFLY)
+    pipeline.complete(first)
+    assert read_line(pipeline.store, pipeline.paths, 11, ["task0"]).wait is Wait.WARM
+
+
+def test_each_ack_is_read_once_to_show_a_transaction(standing: Callable[..., Counted]) -> None:
+    pipeline = standing(10, tasks=0)
+    pipeline.map(pipeline.begin("10"), MAPPED)
+    before = pipeline.sent
+    details = transaction_details(pipeline.store, pipeline.paths, 10)
+    assert len(details.acks) == MAPPED
+    assert pipeline.sent - before <= MAPPED + 10
+
+
+def test_what_is_missing_of_many_tasks_is_named_in_few_words(standing: Callable[..., Counted]) -> None:
+    pipeline = standing(10, tasks=0)
+    begun = pipeline.begin("10")
+    pipeline.map(begun, MAPPED, acks=False)
+    with pytest.raises(IncompleteBatch, match=r"no ack from task0\[0\], .* and 130 more\. Clear"):
+        pipeline.complete(begun)
+    view = transaction_details(pipeline.store, pipeline.paths, 10).transaction
+    assert str(view.waiting_for).endswith(", and 130 more")

@@ -13,10 +13,16 @@ import pytest
 
 from airflow_tx import compat
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as hooks
-from airflow_tx.hooks.zookeeper import shared_store
+from airflow_tx.hooks.zookeeper import shared_store, shared_watched_store
 from airflow_tx.processing.begin import ask
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.ready import ReadyTrigger
@@ -39,6 +45,7 @@ def ensembles(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Ite
         for client, _ in hooks._shared.values():
             disconnect(client)
         hooks._shared.clear()
+        hooks._watched.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +60,12 @@ def begun(conn_id: str, root: str) -> None:
     """One transaction is open, and no more may be."""
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=1, memory=shared_store(conn_id), root=root)
     ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+
+
+def fail(conn_id: str, root: str) -> None:
+    """The open transaction has failed."""
+    ledger = Ledger(shared_store(conn_id), Paths(root, "numbers"), clock=SystemClock(), ids=SystemIds())
+    ledger.run(processing.fail_messages, TransactionAttempt(1, 1), "no ack in time")
 
 
 async def fires(trigger: Any) -> Any:
@@ -95,3 +108,45 @@ def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
 
     with ensembles.frozen():
         asyncio.run(both())
+
+
+def test_while_nothing_happens_a_coordinator_that_waits_sends_no_requests(
+    ensembles: LocalZooKeeper, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun("well", zookeeper_root)
+    sent: list[int] = []
+    look = SnapshotReader.look
+
+    def counted(reader: SnapshotReader) -> LedgerSnapshot | None:
+        found = look(reader)
+        sent.append(shared_watched_store("well").requests)
+        return found
+
+    monkeypatch.setattr(SnapshotReader, "look", counted)
+    trigger = CoordinatorTrigger(
+        zookeeper_conn_id="well",
+        dag_id="numbers",
+        source=list(Numbers().serialize()),
+        rules=vars(RULES),
+        memory=CoordinatorMemory().to_json(),
+        refresh=600.0,
+        root=zookeeper_root,
+        topology="numbers",
+        hold=0.0,
+        poll=0.01,
+    )
+
+    async def waits() -> Any:
+        waiting = asyncio.create_task(fires(trigger))
+        while len(sent) < 12:
+            await asyncio.sleep(0.01)
+        asked = sent[-1]
+        fail("well", zookeeper_root)
+        while sent[-1] == asked and not waiting.done():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+
+    asyncio.run(waits())
+    # The first look reads the ledger, and after it the alarms are read; the others find nothing new.
+    assert sent[1:10] == [sent[1]] * 9
+    assert sent[-1] > sent[1]  # it has seen that something happened

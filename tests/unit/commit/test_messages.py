@@ -392,7 +392,8 @@ def test_a_waiting_committer_is_woken_by_what_cannot_be_waited_for(beside: Messa
 def test_the_trigger_is_made_again_from_its_fields(
     beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: store)
+    for name in ("shared_store", "shared_watched_store"):
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: store)
     beside.ack(*beside.work())
     path, fields = _trigger().serialize()
     assert path == "airflow_tx.triggers.messages.MessagesTrigger"

@@ -84,7 +84,8 @@ class Source(Numbers):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    for name in ("shared_store", "shared_watched_store"):
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
     monkeypatch.setattr(Source, "rows", False)
     monkeypatch.setattr(Source, "asked", 0)
     return made
@@ -275,7 +276,8 @@ def test_a_ledger_that_cannot_be_reached_or_read_wakes_nobody(
     assert capsys.readouterr().out.count("cannot be read") == 1
 
     failures = iter([StoreUnavailable(hosts="h", connection="c", reason="none")] * 5)
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: _raise_or(failures, store))
+    for name in ("shared_store", "shared_watched_store"):
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: _raise_or(failures, store))
     assert fire(made(source=NUMBERS))["due"] == ["Allocate"]
 
 

@@ -43,7 +43,8 @@ class SlowStore(CountingStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     made = SlowStore()
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    for name in ("shared_store", "shared_watched_store"):
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
     return made
 
 
