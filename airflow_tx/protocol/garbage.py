@@ -58,10 +58,12 @@ def remove(store: Store, path: str) -> None:
 def empty(store: Store, path: str) -> None:
     """Delete everything below a record, in portions."""
     while (children := store.children(path)) and children.names:
-        below = [f"{path}/{name}" for name in children.names[:DELETIONS_A_MULTI]]
-        if not _delete(store, below):
-            for each in below:
-                empty(store, each)
+        every = [f"{path}/{name}" for name in children.names]
+        for start in range(0, len(every), DELETIONS_A_MULTI):
+            below = every[start : start + DELETIONS_A_MULTI]
+            if not _delete(store, below):
+                for each in below:
+                    empty(store, each)
 
 
 def _delete(store: Store, paths: Sequence[str]) -> bool:

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PASSES = 100
-LOOKS = 3
+PASSES, LOOKS = 100, 3
+UNANSWERED = 5  # passes; a multi that has no answer even then may be one that the servers do not take
 
 Decide = Callable[[TransactionAttempt, Any], Batch | None]
 """Asks the source: (attempt, position before) → the batch, or None without data."""
@@ -96,7 +96,7 @@ class Ledger:
             except (Refused, UnreadableRecord) as error:
                 decided = error
             if isinstance(decided, Decision) and decided.writes:
-                if self._send(read, decided, stamp):
+                if self._send(read, decided, stamp, again=number < UNANSWERED):
                     return self._swept(decided.result)
             elif isinstance(decided, Decision) and isinstance(decided.result, answers.Question):
                 # The multi that follows the answer checks what led to the question.
@@ -194,8 +194,7 @@ class Ledger:
     def sweep(self) -> None:
         """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
         try:
-            # Known by now: the step has read it.
-            record = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)
+            record = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)  # known by now
             if record is None or not record.garbage:
                 return
             for each in record.garbage:
@@ -274,7 +273,7 @@ class Ledger:
             return False
         return True
 
-    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp) -> bool:
+    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp, *, again: bool) -> bool:
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
         try:
             self.store.multi(read.requirements(created), decision.writes)
@@ -286,9 +285,11 @@ class Ledger:
                 self.store.sync()
                 found = self.store.get(decision.proof)
             except StoreUnavailable:
-                # Not that one: it says that nothing was written.
-                raise unknown from None
-            return found is not None and f'"op":"{stamp.op}"'.encode() in found.data
+                raise unknown from None  # not that one: it says that nothing was written
+            made = found is not None and f'"op":"{stamp.op}"'.encode() in found.data
+            if made or again:
+                return made
+            raise
         self._known.apply(read.seen, decision.writes)
         return True
 

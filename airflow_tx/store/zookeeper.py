@@ -42,7 +42,7 @@ from airflow_tx.protocol.api import (
     Write,
 )
 from airflow_tx.store.client import FORBIDDEN, access_refused
-from airflow_tx.store.sizes import LIMIT, check_sizes
+from airflow_tx.store.sizes import LIMIT, check_sizes, explain_loss
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 
@@ -121,7 +121,7 @@ class ZooKeeperStore(Store):
         return Children(tuple(sorted(names)), stat.version)
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
-        check_sizes(requirements, writes, limit=self._limit, prefix=len(self._client.chroot or ""))
+        size = check_sizes(requirements, writes, limit=self._limit, prefix=len(self._client.chroot or ""))
         operations = [*_checks(requirements, writes), *writes]
         if not operations:
             return
@@ -132,7 +132,7 @@ class ZooKeeperStore(Store):
         try:
             results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
         except (KazooException, KazooTimeoutError) as error:
-            raise OutcomeUnknown(paths=_named(writes), reason=self._reason(error)) from error
+            raise OutcomeUnknown(paths=_named(writes), reason=explain_loss(self._reason(error), size)) from error
         self._raise_refusal(operations, results)
 
     def sync(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from typing import Any
 
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
@@ -91,8 +92,8 @@ class _Look:
         self._monitor = Monitor(AlarmTopology(name, "the_dag", AlarmLimits()), paths, None)
 
     def step(self) -> None:
-        look = self._reader.look()
-        assert look is not None
+        while (look := self._reader.look()) is None:
+            time.sleep(0.01)  # a record became final, and the word of it is on its way
         assert self._monitor.observe(self._store, look) == []
         if look.room(TopologyRequest("the_dag", "opaque", 8).max_pending):
             self._reader.next_position(look)

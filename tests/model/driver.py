@@ -87,7 +87,7 @@ class ProvenLedger(Ledger):
     A lost reply is resolved by the one; who waits for a change of any other sees it by the nonce.
     """
 
-    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp) -> bool:
+    def _send(self, read: Reader, decision: Decision[object], stamp: Stamp, *, again: bool) -> bool:
         records = {
             write.path: write.data for write in decision.writes if isinstance(write, Create | Put) and write.data
         }
@@ -97,7 +97,7 @@ class ProvenLedger(Ledger):
             assert op in (None, stamp.op) or path.startswith(self.paths.histories), (
                 f"{path} has the nonce of another step"
             )
-        return super()._send(read, decision, stamp)
+        return super()._send(read, decision, stamp, again=again)
 
 
 class Topology:

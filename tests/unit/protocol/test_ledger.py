@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
+from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import NeedRunState
 from airflow_tx.protocol.api import Children, Create, Delete, Node, Put, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
@@ -381,3 +382,32 @@ def test_a_transaction_of_an_older_release_has_no_birth_that_could_differ(store:
 
 def _raise(error: Exception) -> Any:
     raise error
+
+
+def test_a_multi_that_never_has_an_answer_is_sent_a_few_times_and_then_said(
+    store: Calls, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    def lost(requirements: Any, writes: Any) -> None:
+        sent.append(writes)
+        raise OutcomeUnknown(paths="", reason="its 300000 bytes may be more than jute.maxbuffer of the servers")
+
+    monkeypatch.setattr(store, "multi", lost)
+    with pytest.raises(OutcomeUnknown, match="more than jute.maxbuffer"):
+        ledger.run(raised)
+    assert len(sent) < 10
+    assert Reader(store).peek(Counter, PATHS.current) == Counter(1)
+
+
+def test_a_folder_is_not_listed_anew_for_every_portion_that_is_removed(
+    store: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    folder = PATHS.acks(1, "1.1-x")
+    store.ensure(folder)
+    store.multi([], [Create(f"{folder}/task@{index}", b"") for index in range(100)])
+    store.calls.clear()
+    garbage.remove(store, folder)
+    assert store.get(folder) is None
+    assert len([call for call in store.calls if call[0] == "children"]) <= 4
