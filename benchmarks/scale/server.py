@@ -80,15 +80,24 @@ class _Meter(ZooKeeperStore):
     """Counts the bytes of records and names, both ways."""
 
     read = written = 0
+    asked = answered = 0
+    """Requests and answers: kazoo tells of these in a thread of its own, so each number has one writer."""
     largest = 0
     """Bytes of the largest record that it has written."""
 
     def _sent(self, request: Callable[[], Any]) -> Any:
+        self.asked += 1
         answer = super()._sent(request)
         answer.rawlink(self._count)
         return answer
 
+    def settle(self) -> None:
+        """Wait until every answer is counted."""
+        while self.answered < self.asked:
+            time.sleep(0.001)
+
     def _count(self, answer: Any) -> None:
+        self.answered += 1
         found = answer.value
         if type(found) is tuple:  # not one of a node's times and versions
             data = found[0]
@@ -143,13 +152,15 @@ class Cost:
 COLUMNS = "requests | bytes read | bytes written | ms | processor ms, own | processor ms, ZooKeeper"
 
 
-def cost(store: MeteredStore, server: ScaleZooKeeper, action: Callable[[], Any], times: int = 1) -> Cost:
+def cost(store: _Meter, server: ScaleZooKeeper, action: Callable[[], Any], times: int = 1) -> Cost:
     """Do something so many times."""
+    store.settle()
     before = (store.requests, store.read, store.written)
     server_before, own, began = server.processor_seconds, time.process_time(), time.perf_counter()
     for _ in range(times):
         action()
     took = (time.perf_counter() - began, time.process_time() - own, server.processor_seconds - server_before)
+    store.settle()
     counted = (after - one for after, one in zip((store.requests, store.read, store.written), before, strict=True))
     return Cost(*(each / times for each in (*counted, *took)))
 
