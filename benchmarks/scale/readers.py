@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.figures import percentile
 from benchmarks.scale.filled import LEDGERS, Repeatable, copied
 from benchmarks.scale.server import MeteredStore, ScaleZooKeeper, metered, number, row, table
-from tests.integration.board import ROOT, Board
+from tests.integration.board.server import ROOT, Board
 from tests.integration.commands import DAG
 
 READERS = (1, 10, 50)
