@@ -33,7 +33,9 @@ def main() -> None:
     if not options.resume:
         options.record.unlink(missing_ok=True)
     record = Record(options.record)
-    record.add("part", {"seed": options.seed, "mutant": options.mutant, "first": record.rested})
+    record.add(
+        "part", {"seed": options.seed, "airflow": options.airflow, "mutant": options.mutant, "first": record.rested}
+    )
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
         (AirflowWorld if options.airflow else World)(Path(folder), mutant=options.mutant) as world,

@@ -26,6 +26,10 @@ POINTS = (
     "commit.before_mark",
     "commit.after_mark",
 )
+LATE_POINTS = ("process.before_ack", "commit.before_acquire", "commit.after_acquire", "commit.before_mark")
+"""Where whoever goes on much too late does what another one has done meanwhile."""
+TASK_AT = {"begin": "begin", "process": "count", "commit": "commit"}
+"""Which task comes by a point, by the first part of its name."""
 LANE_POINTS = ("lane.after_begin", "lane.after_process")
 COORDINATOR_POINTS = ("coordinator.after_allocate", "coordinator.after_note")
 WEIGHTS = {
@@ -176,15 +180,16 @@ class Gun:
     # --- points
 
     def _arm(self) -> None:
-        self._armed("kill", 0.0)
+        self._armed("kill", 0.0, POINTS)
 
     def _arm_pause(self) -> None:
-        self._armed("pause", self.random.uniform(SESSION, _LONGEST))
+        self._armed("pause", self.random.uniform(SESSION, _LONGEST), LATE_POINTS)
 
-    def _armed(self, action: str, holds: float) -> None:
+    def _armed(self, action: str, holds: float, points: tuple[str, ...]) -> None:
         name = self.random.choice(list(STORES))
-        points: tuple[str, ...] = POINTS
-        if name != "files":
+        if len(STORES[name]) > 1:
+            points += ("commit.before_write",)
+        if not holds and name != "files":
             points += LANE_POINTS if name in LANED else COORDINATOR_POINTS
         armed = self.world.failpoints.arm(self.random.choice(points), action, topology=name)
         self.waiting.append(Waiting(armed, name, self.clock(), holds))
@@ -192,7 +197,8 @@ class Gun:
     def _reached(self, waiting: Waiting) -> None:
         self.waiting.remove(waiting)
         rule, name = waiting.armed.rule, waiting.topology
-        victim = "coordinator" if rule.name.startswith("coordinator") else "lane" if name in LANED else "task"
+        at = rule.name.partition(".")[0]
+        victim = "lane" if name in LANED else "coordinator" if at == "coordinator" else TASK_AT[at]
         if rule.action == "kill":
             self._note(victim, "kill", rule.name, [name])
             return
@@ -205,7 +211,7 @@ class Gun:
 
     def _standing(self, name: str, point: str) -> list[int]:
         """The processes of which one stands at a point: woken up late, it goes on at that very line."""
-        task = {"begin": "begin", "process": "count", "commit": "commit"}.get(point.partition(".")[0], "")
+        task = TASK_AT.get(point.partition(".")[0])
         return [
             pid
             for run, own, pid in self.world.scheduler.processes()

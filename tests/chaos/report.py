@@ -14,7 +14,15 @@ _HEAD = """\
 
 Real processes are killed, frozen and cut off at random while transactions run, and a person clears, triggers, skips,
 re-admits and replays what there is. After every {every} faults the world comes to rest, and everything is compared with
-what the sources were given. `script/chaos` does it; this page is its record, by `script/chaos --report`.
+what the sources were given: each number is in each state exactly once and in order, no transaction is open, no ack is
+left, and `airflow tx verify` has no finding, first with what is skipped left out, then with all of it re-admitted.
+
+`script/chaos` does it; this page is its record, by `script/chaos --report`. The servers are real ones, reached through
+proxies that cut them off: ZooKeeper, PostgreSQL, Redis. Four topologies (`tests/chaos/dags/under_fire.py`) go by runs
+that a person triggers, by runs of a coordinator, and by lanes; over files, a table and a stream, transactional and
+opaque; into SQLite, PostgreSQL and Redis, one of them into two stores at once. Their tasks are processes of a whole
+Airflow (`--airflow`: its components and its database are killed and frozen, too), or of a little scheduler that gives
+them what Airflow gives, and hundreds of them within minutes.
 """
 
 
@@ -27,9 +35,10 @@ def written(record: Record) -> str:
     every = min((rest.faults for rest in rests), default=100)
     parts = [
         _HEAD.format(every=every),
-        f"{len(faults)} faults, {len(last)} times at rest. Wrong totals: {sum(len(rest.wrong) for rest in last)}; "
-        f"stuck topologies: {sum(len(rest.stuck) for rest in last)}.\n",
-        "## Faults, and the time to recover\n\nFrom the end of a fault until every topology that it may have stopped "
+        f"{len(faults)} faults, {len(last)} times at rest. **Wrong totals: {sum(len(rest.wrong) for rest in last)}; "
+        f"stuck topologies: {sum(len(rest.stuck) for rest in last)}.**\n",
+        _table(("from fault", "seed", "tasks are those of"), _parts(record)),
+        "## Faults, and the time to recover\n\nFrom the end of a fault until every topology that it may have stopped\n"
         "has committed again, in seconds of a machine that others used, too.\n",
         _table(("victim", "how", "faults", "median", "worst"), _by_victim(faults)),
         "## By moment\n\nA point in the code, or the task and the phase of the transaction whose turn it was.\n",
@@ -57,6 +66,15 @@ def written(record: Record) -> str:
         else "None.\n",
     ]
     return "\n".join(parts)
+
+
+def _parts(record: Record) -> list[tuple[object, ...]]:
+    """The parts of the run that came to a rest."""
+    found = {part["first"]: part for part in record.lines("part") if part["first"] < record.rested}
+    return [
+        (first + 1, part["seed"], "a whole Airflow" if part.get("airflow") else "the little scheduler")
+        for first, part in sorted(found.items())
+    ]
 
 
 def _by_victim(faults: Sequence[Fault]) -> list[tuple[object, ...]]:
