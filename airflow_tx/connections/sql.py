@@ -19,6 +19,15 @@ POSTGRES_EXTRAS = (
     "sslmode sslcert sslkey sslrootcert sslcrl application_name connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
 ).split()
+# What a connection to PostgreSQL gets unless its own options say otherwise: a server that a network has swallowed is
+# noticed after half a minute without a sign of life, however long a statement takes. TCP alone would wait for hours.
+SIGNS_OF_LIFE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
 SQLITE_EXTRAS = ["timeout"]
 MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
@@ -26,6 +35,12 @@ MYSQL_EXTRAS = (
 ).split()
 # Airflow's MySQL hook takes them in a dictionary.
 MYSQL_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
+
+
+def signs_of_life(url: URL) -> dict[str, int]:
+    """Give SIGNS_OF_LIFE that a database URL does not set itself; none for a driver that does not know them."""
+    known = SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
+    return {name: value for name, value in known.items() if name not in url.query}
 
 
 def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:

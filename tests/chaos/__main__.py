@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -36,14 +37,13 @@ def main() -> None:
     record.add(
         "part", {"seed": options.seed, "airflow": options.airflow, "mutant": options.mutant, "first": record.rested}
     )
-    with (
-        tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder,
-        (AirflowWorld if options.airflow else World)(Path(folder), mutant=options.mutant) as world,
-    ):
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    with (AirflowWorld if options.airflow else World)(folder, mutant=options.mutant) as world:
         try:
             ChaosRun(world, record, options.seed, options.every).run(options.faults, options.seconds)
         except ChaosFailed as failed:
-            raise SystemExit(str(failed)) from None
+            raise SystemExit(f"{failed}\nWhat it left is in {folder}") from None
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

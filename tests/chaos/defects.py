@@ -23,4 +23,9 @@ DEFECTS = (
         "were read: that one left the lane, and became a run",
         "test_whoever_closes_the_source_for_himself_closes_it_for_nobody_else",
     ),
+    Defect(
+        "A `SqlSource` on a PostgreSQL that a network had swallowed waited for its answer for hours, and its "
+        "coordinator or `begin` with it; a state gave up after half a minute",
+        "test_a_server_that_a_network_has_swallowed_is_noticed_by_a_reader_too",
+    ),
 )

@@ -65,8 +65,12 @@ class ReplyEater:
         while not self._closing:
             try:
                 client, _ = self._listener.accept()
+            except OSError:
+                continue
+            try:
                 server = socket.create_connection(self._target, timeout=10)
             except OSError:
+                client.close()  # kept, it would wait for an answer as long as nobody else connects
                 continue
             server.settimeout(None)
             with self._lock:

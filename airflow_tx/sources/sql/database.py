@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.pool import NullPool
 
-from airflow_tx.connections.sql import url_of_connection
+from airflow_tx.connections.sql import signs_of_life, url_of_connection
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable, SourceError
 
 READER = "airflow_tx reader"
@@ -136,7 +136,8 @@ def _with_options(url: URL) -> URL:
     kind, given = url.get_backend_name(), dict(url.query)
     url = url.difference_update_query(_OF_STATES)
     if kind == "postgresql":
-        wanted = {"connect_timeout": str(CONNECT_TIMEOUT), **given, "application_name": READER}
+        ours = {name: str(value) for name, value in signs_of_life(url).items()}
+        wanted = {"connect_timeout": str(CONNECT_TIMEOUT), **ours, **given, "application_name": READER}
         return url.update_query_dict(wanted)
     if kind == "mysql":
         return url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"})

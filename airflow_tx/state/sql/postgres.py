@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.types import TypeEngine
 
+from airflow_tx.connections.sql import signs_of_life
 from airflow_tx.state.sql.dialect import (
     PARAM,
     ROW,
@@ -33,15 +34,6 @@ _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN})"
 )
-# What a connection gets unless its URL says otherwise: a server that a network has swallowed is noticed after half a
-# minute without a sign of life, however long a statement may take. By itself TCP would wait for hours.
-_SIGNS_OF_LIFE = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
 
@@ -70,10 +62,8 @@ class Postgres(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        ours = _SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
-        connect = {name: value for name, value in ours.items() if name not in url.query}
         engine = sa.create_engine(
-            url, **pool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=connect
+            url, **pool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=signs_of_life(url)
         )
         event.listen(engine, "begin", self._on_begin)
         return engine

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.sql.database import Database, TableErrors
 from airflow_tx.sources.sql.positions import CHECKED_ROWS, KeyRange, Rows, TablePosition
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
@@ -224,3 +225,13 @@ def test_a_value_without_an_order_is_named(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
     with pytest.raises(SourceError, match=r"table sold: 1\.5, of type float, has no place in an order of rows"):
         rows(SqlSource("books", "sold"))
+
+
+def test_a_server_that_a_network_has_swallowed_is_noticed_by_a_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for its answer would otherwise wait for hours, and nothing would be begun."""
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgresql://reader@shop/orders?keepalives_idle=3")
+    database = Database("shop", TableErrors("SqlSource", "shop"), what="SqlSource")
+    options = database._engine.url.query
+    assert options["keepalives_idle"] == "3"
+    assert (options["keepalives_interval"], options["keepalives_count"]) == ("5", "4")
+    assert (options["tcp_user_timeout"], options["connect_timeout"]) == ("30000", "10")
