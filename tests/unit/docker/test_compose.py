@@ -1,0 +1,63 @@
+"""The cluster's description says what script/cluster relies on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docker" / "compose.yaml").read_text()
+SCRIPT = (ROOT / "script" / "cluster").read_text()
+ONCE = {"certificates", "prepare", "demo"}
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
+
+
+def test_every_variable_is_one_that_the_script_writes() -> None:
+    wanted = set(re.findall(r"\$\{(\w+)\}", TEXT))
+    written = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", SCRIPT))
+    assert wanted
+    assert wanted <= written
+
+
+def test_no_password_stands_in_a_file() -> None:
+    values = re.findall(r"(?:PASSWORD|SECRET|FERNET_KEY|password)\"?: *\"?([^\",}\s]+)", TEXT)
+    assert values
+    assert [value for value in values if not value.startswith("${")] == []
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_part_has_the_one_image_a_limit_and_a_check_or_runs_once(name: str) -> None:
+    service = SERVICES[name]
+    assert service["image"] == "${IMAGE}"
+    if name in ONCE:
+        assert service["restart"] == "no"
+    else:
+        assert service["mem_limit"]
+        assert service["hostname"] == name
+        assert service["healthcheck"]["test"][:3] == ["CMD", "run", "healthy"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - ONCE))
+def test_the_script_starts_and_waits_for_each_part(name: str) -> None:
+    (data,) = re.findall(r"^data=\((.*)\)$", SCRIPT, re.MULTILINE)
+    (work,) = re.findall(r"^work=\((.*)\)$", SCRIPT, re.MULTILINE)
+    assert f" {name} " in f" {data} {work} "
+
+
+def test_every_image_is_built_from_an_argument_with_a_public_default() -> None:
+    lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+    own = {line.split(" AS ")[1] for line in lines if line.startswith("FROM ")}
+    sources = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    assert sources - own == {"${BASE_IMAGE}"}
+    assert "ARG BASE_IMAGE=debian:bookworm-slim" in lines
+
+
+def test_nothing_names_a_machine_or_runs_as_root() -> None:
+    files = [path for path in (ROOT / "docker").iterdir() if path.is_file()]
+    texts = "".join(path.read_text() for path in files) + SCRIPT
+    assert re.findall(r"https?://(?!127\.0\.0\.1|api-server)[\w.-]+", texts) == []
+    assert [line for line in texts.splitlines() if line.startswith("USER ")] == ["USER airflow"]
