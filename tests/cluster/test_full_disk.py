@@ -20,6 +20,7 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
@@ -66,7 +67,7 @@ def databases(disk: SmallDisk, postgres: LocalPostgres) -> Iterator[str]:
         connection.execute(sa.text(f"DROP TABLESPACE {name}"))
 
 
-def test_a_database(disk: SmallDisk, databases: str) -> None:
+def test_postgres(disk: SmallDisk, databases: str) -> None:
     grants, state = Grants(), SqlState.from_url(databases, table="totals", keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     many = {"a": 1, **{f"key {number}": 1 for number in range(20_000)}}
@@ -79,6 +80,25 @@ def test_a_database(disk: SmallDisk, databases: str) -> None:
     disk.free()
     state.raise_and_write(grant, rows(many))
     assert totals(state) == {**many, "a": 2}
+
+
+def test_mariadb() -> None:
+    with small_disk(400) as disk:
+        server = LocalMariaDB()
+        server.data_dir, server.log = disk.folder / "mariadb", disk.folder / "mariadb.log"
+        with server:
+            grants, state = Grants(), SqlState.from_url(server.url(), table="totals", keys=["key"], values={"n": Sum()})
+            grants.commit(1, state, {"a": 1})
+            many = {"a": 1, **{f"key {number}": 1 for number in range(60_000)}}
+            grant = grants(2)
+            disk.fill()
+            with pytest.raises(StateUnavailable, match="full") as failure:
+                state.raise_and_write(grant, rows(many))
+            assert "\n" not in str(failure.value)
+            disk.free()
+            assert totals(state) == {"a": 1}
+            state.raise_and_write(grant, rows(many))
+            assert totals(state) == {**many, "a": 2}
 
 
 def test_a_database_in_a_file(disk: SmallDisk) -> None:

@@ -45,9 +45,26 @@ _SIGNS_OF_LIFE = {
     socket.TCP_KEEPCNT: 4,
     socket.TCP_USER_TIMEOUT: 30_000,
 }
-# The client's own errors, and those of a server that is full, going down, or not there for this user.
-_UNAVAILABLE = {*range(2000, 3000), 0, 1040, 1044, 1045, 1049, 1053, 1077, 1079, 1129, 1130, 1152, 1158, 1159, 1160}
-_UNAVAILABLE |= {1161, 1184, 1203, 1226, 1836, 1927, 4031}
+# The client's own errors, and those of a server (or of its disk) that is full, going down, or not there for this user.
+_UNAVAILABLE = {
+    *range(2000, 3000),
+    0,
+    1021,
+    1040,
+    1044,
+    1045,
+    1049,
+    1053,
+    1077,
+    1079,
+    1129,
+    1130,
+    1152,
+    1158,
+    1159,
+    1160,
+}
+_UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1836, 1927, 4031}
 _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
 _BEING_MADE = 1684
