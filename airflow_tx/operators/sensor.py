@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError
@@ -79,7 +79,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
     def execute(self, context: Context) -> int:
         """Look once, and defer.
 
-        :raises AirflowFailException: it is skipped, or the source cannot tell.
+        :raises AirflowFailException: it is skipped, or the source cannot tell; AirflowSkipException with `soft_fail`.
         """
         from airflow_tx.hooks.zookeeper import ZooKeeperHook
         from airflow_tx.triggers.committed import commit_of
@@ -91,16 +91,22 @@ class TransactionCommittedSensor(BaseSensorOperator):
             self._defer(wanted)
         if "unknown" in found:
             told = f"{self.source!r} cannot tell whether it has reached {self.up_to!r}."
-            raise AirflowFailException(f"{told} What each source can be asked, and how: docs/waiting.md.")
+            self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
             who, why = found["skipped"]["who"], found["skipped"]["why"]
-            raise AirflowFailException(f"Transaction {found['txid']} of {self.topology} was skipped by {who}: {why}")
+            self._fail(f"Transaction {found['txid']} of {self.topology} was skipped by {who}: {why}")
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> int:
         """Run when it is committed, or when the ledger cannot be read."""
         return self.execute(context)
+
+    def _fail(self, reason: str) -> NoReturn:
+        # Airflow does the same for a task that was deferred, and not for one that finds it out at once.
+        if self.soft_fail or self.never_fail:
+            raise AirflowSkipException(reason)
+        raise AirflowFailException(reason)
 
     @property
     def _paths(self) -> Paths:

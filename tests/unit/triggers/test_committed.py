@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_tx import TransactionCommittedSensor
 from airflow_tx.errors import ConfigError
@@ -188,6 +188,20 @@ def test_the_sensor_fails_if_it_is_skipped_or_the_source_cannot_tell(store: Coun
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="1").execute({})
     with pytest.raises(AirflowFailException, match="cannot tell whether it has reached '5'"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", up_to="5", source=Numbers()).execute({})
+
+
+@pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
+def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not(
+    store: CountingStore, option: str
+) -> None:
+    begin(store, "r1")
+    turn(store, 2)
+    skip(store, 1)
+    sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", txid=1, **{option: True})
+    with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers was skipped by ann: bad rows"):
+        sensor.execute({})
+    with pytest.raises(AirflowSkipException):
+        sensor.resume_execution("execute_again", {"event": {"txid": 1}}, {})
 
 
 def test_a_data_interval_is_that_of_the_key_of_its_run() -> None:
