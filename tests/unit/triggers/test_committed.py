@@ -197,7 +197,8 @@ def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not
     begin(store, "r1")
     turn(store, 2)
     skip(store, 1)
-    sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", txid=1, **{option: True})
+    options: dict[str, Any] = {option: True}
+    sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", txid=1, **options)
     with pytest.raises(AirflowSkipException, match="Transaction 1 of numbers was skipped by ann: bad rows"):
         sensor.execute({})
     with pytest.raises(AirflowSkipException):
