@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from airflow_tx.testing.processes import signal_process
 from tests.chaos.faults import Gun
 from tests.chaos.judge import Judge
 from tests.chaos.ledger_watch import LedgerState, LedgerWatch
@@ -20,8 +21,13 @@ _TICK = 0.05
 _FAULT, _ACT, _FEED = 0.8, 1.5, 2.0
 # Batches that a source is ahead at least.
 _AHEAD = 2
-# A topology that does not move for so long, while nothing is done to it, is stuck.
-_STUCK = 240.0
+# A topology that does not move for so many seconds and so many processes, while nothing is done to it, is stuck: on a
+# busy machine it takes seconds to start a process. After so many seconds more it is stuck whatever was started.
+_STUCK, _PROCESSES, _STUCK_ANYHOW = 240.0, 20, 900.0
+
+
+_WHERE = 10  # SIGUSR1: it writes its stacks into its log
+PROGRAMS = ("execute", "coordinate", "act")
 
 
 class ChaosFailed(AssertionError):
@@ -140,24 +146,30 @@ class ChaosRun:
 
     def _wait_quiet(self) -> list[str]:
         """Wait until nothing moves, and nothing is left to be counted; the topologies that are stuck."""
-        changed: dict[str, tuple[float, object]] = {}
+        changed: dict[str, tuple[float, int, object]] = {}
         left = set(STORES)
         while left:
             self.world.scheduler.step()
             self.gun.step()
             self._recover(self._now())
             for name in sorted(left):
-                state, now = self.watch.states[name], time.monotonic()
-                if changed.get(name, (0, None))[1] != state:
-                    changed[name] = (now, state)
+                state, now, ended = self.watch.states[name], time.monotonic(), self._ended(name)
+                since, before, known = changed.get(name, (now, ended, None))
+                if known != state:
+                    changed[name] = (now, ended, state)
                 elif self._is_quiet(name, state) and self.judge.is_complete(name):
                     left.discard(name)
-                elif now - changed[name][0] > _STUCK:
+                elif now - since > (_STUCK if ended - before >= _PROCESSES else _STUCK_ANYHOW):
                     return sorted(left)
             self.person.keep_up(trigger="files" in left)
             time.sleep(_TICK)
         # Quiet once, each may have been woken since by what a person did before.
         return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()
+
+    def _ended(self, name: str) -> int:
+        """How many runs of a topology, of coordinators and of a person have ended."""
+        scheduler = self.world.scheduler
+        return sum(not run.is_live for program in PROGRAMS for run in scheduler.of(name, program))
 
     def _is_quiet(self, name: str, state: LedgerState) -> bool:
         scheduler = self.world.scheduler
@@ -189,7 +201,7 @@ class ChaosRun:
         found = [
             f"lives: {run.program} {run.run_id}, {task}, process {pid}"
             for run, task, pid in self.world.scheduler.processes()
-            if run.dag_id == name
+            if run.dag_id == name and signal_process(pid, _WHERE)
         ]
         try:
             return [*found, *self.judge.findings(name)]

@@ -6,9 +6,11 @@ little scheduler answers.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -181,6 +183,7 @@ def main(address: str, program: str, name: str, task: dict[str, Any], log: str) 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("airflow_tx.store").setLevel(logging.ERROR)
+    faulthandler.register(signal.SIGUSR1)  # says where it stands
     connection = Client(address, "AF_UNIX")
     ti = LittleTi(connection, **task)
     with nullcontext() if REAL in os.environ else patch.multiple(compat, **answered(ti)):
