@@ -49,7 +49,6 @@ COMPONENT_WEIGHTS = {"kill component": 14.0, "freeze component": 4.0}
 # No longer than so many seconds does a frozen process, or one at a point, stand still.
 _LONGEST = 2.0 * SESSION
 _STOP, _CONTINUE, _KILL = 19, 18, 9
-_PATIENCE = 60.0
 
 
 @dataclass
@@ -70,8 +69,7 @@ class Waiting:
 
     armed: Armed
     topology: str
-    since: float
-    holds: float = 0.0
+    holds: float
 
 
 @dataclass
@@ -117,8 +115,6 @@ class Gun:
         for waiting in list(self.waiting):
             if waiting.armed.reached:
                 self._reached(waiting)
-            elif now - waiting.since > _PATIENCE:
-                self.waiting.remove(waiting)
 
     def cease(self) -> None:
         """End all faults, and let no failpoint act any more."""
@@ -192,7 +188,7 @@ class Gun:
         if not holds and name != "files":
             points += LANE_POINTS if name in LANED else COORDINATOR_POINTS
         armed = self.world.failpoints.arm(self.random.choice(points), action, topology=name)
-        self.waiting.append(Waiting(armed, name, self.clock(), holds))
+        self.waiting.append(Waiting(armed, name, holds))
 
     def _reached(self, waiting: Waiting) -> None:
         self.waiting.remove(waiting)
