@@ -16,6 +16,7 @@ from airflow_tx.testing.eventually import eventually
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".cluster"
 WORKERS = ("worker-1", "worker-2")
+FILES = "triggerer"  # sees the volume that all share, and nothing happens to it
 ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 PROJECT = "airflow-tx"
 PATIENCE = 900.0
@@ -93,7 +94,7 @@ class Cluster(AirflowClient):
         lines = "\n".join(["key", *(key for key, rows in keys.items() for _ in range(rows))])
         folder = f"/shared/data/{name}"
         script = f"mkdir -p {folder} && cat >{folder}/.{number:02} && mv {folder}/.{number:02} {folder}/{number:02}.csv"
-        command = [self._engine, "exec", "--interactive", self.container(WORKERS[0]), "sh", "-c", script]
+        command = [self._engine, "exec", "--interactive", self.container(FILES), "sh", "-c", script]
         subprocess.run(command, input=f"{lines}\n", text=True, check=True, timeout=_COMMAND, env=self._env)
 
     def arm(self, point: str, topology: str, **match: object) -> Rule:
@@ -107,7 +108,7 @@ class Cluster(AirflowClient):
             marker=f"{stem}.reached",
             until=f"{stem}.release",
         )
-        self.inside(WORKERS[0], "sh", "-c", f"echo '{rule}' >>{_FAILPOINTS}/rules")
+        self.inside(FILES, "sh", "-c", f"echo '{rule}' >>{_FAILPOINTS}/rules")
         return rule
 
     def wait_reached(self, rule: Rule) -> None:
@@ -116,7 +117,7 @@ class Cluster(AirflowClient):
 
     def release(self, rule: Rule) -> None:
         """Let it go on."""
-        self.inside(WORKERS[0], "touch", rule.until)
+        self.inside(FILES, "touch", rule.until)
 
     def totals(self, table: str) -> Counter[str]:
         """Rows per key, from the state's own database."""
@@ -127,7 +128,7 @@ class Cluster(AirflowClient):
 
     def exists(self, path: str) -> bool:
         """Whether a file is in the volume that all share."""
-        return self.inside(WORKERS[0], "sh", "-c", f"test -e {path} && echo yes || true").strip() == "yes"
+        return self.inside(FILES, "sh", "-c", f"test -e {path} && echo yes || true").strip() == "yes"
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COMMAND, env=self._env)

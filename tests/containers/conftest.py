@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster() -> Iterator[Cluster]:
     """A cluster with the DAGs of these tests; nothing is left of an earlier session's transactions in it."""
     there = (HOME / ".env").exists()
+    if (HOME / "dags" / "cluster_counts.py").exists():
+        _script("down", "--keep")  # it has their transactions
     _script("up")
     for folder in ("dags", "spark_apps"):
         for file in (_OWN / folder).glob("*.py"):

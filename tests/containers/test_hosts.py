@@ -30,18 +30,18 @@ def test_a_worker_killed_while_it_commits_leaves_the_transaction_to_another_try(
 
 
 def test_a_worker_that_wakes_up_in_a_commit_after_its_session_has_ended_changes_nothing(cluster: Cluster) -> None:
-    point = cluster.arm("commit.before_write", "paused_worker", txid=1)
-    begin(cluster, "paused_worker")
+    point = cluster.arm("commit.after_acquire", "frozen_worker", txid=1)
+    begin(cluster, "frozen_worker")
     cluster.wait_reached(point)
-    victim = host_of_commit(cluster, "paused_worker")
+    victim = host_of_commit(cluster, "frozen_worker")
     cluster.freeze(victim)
     try:
-        end(cluster, "paused_worker")
+        end(cluster, "frozen_worker")
+        cluster.release(point)  # so that it writes the moment it wakes up
     finally:
         cluster.thaw(victim)
-    cluster.release(point)
     eventually(lambda: cluster.serves(victim), PATIENCE, f"{victim} serves", interval=2)
-    assert cluster.totals("paused_worker") == TOTALS
+    assert cluster.totals("frozen_worker") == TOTALS
 
 
 def test_a_leader_of_zookeeper_killed_during_a_commit_costs_no_transaction(cluster: Cluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.testing.eventually import eventually
-from tests.containers.cluster import PATIENCE, WORKERS, Cluster
+from tests.containers.cluster import FILES, PATIENCE, Cluster
 from tests.containers.test_hosts import begin, end
 
 REACHED = "/shared/data/executor.reached"
@@ -33,7 +33,7 @@ def test_a_worker_of_spark_lost_in_a_job_costs_no_row_and_adds_none(cluster: Clu
     eventually(lambda: cluster.exists(REACHED), PATIENCE, "an executor is at work", interval=1)
     victim = next(worker for worker in SPARK_WORKERS if waits(cluster, worker))
     cluster.kill(victim)
-    cluster.inside(WORKERS[0], "touch", RELEASE)
+    cluster.inside(FILES, "touch", RELEASE)
     end(cluster, "lost_executor")
     cluster.start(victim)
 

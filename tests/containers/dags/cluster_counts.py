@@ -46,7 +46,7 @@ def meet(number: int) -> int:
     return number
 
 
-for name in ("killed_worker", "paused_worker", "killed_leader"):
+for name in ("killed_worker", "frozen_worker", "killed_leader"):
     with DAG(name, schedule=None, max_active_runs=8):
         with Transaction(source=FileSource(f"{name}/*.csv", files_per_batch=1), max_pending=3):
             CommitOperator(task_id="commit", updates=[persistent_aggregate(count_keys(), state=totals(name))])
