@@ -111,16 +111,16 @@ class Person:
         """A transaction of the timeline, which is a link that says what is drawn."""
         return self.board.get_by_role("link", name=re.compile(rf"^Transaction {txid}\b"))
 
-    def bars(self, txid: int, kind: str) -> list[tuple[float, float]]:
-        """Where bars of a kind begin and end in the row of a transaction, in pixels."""
-        boxes = (
-            self.row(txid)
-            .locator(f"[data-kind={kind}]")
-            .evaluate_all(
-                "bars => bars.map(bar => [bar.x.baseVal.value, bar.x.baseVal.value + bar.width.baseVal.value])"
-            )
+    def bars(self, kind: str) -> dict[int, list[tuple[float, float]]]:
+        """Where bars of a kind begin and end, in pixels, by transaction; all at one moment, for they move with time."""
+        rows = self.board.get_by_role("link", name=re.compile(r"^Transaction \d+\b")).evaluate_all(
+            """(rows, kind) => rows.map(row => [
+                Number(row.ariaLabel.match(/\\d+/)[0]),
+                [...row.querySelectorAll(`[data-kind=${kind}]`)]
+                    .map(bar => [bar.x.baseVal.value, bar.x.baseVal.value + bar.width.baseVal.value])])""",
+            kind,
         )
-        return [(begin, end) for begin, end in boxes]
+        return {txid: [(begin, end) for begin, end in bars] for txid, bars in rows}
 
     def findings(self) -> list[str]:
         """What axe finds on our part of the page: each rule, and where."""

@@ -62,7 +62,8 @@ def _sees_what_is_open(person: Person) -> None:
         word = "failed" if txid == BROKEN else "processing"
         expect(person.row(txid)).to_have_accessible_name(re.compile(f"^Transaction {txid}: {word}"))
     expect(person.row(WINDOW + 1)).to_have_count(0)
-    (_, first_ends), (last_begins, _) = person.bars(1, "processing")[-1], person.bars(WINDOW, "processing")[0]
+    bars = person.bars("processing")
+    (_, first_ends), (last_begins, _) = bars[1][-1], bars[WINDOW][0]
     assert last_begins < first_ends
     assert person.findings() == []
 
@@ -79,7 +80,7 @@ def _reads_why_it_waits(person: Person) -> None:
     expect(person.row(BROKEN - 1)).to_have_accessible_name(re.compile(": committed"))
     waits = re.compile(f": waits.*transaction {BROKEN}")
     expect(person.row(WINDOW)).to_have_accessible_name(waits)
-    assert person.bars(WINDOW, "waiting")
+    assert person.bars("waiting")[WINDOW]
     person.row(BROKEN).click()
     expect(person.board).to_contain_text(f"Waits for a replay: airflow tx replay {DAG} {BROKEN}")
 
@@ -124,7 +125,8 @@ def _sees_commits_in_order(person: Person) -> None:
     for txid in range(1, RUNS + 1):
         expect(person.row(txid)).to_have_accessible_name(re.compile(": committed|: .*committed"))
     expect(person.row(BROKEN)).to_have_accessible_name(re.compile("attempt 2"))
-    begins = [person.bars(txid, "commit")[0][0] for txid in range(1, RUNS + 1)]
+    commits = person.bars("commit")
+    begins = [commits[txid][0][0] for txid in range(1, RUNS + 1)]
     assert all(before <= after for before, after in pairwise(begins)), begins
 
 

@@ -106,8 +106,8 @@ class Runs:
 
     def delete(self) -> None:
         """Forget them all."""
-        self._sql("DELETE FROM task_instance")
-        self._sql("DELETE FROM dag_run")
+        for table in ("xcom", "task_instance_history", "task_instance", "dag_run"):
+            self._sql(f"DELETE FROM {table}")
 
     def audited(self) -> list[tuple[str, str]]:
         """Event and details of Airflow's audit log, oldest first."""

@@ -74,6 +74,11 @@ class LedgerPlaces:
         self._refresh()
         return self._coordinators.get(place) or coordinator_id(place.paths.topology)
 
+    def is_transactional(self, dag_id: str) -> bool:
+        """Ask whether the runs of a DAG are transactions, also if none has begun yet."""
+        self._refresh()
+        return dag_id in self._hashes and any(task.begins for task in self._tasks[dag_id])
+
     def _at_home(self, topology: str) -> LedgerPlace:
         return LedgerPlace(topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology))
 

@@ -104,6 +104,8 @@ def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
                 return DagAnswer(dag_id=dag_id, topology=each.name, role="transactions")
             if ledger_places().coordinator(each.place) == dag_id and access.may_read(each.record.dag_id):
                 return DagAnswer(dag_id=dag_id, topology=each.name, role="coordinator")
+        if ledger_places().is_transactional(dag_id):
+            return DagAnswer(dag_id=dag_id, topology=None, role="transactions")
     raise no_such("topology of DAG", dag_id)
 
 

@@ -77,6 +77,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     assert board.get("topologies/flights/transactions/2", "vera")["actions"] == []
 
     assert board.get("dags/the_dag") == {"dag_id": "the_dag", "topology": "flights", "role": "transactions"}
+    assert board.get("dags/lossy") == {"dag_id": "lossy", "topology": None, "role": "transactions"}
     assert board.get("dags/the_dag/runs/r2")["txid"] == 2
     assert board.get("dags/the_dag/runs/r4")["why"]["code"] == "queued"
 
