@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoAuthError  # type: ignore[import-untyped]
-from kazoo.security import ACL, make_digest_acl_credential  # type: ignore[import-untyped]
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl_credential  # type: ignore[import-untyped]
 
 from airflow_tx.errors import LoginRefused, NoConnection, StoreRefused
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
+from airflow_tx.store.client import disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.cluster.certificates import Certificates
 from tests.cluster.committer import Committer, expected
@@ -58,6 +59,15 @@ def hook(connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callabl
         return ZooKeeperHook("zk")
 
     return make
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Any]]:
+    """Clients that are closed in the end."""
+    clients = list[Any]()
+    yield clients
+    for client in clients:
+        disconnect(client)
 
 
 def refusal(hook: ZooKeeperHook, kind: type[Exception]) -> str:
@@ -131,27 +141,27 @@ def test_no_login_or_one_of_another_scheme_is_one_line(hook: Callable[..., ZooKe
 
 
 def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_tls(
-    hook: Callable[..., ZooKeeperHook], connection: dict[str, Any], tmp_path: Path
+    hook: Callable[..., ZooKeeperHook], connection: dict[str, Any], tmp_path: Path, opened: list[Any]
 ) -> None:
     transactions(tmp_path, connection)
     told = refusal(hook(login="eve", password="s3cret-of-eve"), StoreRefused)
     assert "use the login and password that made the record" in told
-    client = hook(extra={"chroot": None}).get_conn()
-    strangers = hook(login="eve", password="s3cret-of-eve", extra={"chroot": None}).get_conn()
-    closed(client, strangers, {"sasl:ada"})
+    opened.append(hook(extra={"chroot": None}).get_conn())
+    opened.append(hook(login="eve", password="s3cret-of-eve", extra={"chroot": None}).get_conn())
+    closed(*opened, {"sasl:ada"})
 
 
 def test_a_stranger_can_neither_read_nor_write_what_a_topology_has_made(
-    zookeeper: LocalZooKeeper, hook: Callable[..., ZooKeeperHook], tmp_path: Path
+    zookeeper: LocalZooKeeper, hook: Callable[..., ZooKeeperHook], tmp_path: Path, opened: list[Any]
 ) -> None:
     connection = {"host": zookeeper.hosts, **LOGIN, "extra": {"chroot": "/prod"}}
     transactions(tmp_path, connection)
-    clients = [KazooClient(zookeeper.hosts, auth_data=auth) for auth in (None, [("digest", "eve:x")])]
-    owner = KazooClient(zookeeper.hosts, auth_data=[("digest", f"ada:{LOGIN['password']}")])
-    for client in (owner, *clients):
-        client.start()
+    for auth in ([("digest", f"ada:{LOGIN['password']}")], None, [("digest", "eve:x")]):
+        opened.append(KazooClient(zookeeper.hosts, auth_data=auth))
+        opened[-1].start()
     digest = make_digest_acl_credential("ada", LOGIN["password"])
-    for stranger in clients:
+    owner, *strangers = opened
+    for stranger in strangers:
         closed(owner, stranger, {f"digest:{digest}"})
     none = dict.fromkeys(["use_tls", "ca_file", "cert_file", "key_file", "auth_scheme"])
     wrong = hook(host=zookeeper.hosts, password="s3cret-but-wrong", extra=none)
@@ -182,9 +192,7 @@ def closed(owner: Any, stranger: Any, ids: set[str]) -> None:
             stranger.get_children,
             lambda path: stranger.set(path, b""),
         ]
-        tries += [lambda path: stranger.create(f"{path}/new"), lambda path: stranger.set_acls(path, [])]
+        tries += [lambda path: stranger.create(f"{path}/new"), lambda path: stranger.set_acls(path, OPEN_ACL_UNSAFE)]
         for attempt in tries:
             with pytest.raises(NoAuthError):
                 attempt(path)
-    for client in (owner, stranger):
-        client.stop()
