@@ -148,7 +148,8 @@ def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_
     assert "use the login and password that made the record" in told
     opened.append(hook(extra={"chroot": None}).get_conn())
     opened.append(hook(login="eve", password="s3cret-of-eve", extra={"chroot": None}).get_conn())
-    closed(*opened, {"sasl:ada"})
+    owner, eve = opened
+    closed(owner, eve, {"sasl:ada"})
 
 
 def test_a_stranger_can_neither_read_nor_write_what_a_topology_has_made(
