@@ -40,13 +40,19 @@ class NamedReplay(PersonalAction):
         refused = [Effect(txid, "", str(each)) for txid, each in found.items() if isinstance(each, Refused)]
         refused += self._stuck(opened, live)
         effects: list[Effect] = []
-        if refused:
-            refused += self._held_up(opened, {each.txid for each in refused})
-        else:
-            for txid, record in opened.items():
-                what = self._what(record, states.get(record.run_id), is_live=txid in live)
-                is_left = txid in live and record.skip is None
-                (refused if is_left else effects).append(Effect(txid, record.run_id, what))
+        # All are replayed, or none.
+        stuck = sorted(each.txid for each in refused if each.txid is not None)
+        held_up = f"nothing is done to it, since transaction {', '.join(map(str, stuck))} is refused"
+        for txid, record in opened.items():
+            if txid in stuck:
+                continue
+            what = self._what(record, states.get(record.run_id), is_live=txid in live)
+            if txid in live and record.skip is None:
+                refused.append(Effect(txid, record.run_id, what))
+            elif stuck:
+                refused.append(Effect(txid, record.run_id, held_up))
+            else:
+                effects.append(Effect(txid, record.run_id, what))
         return Preview(version, self._sentence(effects), tuple(effects), tuple(refused), self.needs_reason)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
@@ -87,13 +93,6 @@ class NamedReplay(PersonalAction):
             except ChangeRefused as refused:
                 stuck.append(Effect(txid, record.run_id, str(refused)))
         return stuck
-
-    def _held_up(self, opened: Mapping[int, TransactionRecord], refused: Collection[int | None]) -> list[Effect]:
-        """Name those that are not replayed since others are refused: all are, or none."""
-        why = (
-            f"nothing is done to it, since transaction {', '.join(map(str, sorted(filter(None, refused))))} is refused"
-        )
-        return [Effect(txid, each.run_id, why) for txid, each in opened.items() if txid not in refused]
 
     def _undoable(self, txids: Sequence[int]) -> Mapping[str, bool]:
         """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these.
