@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-RULES = ("fence",)
+RULES = ("again",)
 VARIABLE = "AIRFLOW_TX_CHAOS_MUTANT"
 _for_ever = ExitStack()
-_CHECKS = """\
-    _check_rank(stored, grant, state=state)
-    _check_birth(stored, grant, last, state=state)
-    _check_continuity(stored, grant, last, state=state)
-"""
 
 
 def break_rule(name: str) -> None:
-    """Take one of RULES out of this process, and out of those that it forks: here whatever a fence refuses."""
-    from airflow_tx.state import fence
+    """Take one of RULES out of this process, and out of those that it forks.
+
+    `again`: what a grant writes that is not the first of its transaction replaces what the one before has written.
+    """
+    from airflow_tx.state.sql import schema, store
     from tests.model.mutants import ONE, Mutant, applied
 
     assert name in RULES
-    found = "stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token"
-    changes = ((fence.raised, _CHECKS, "    pass\n"), (fence.check_write, found, "False"))
-    _for_ever.enter_context(applied(Mutant("no fence", changes, ONE)))
+    base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
+    outranked = "sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))"
+    changes = ((schema.upsert, base, "stored"), (store.SqlStore.roll_back, outranked, "sa.false()"))
+    _for_ever.enter_context(applied(Mutant("written again", changes, ONE)))
