@@ -75,12 +75,3 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
     done = chaos("--faults", "120", "--every", "60", "--record", str(record))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
     assert Record(record).rested == 120
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(1600)
-@pytest.mark.parametrize("rule", ["again"])
-def test_a_rule_taken_out_of_the_product_is_noticed(tmp_path: Path, rule: str) -> None:
-    done = chaos("--faults", "400", "--every", "50", "--mutant", rule, "--record", str(tmp_path / "run.jsonl"))
-    assert done.returncode == 1, done.stdout[-3000:]
-    assert "seed 1" in done.stderr
