@@ -249,16 +249,6 @@ class TransactionalSource(Source):
         return as_batch(self.initialize_transaction(attempt.txid, position))
 
 
-def is_number_within(what: str, start: int, end: int) -> bool:
-    """Ask whether a person typed a number from `start` on and below `end`."""
-    return what.isdecimal() and start <= int(what) < end
-
-
-def is_number_below(what: str, end: int) -> bool | None:
-    """Ask whether a person typed a number below `end`; None: it is no number."""
-    return int(what) < end if what.isdecimal() else None
-
-
 def as_batch(decided: Batch | Json) -> Batch | None:
     """Read the answer of `initialize_transaction`: plain JSON stands for both rows and position."""
     if decided is None or isinstance(decided, Batch):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import EmittedRows, Json, SourceKind, is_number_below, is_number_within, source_kind
+from airflow_tx.sources.api import EmittedRows, Json, SourceKind, source_kind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
 from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.row_numbers import is_number_below, is_number_within
 from airflow_tx.sources.sizing import BatchSize
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.sources.api import Batch, Json, is_number_below, is_number_within
+from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource
+from airflow_tx.sources.row_numbers import is_number_below, is_number_within
 
 
 class RedisListSource(RedisSource):
