@@ -5,7 +5,9 @@ Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emi
 
 from __future__ import annotations
 
+import base64
 import copy
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -273,3 +275,21 @@ def source_kind(kind: str, source: str) -> SourceKind:
         remedy = 'Give "transactional" (a replay has the same rows) or "opaque" (it is decided again).'
         raise ConfigError(option=f"kind of {source}", value=kind, remedy=remedy)
     return SourceKind(kind)
+
+
+def pack(names: Iterable[str]) -> str:
+    """Pack a set of names into one plain text: 2 to 5 bytes a name where they are mostly alike."""
+    joined = "\0".join(sorted(names)).encode("utf-8", "surrogateescape")
+    return base64.b64encode(zlib.compress(joined, 9)).decode()
+
+
+def unpack(packed: str) -> frozenset[str]:
+    """Unpack the names that `pack` packed.
+
+    :raises ValueError: it did not.
+    """
+    try:
+        names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")
+    except (TypeError, zlib.error) as error:
+        raise ValueError(f"{str(packed)[:80]!r} is no packed set of names") from error
+    return frozenset(names.split("\0") if names else ())

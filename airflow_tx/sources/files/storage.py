@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_tx.sources.names import pack, unpack
+from airflow_tx.sources.api import pack, unpack
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json
-from airflow_tx.sources.names import pack, unpack
+from airflow_tx.sources.api import Batch, EmittedRows, Json, pack, unpack
 from airflow_tx.sources.run.reader import ReaderSource
 
 if TYPE_CHECKING:
