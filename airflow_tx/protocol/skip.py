@@ -33,6 +33,8 @@ def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit)
     record = open_record(read, paths, txid)
     if record is None:
         return Decision(AlreadySkipped(txid))
+    if record.skip is not None and record.phase is Phase.COMMITTING:
+        return Decision(Done())  # the receipts of its states may name whoever wanted it first
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (Put(paths.transaction(txid), encode(noted)), _listed(read, stamp, paths, txid, wanted=True))
     return Decision(Done(), writes, paths.transaction(txid))

@@ -185,6 +185,20 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
     assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
 
 
+def test_a_skip_that_is_wanted_twice_is_told_as_the_states_were_told_it(topology: Topology, run: Run) -> None:
+    later = Audit("bob", "it is in the way")
+    noted(topology)
+    topology.ledger().run(skip.note_skip, 1, later)
+    assert record(topology).skip["who"] == "bob"
+    grant = token(topology)
+    assert topology.ledger().run(skip.note_skip, 1, ADA) == Done()
+    topology.ledger().run(skip.commit_skip, grant, states=())
+    history = topology.history(1)
+    assert history is not None
+    assert history.receipt is not None
+    assert history.skip == history.receipt["skip"] == {**NOTED, "who": "bob", "why": "it is in the way"}
+
+
 def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topology, run: Run) -> None:
     with pytest.raises(Outranked):
         topology.ledger().run(skip.commit_skip, Token(1, 1, 1, 1, "n"), states=())
