@@ -1,4 +1,4 @@
-"""Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--mutant RULE] [--report]"""
+"""Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--airflow] [--at POINT]"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.chaos.airflow_world import AirflowWorld
 from tests.chaos.driver import ChaosFailed, ChaosRun
 from tests.chaos.mutant import RULES
+from tests.chaos.points import POINTS
 from tests.chaos.record import Record
 from tests.chaos.report import written
 from tests.chaos.world import World
@@ -25,12 +26,15 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("build/chaos.jsonl"), help="the file of all that happens")
     parser.add_argument("--resume", action="store_true", help="go on after the last rest in the record")
     parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
+    parser.add_argument("--at", default="", choices=("", *POINTS), help="each fault is a kill at this point")
     parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
-    parser.add_argument("--report", action="store_true", help="only write docs/chaos.md from the record")
+    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="only write docs/chaos.md from records")
     options = parser.parse_args()
     if options.report:
-        Path("docs/chaos.md").write_text(written(Record(options.record)))
+        Path("docs/chaos.md").write_text(written([Record(path) for path in options.report]))
         return
+    if options.mutant and options.airflow:
+        parser.error("--mutant breaks a rule in the tasks of the little scheduler, not in those of --airflow")
     if not options.resume:
         options.record.unlink(missing_ok=True)
     record = Record(options.record)
@@ -40,7 +44,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     with (AirflowWorld if options.airflow else World)(folder, mutant=options.mutant) as world:
         try:
-            ChaosRun(world, record, options.seed, options.every).run(options.faults, options.seconds)
+            ChaosRun(world, record, options.seed, options.every, options.at).run(options.faults, options.seconds)
         except ChaosFailed as failed:
             raise SystemExit(f"{failed}\nWhat it left is in {folder}") from None
     shutil.rmtree(folder)

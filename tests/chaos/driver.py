@@ -39,12 +39,14 @@ class ChaosRun:
     """A run, or a part of it, on one world.
 
     :param every: faults between two rests.
+    :param at: the point at which each fault is a kill; "": faults are chosen.
     """
 
     world: World
     record: Record
     seed: int
     every: int = 100
+    at: str = ""
     watch: LedgerWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class ChaosRun:
         """
         with ExitStack() as stack:
             stack.enter_context(self.watch)
-            self.gun = Gun(self.world, self._random, self.watch.phase, self._note, self._now, self._first)
+            self.gun = Gun(self.world, self._random, self.watch.phase, self._note, self._now, self._first, self.at)
             self.person = Person(self.world, self.watch, self._random)
             self.judge = Judge(self.world, self.watch)
             while self.gun.count < faults and self._now() < seconds:
@@ -147,7 +149,7 @@ class ChaosRun:
     def _wait_quiet(self) -> list[str]:
         """Wait until nothing moves, and nothing is left to be counted; the topologies that are stuck."""
         changed: dict[str, tuple[float, int, object]] = {}
-        left = set(STORES)
+        left, counted = set(STORES), set[str]()
         while left:
             self.world.scheduler.step()
             self.gun.step()
@@ -157,11 +159,14 @@ class ChaosRun:
                 since, before, known = changed.get(name, (now, ended, None))
                 if known != state:
                     changed[name] = (now, ended, state)
-                elif self._is_quiet(name, state) and self.judge.is_complete(name):
+                    counted.discard(name)
+                elif name not in counted and state.is_quiet and self.judge.is_complete(name):
+                    counted.add(name)
+                elif name in counted and self._is_quiet(name, state):
                     left.discard(name)
                 elif now - since > (_STUCK if ended - before >= _PROCESSES else _STUCK_ANYHOW):
                     return sorted(left)
-            self.person.keep_up(trigger="files" in left)
+            self.person.keep_up(trigger="files" in left - counted)
             time.sleep(_TICK)
         # Quiet once, each may have been woken since by what a person did before.
         return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()

@@ -12,26 +12,11 @@ from typing import Any
 from airflow_tx.errors import TxError
 from airflow_tx.testing.failpoints import Armed
 from airflow_tx.testing.processes import signal_process
+from tests.chaos.points import TASK_AT, killing_points, standing_points, victim_at
 from tests.chaos.record import Fault
 from tests.chaos.topology import LANED, STORES
 from tests.chaos.world import SESSION, FiredServer, World, chosen
 
-POINTS = (
-    "begin.before_note",
-    "process.after_start",
-    "process.before_ack",
-    "process.after_ack",
-    "commit.before_acquire",
-    "commit.after_acquire",
-    "commit.before_mark",
-    "commit.after_mark",
-)
-LATE_POINTS = ("process.before_ack", "commit.before_acquire", "commit.after_acquire", "commit.before_mark")
-"""Where whoever goes on much too late does what another one has done meanwhile."""
-TASK_AT = {"begin": "begin", "process": "count", "commit": "commit"}
-"""Which task comes by a point, by the first part of its name."""
-LANE_POINTS = ("lane.after_begin", "lane.after_process")
-COORDINATOR_POINTS = ("coordinator.after_allocate", "coordinator.after_note")
 WEIGHTS = {
     "kill": 36.0,
     "kill at a point": 26.0,
@@ -78,6 +63,7 @@ class Gun:
 
     :param phase: tells the phase of a transaction of a topology that is under way, for the record.
     :param done: what was done, for the record.
+    :param at: each fault is a kill at this point, of one topology after the other; "": faults are chosen.
     """
 
     world: World
@@ -86,11 +72,16 @@ class Gun:
     done: Callable[[Fault], None]
     clock: Callable[[], float] = time.monotonic
     count: int = 0
+    at: str = ""
     pending: list[Pending] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
 
     def shoot(self) -> None:
         """Do one fault, if its victim is there."""
+        if self.at:
+            if not self.waiting:
+                self._wait_at(self.at, "kill", list(STORES)[self.count % len(STORES)], 0.0)
+            return
         ways: Mapping[str, Callable[[], None]] = {
             "kill": self._kill,
             "kill at a point": self._arm,
@@ -176,25 +167,21 @@ class Gun:
     # --- points
 
     def _arm(self) -> None:
-        self._armed("kill", 0.0, POINTS)
+        name = self.random.choice(list(STORES))
+        self._wait_at(self.random.choice(killing_points(name)), "kill", name, 0.0)
 
     def _arm_pause(self) -> None:
-        self._armed("pause", self.random.uniform(SESSION, _LONGEST), LATE_POINTS)
+        name, holds = self.random.choice(list(STORES)), self.random.uniform(SESSION, _LONGEST)
+        self._wait_at(self.random.choice(standing_points(name)), "pause", name, holds)
 
-    def _armed(self, action: str, holds: float, points: tuple[str, ...]) -> None:
-        name = self.random.choice(list(STORES))
-        if len(STORES[name]) > 1:
-            points += ("commit.before_write",)
-        if not holds and name != "files":
-            points += LANE_POINTS if name in LANED else COORDINATOR_POINTS
-        armed = self.world.failpoints.arm(self.random.choice(points), action, topology=name)
+    def _wait_at(self, point: str, action: str, name: str, holds: float) -> None:
+        armed = self.world.failpoints.arm(point, action, topology=name)
         self.waiting.append(Waiting(armed, name, holds))
 
     def _reached(self, waiting: Waiting) -> None:
         self.waiting.remove(waiting)
         rule, name = waiting.armed.rule, waiting.topology
-        at = rule.name.partition(".")[0]
-        victim = "lane" if name in LANED else "coordinator" if at == "coordinator" else TASK_AT[at]
+        victim = victim_at(rule.name, name)
         if rule.action == "kill":
             self._note(victim, "kill", rule.name, [name])
             return

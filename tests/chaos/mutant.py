@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-RULES = ("again",)
 VARIABLE = "AIRFLOW_TX_CHAOS_MUTANT"
+AGAIN = "again"
+"""What a later grant of a transaction writes is added to what an earlier one has written, in place of replacing it."""
+RULES = (AGAIN,)
 _for_ever = ExitStack()
 
 
 def break_rule(name: str) -> None:
-    """Take one of RULES out of this process, and out of those that it forks.
+    """Take one of RULES out of this process, and out of those that it forks; "": none.
 
-    `again`: what a grant writes that is not the first of its transaction replaces what the one before has written.
+    :raises AssertionError: the product no longer has it in these words.
     """
+    if not name:
+        return
+    from airflow_tx.state.redis.fence import RedisFence
+    from airflow_tx.state.redis.state import RedisState
     from airflow_tx.state.sql import schema, store
     from tests.model.mutants import ONE, Mutant, applied
 
     assert name in RULES
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
     outranked = "sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))"
-    changes = ((schema.upsert, base, "stored"), (store.SqlStore.roll_back, outranked, "sa.false()"))
+    changes = (
+        (schema.upsert, base, "stored"),
+        (store.SqlStore.roll_back, outranked, "sa.false()"),
+        (RedisFence.raise_calls, "int(self._kind is StateKind.OPAQUE)", "0"),
+        (RedisState._bases, "int(held.is_of(grant.txid))", "0"),
+    )
     _for_ever.enter_context(applied(Mutant("written again", changes, ONE)))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tests.chaos.mutant import VARIABLE, break_rule
 from tests.chaos.topology import FiredTopology
 from tests.chaos.worker import main as main
 
 if "AIRFLOW_TX_DATA" in os.environ:
     assert FiredTopology("rows").lane is not None
-    if os.environ.get(VARIABLE):
-        break_rule(os.environ[VARIABLE])

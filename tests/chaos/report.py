@@ -1,4 +1,4 @@
-"""Tells the record of a run as docs/chaos.md."""
+"""Tells the records of runs as docs/chaos.md."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from tests.chaos.defects import DEFECTS
-from tests.chaos.record import Fault, Record
+from tests.chaos.defects import DEFECTS, STUCK
+from tests.chaos.record import Fault, Record, Rest
 
 _HEAD = """\
 # A thousand kills
@@ -17,7 +17,7 @@ re-admits and replays what there is. Again and again the world comes to rest, an
 sources were given: each number is in each state exactly once and in order, no transaction is open, no ack is
 left, and `airflow tx verify` has no finding, first with what is skipped left out, then with all of it re-admitted.
 
-`script/chaos` does it; this page is its record, by `script/chaos --report`. The servers are real ones, reached through
+`script/chaos` does it, and makes this page of its records (`--report`). The servers are real ones, reached through
 proxies that cut them off: ZooKeeper, PostgreSQL, Redis. Four topologies (`tests/chaos/dags/under_fire.py`) go by runs
 that a person triggers, by runs of a coordinator, and by lanes; over files, a table and a stream, transactional and
 opaque; into SQLite, PostgreSQL and Redis, one of them into two stores at once. Their tasks are processes of a whole
@@ -26,55 +26,68 @@ them what Airflow gives, and hundreds of them within minutes.
 """
 
 
-def written(record: Record) -> str:
-    """Write the page."""
-    faults, rests = record.faults(), record.rests()
-    last = [
-        rest for index, rest in enumerate(rests) if index + 1 == len(rests) or rests[index + 1].faults > rest.faults
-    ]
+def written(records: Sequence[Record]) -> str:
+    """Write the page of these runs."""
+    runs = [(record, _last_rests(record)) for record in records]
+    faults = [fault for record in records for fault in record.faults()]
+    rests = [rest for _, own in runs for rest in own]
     parts = [
         _HEAD,
-        f"{len(faults)} faults, {len(last)} times at rest. **Wrong totals: {sum(len(rest.wrong) for rest in last)}; "
-        f"stuck topologies: {sum(len(rest.stuck) for rest in last)}.**\n",
-        _table(("from fault", "seed", "tasks are those of"), _parts(record)),
+        f"{len(faults)} faults, {len(rests)} times at rest. **Wrong totals: {sum(len(rest.wrong) for rest in rests)}; "
+        f"stuck topologies: {sum(len(rest.stuck) for rest in rests)}.**\n",
+        _table(
+            ("run", "seeds", "tasks are those of", "faults", "at rest", "wrong", "stuck"),
+            [(number, *_run(record, own)) for number, (record, own) in enumerate(runs, 1)],
+        ),
+        "A run ends where it finds something, and the faults since its last good rest are not counted. What ended "
+        "stuck:\n",
+        _table(("run", "what was stuck", "cause"), [(each.run, each.what, each.cause) for each in STUCK]),
         "## Faults, and the time to recover\n\nFrom the end of a fault until every topology that it may have stopped\n"
-        "has committed again, in seconds. The machine was shared: two cores, for which 15 to 50\n"
+        "has committed again, in seconds. The machine was shared: two cores, for which 5 to 50\n"
         "processes were waiting, most of them with more right to them; and faults come one upon the other.\n",
         _table(("victim", "how", "faults", "median", "worst"), _by_victim(faults)),
         "## By moment\n\nA point in the code, or the task and the phase of the transaction whose turn it was.\n",
         _table(("moment", "faults"), Counter(fault.moment for fault in faults).most_common()),
         "## At rest\n",
         _table(
-            ("after faults", "numbers counted", "transactions", "attempts", "skipped", "wrong", "stuck", "s to rest"),
-            [
-                (
-                    rest.faults,
-                    rest.numbers,
-                    rest.transactions,
-                    rest.attempts,
-                    rest.skipped,
-                    len(rest.wrong),
-                    len(rest.stuck),
-                    f"{rest.seconds:.0f}",
-                )
-                for rest in last
-            ],
+            (
+                "run",
+                "after faults",
+                "numbers counted",
+                "transactions",
+                "attempts",
+                "skipped",
+                "wrong",
+                "stuck",
+                "s to rest",
+            ),
+            [(number, *_rest(rest)) for number, (_, own) in enumerate(runs, 1) for rest in own],
         ),
         "## Defects found on the way\n",
-        _table(("what went wrong", "its test"), [(each.what, f"`{each.test}`") for each in DEFECTS])
-        if DEFECTS
-        else "None.\n",
+        _table(("what went wrong", "its test"), [(each.what, f"`{each.test}`") for each in DEFECTS]),
     ]
     return "\n".join(parts)
 
 
-def _parts(record: Record) -> list[tuple[object, ...]]:
-    """The parts of the run that came to a rest."""
-    found = {part["first"]: part for part in record.lines("part") if part["first"] < record.rested}
+def _last_rests(record: Record) -> list[Rest]:
+    """Each rest of a run, but for one that a part that was done again came to."""
+    rests = record.rests()
     return [
-        (first + 1, part["seed"], "a whole Airflow" if part.get("airflow") else "the little scheduler")
-        for first, part in sorted(found.items())
+        rest for index, rest in enumerate(rests) if index + 1 == len(rests) or rests[index + 1].faults > rest.faults
     ]
+
+
+def _run(record: Record, rests: Sequence[Rest]) -> tuple[object, ...]:
+    parts = list(record.lines("part"))
+    tasks = "a whole Airflow" if any(part.get("airflow") for part in parts) else "the little scheduler"
+    seeds = ", ".join(dict.fromkeys(str(part["seed"]) for part in parts))
+    found = (sum(len(rest.wrong) for rest in rests), sum(len(rest.stuck) for rest in rests))
+    return (seeds, tasks, len(record.faults()), len(rests), *found)
+
+
+def _rest(rest: Rest) -> tuple[object, ...]:
+    counts = (rest.faults, rest.numbers, rest.transactions, rest.attempts, rest.skipped)
+    return (*counts, len(rest.wrong), len(rest.stuck), f"{rest.seconds:.0f}")
 
 
 def _by_victim(faults: Sequence[Fault]) -> list[tuple[object, ...]]:

@@ -57,9 +57,10 @@ def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> N
     record.add("rest", Rest(3, 9.0, 300, 30, 35, 1, wrong=["rows: numbers that were lost: [1]"]))
     assert record.rested == 2
     assert [fault.number for fault in record.faults()] == [1, 2]
-    text = written(record)
-    assert "| commit | kill | 2 | 2.5 | 2.5 |" in text
-    assert "| 3 | 300 | 30 | 35 | 1 | 1 | 0 | 9 |" in text
+    text = written([record, record])
+    assert "4 faults, 4 times at rest. **Wrong totals: 2; stuck topologies: 0.**" in text
+    assert "| commit | kill | 4 | 2.5 | 2.5 |" in text
+    assert "| 2 | 3 | 300 | 30 | 35 | 1 | 1 | 0 | 9 |" in text
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,3 +76,16 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
     done = chaos("--faults", "120", "--every", "60", "--record", str(record))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
     assert Record(record).rested == 120
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1600)
+def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Path) -> None:
+    """A commit that dies between write and mark is done again; with the rule that it then replaces taken out."""
+    aimed = ("--mutant", "again", "--at", "commit.before_mark", "--faults", "8", "--every", "8")
+    done = chaos(*aimed, "--record", str(tmp_path / "run.jsonl"))
+    assert done.returncode == 1, done.stdout[-3000:]
+    (rest,) = Record(tmp_path / "run.jsonl").rests()
+    twice = "\n".join(line for line in rest.wrong if "numbers that were not counted once" in line)
+    for state in ("late_files: fire_postgres", "late_files: fire_redis", "rows: fire_postgres", "stream: fire_redis"):
+        assert state in twice, done.stderr[-9000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from airflow_tx.commit.handoff import states_of
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState
+from tests.chaos.mutant import VARIABLE, break_rule
 
 DAGS = Path(__file__).parent / "dags"
 ROOT = "/fire"
@@ -54,9 +56,10 @@ class FiredTopology:
 
 @lru_cache
 def _module() -> dict[str, Any]:
-    """Import the DAG file once a process; its DAGs by id."""
+    """Import the DAG file once a process, after the rule that a mutant lacks was taken out; its DAGs by id."""
     from airflow_tx.topology.transaction import defined
 
+    break_rule(os.environ.get(VARIABLE, ""))
     found = importlib.util.spec_from_file_location("under_fire", DAGS / "under_fire.py")
     assert found is not None
     assert found.loader is not None
