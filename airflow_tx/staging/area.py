@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, StagingUnavailable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging.descriptor import Descriptor
 from airflow_tx.staging.files import Files, open_files
@@ -106,7 +106,8 @@ class StagingArea:
             yield
         except Exception as error:
             where = "to a folder, or an object storage URI, that all workers can write to"
-            remedy = f"{type(error).__name__}: {error}. Set it in airflow.cfg or by AIRFLOW__TX__STAGING {where}."
+            why = error.__cause__ if isinstance(error, StagingUnavailable) else error
+            remedy = f"{type(why).__name__}: {why}. Set it in airflow.cfg or by AIRFLOW__TX__STAGING {where}."
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:

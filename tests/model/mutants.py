@@ -161,7 +161,7 @@ MUTANTS = (
     ),
     Mutant("a refused write taken for done", ((Ledger._send, "return False", "return True"),), ONE),
     Mutant(
-        "an unanswered write taken for done", ((Ledger._send, "return found is not None and", "return True or"),), ONE
+        "an unanswered write taken for done", ((Ledger._send, "made = found is not None and", "made = True or"),), ONE
     ),
     Mutant(
         "what was read is not required", ((Reader.requirements, "return tuple(found)", "return ()"),), ONE_OPAQUE_KEYS
@@ -307,7 +307,7 @@ MUTANTS = (
     ),
     Mutant(
         "re-admission is allowed twice",
-        ((skip.note_readmission, "skipped.readmitted_as is not None", "False"),),
+        ((skip.check_skipped, "skipped.readmitted_as is not None", "False"),),
         _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
     ),
     Mutant(
