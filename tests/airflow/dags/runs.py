@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_tx import compat
 
 
-@task
+# Beside a worker that is killed, Airflow's LocalExecutor once failed the next task before it began.
+@task(retries=1, retry_delay=timedelta(seconds=1))
 def told() -> dict[str, Any]:
     """What the run knows of itself."""
     info = dataclasses.asdict(compat.run_info(get_current_context()))
