@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, status
 
 from airflow_tx import compat
 from airflow_tx.actions.request import ActionName, ActionRequest
+from airflow_tx.errors import UnreadableRecord
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
@@ -31,7 +33,8 @@ action_router = APIRouter(
 def preview_action(access: AccessDep, topology: str, action: ActionName, body: PreviewBody) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
-    found = previewed(_request(snapshot, action, body), snapshot.record)
+    with _while_there(access, topology):
+        found = previewed(_request(snapshot, action, body), snapshot.record)
     return PreviewAnswer(
         version=found["version"],
         sentence=found["sentence"],
@@ -50,7 +53,8 @@ def execute_action(access: AccessDep, topology: str, action: ActionName, body: A
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
     noted = {**request.to_json(), "why": body.why}
     compat.log_action(f"tx {action.value}", who=access.name, dag_id=dag_id, details=noted)
-    done = executed(request, snapshot.record, version=body.version, who=access.name, why=body.why)
+    with _while_there(access, topology):
+        done = executed(request, snapshot.record, version=body.version, who=access.name, why=body.why)
     ledger_snapshots().forget(topology)
     return ActionAnswer(done=_lines(done))
 
@@ -68,6 +72,17 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
     if action in _OF_COORDINATOR and not access.may_pause(coordinator):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit DAG {coordinator}.")
     return snapshot
+
+
+@contextmanager
+def _while_there(access: Access, topology: str) -> Iterator[None]:
+    """Say of a topology that was deleted since it was read that there is none; `_checked` may know it for a second."""
+    try:
+        yield
+    except UnreadableRecord:
+        ledger_snapshots().forget(topology)
+        topology_for(access, topology)
+        raise
 
 
 def _request(snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) -> ActionRequest:

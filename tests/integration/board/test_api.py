@@ -386,7 +386,7 @@ def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str
 ) -> None:
     pipeline.run("r1")
-    assert len(at_home(board)) == 1
+    eventually(lambda: len(at_home(board)) == 1, 60, "the topology is seen")
     paths = ("topologies", "topologies/flights", "topologies/flights/transactions", "dags/the_dag/runs/r1")
     with zookeeper.frozen() if fault == "hanging" else killed(zookeeper):
         told = [_away(board, path) for path in paths]
