@@ -10,7 +10,7 @@ from tests.chaos.defects import DEFECTS, STUCK
 from tests.chaos.record import Fault, Record, Rest
 
 _HEAD = """\
-# A thousand kills
+# Under fire
 
 Real processes are killed, frozen and cut off at random while transactions run, and a person clears, triggers, skips,
 re-admits and replays what there is. Again and again the world comes to rest, and everything is compared with what the

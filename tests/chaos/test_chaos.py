@@ -88,4 +88,4 @@ def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Pa
     (rest,) = Record(tmp_path / "run.jsonl").rests()
     twice = "\n".join(line for line in rest.wrong if "numbers that were not counted once" in line)
     for state in ("late_files: fire_postgres", "late_files: fire_redis", "rows: fire_postgres", "stream: fire_redis"):
-        assert state in twice, done.stderr[-9000:]
+        assert f"{state}." in twice, done.stderr[-9000:]
