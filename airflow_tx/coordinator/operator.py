@@ -6,7 +6,7 @@ ledger, and the next look finds it. Two of them do no harm, for the ledger lets 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,11 +82,10 @@ class CoordinateOperator(BaseOperator):
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
         """Called when there is something to do."""
-        from airflow_tx.coordinator.health import CoordinatorMemory
         from airflow_tx.coordinator.worker import Coordination
 
         event = {"refresh": False, **(event or {})}
-        memory = CoordinatorMemory.from_json(event.get("memory"))
+        memory = known(event)
         pace, hold = self._pace(), 0.0
         try:
             with self.transaction.store() as store:
@@ -164,6 +163,15 @@ class CoordinateOperator(BaseOperator):
             limits=asdict(spec.limits),
         )
         self.defer(trigger=trigger, method_name="go_on")
+
+
+def known(event: Mapping[str, Any]) -> CoordinatorMemory:
+    """Take over what a trigger knew that has fired."""
+    from airflow_tx.coordinator.health import CoordinatorMemory
+
+    memory = CoordinatorMemory.from_json(event.get("memory"))
+    # It pauses between two questions, maybe for longer than a task stays: what it has found is taken at once.
+    return memory.answered(0.0) if "Allocate" in event.get("due", ()) else memory
 
 
 def _given(value: Any, default: Any) -> Any:

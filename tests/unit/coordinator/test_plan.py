@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_tx import compat, coordinator_dag
 from airflow_tx.coordinator.health import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
-from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.coordinator.operator import CoordinateOperator, known
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
@@ -627,6 +627,13 @@ def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World
     assert world.airflow.conf["tx-1"] == {"airflow_tx": {"key": "tx-1"}}
     assert world.seen.allocated == 4
     assert world.time == 5.0
+
+
+def test_a_batch_that_the_trigger_has_found_is_taken_however_long_it_would_have_paused(world: World) -> None:
+    event = {"due": ["Allocate"], "memory": CoordinatorMemory(source_wait=30.0).to_json()}
+    world.coordination(known(event)).run()
+    assert world.seen.allocated == 4
+    assert known({**event, "due": ["Replay"]}).source_wait == 30.0
 
 
 def test_a_run_that_somebody_starts_takes_its_own_batch_in_between(world: World) -> None:
