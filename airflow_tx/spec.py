@@ -175,10 +175,24 @@ class TransactionSpec:
         return source
 
 
-class HasTransaction:
-    """The task by which the other tasks of a run find their transaction: `begin`."""
+class PlacedTask:
+    """A task whose serialized form says where its topology lies, for the board; to stand before Airflow's base."""
 
     transaction: TransactionSpec
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[misc]
+        return fields | {LEDGER_PLACE}
+
+    @property
+    def ledger_place(self) -> str:
+        """Where its topology lies."""
+        return self.transaction.place
+
+
+class HasTransaction(PlacedTask):
+    """The task by which the other tasks of a run find their transaction: `begin`."""
 
 
 def spec_of(dag: DAG) -> TransactionSpec:

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreError
-from airflow_tx.spec import LEDGER_PLACE, TransactionSpec
+from airflow_tx.spec import PlacedTask, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,7 +35,7 @@ REFRESH = 600.0
 LONGEST_RUN = timedelta(days=1)
 
 
-class CoordinateOperator(BaseOperator):
+class CoordinateOperator(PlacedTask, BaseOperator):
     """Starts a topology's transactions when its source has data, and replays them; made by `coordinator_dag`.
 
     :param transaction: the block whose runs it starts.
@@ -66,16 +66,6 @@ class CoordinateOperator(BaseOperator):
         self.poll = poll
         self.linger = linger
         self.lane = lane
-
-    @classmethod
-    def get_serialized_fields(cls) -> frozenset[str]:
-        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
-        return fields | {LEDGER_PLACE}
-
-    @property
-    def ledger_place(self) -> str:
-        """Where its topology lies; the board reads it from the serialized DAG."""
-        return self.transaction.place
 
     def execute(self, context: Context) -> None:
         self.go_on(context)

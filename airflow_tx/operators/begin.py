@@ -17,7 +17,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import Metric
 from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.spec import LEDGER_PLACE, WHY_NOT, HasTransaction, TransactionSpec
+from airflow_tx.spec import WHY_NOT, HasTransaction, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WHY_KEPT = 1000
 
 
-class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, LineageOperator):
+class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, LineageOperator):
     """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
 
     Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
@@ -44,16 +44,6 @@ class BeginTransactionOperator(RetriedOperator, SkipMixin, HasTransaction, Linea
     def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transaction = transaction
-
-    @classmethod
-    def get_serialized_fields(cls) -> frozenset[str]:
-        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]
-        return fields | {LEDGER_PLACE}
-
-    @property
-    def ledger_place(self) -> str:
-        """Where its topology lies; the board reads it from the serialized DAG."""
-        return self.transaction.place
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Allocate or replay; defer while the window is full.
