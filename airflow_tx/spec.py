@@ -195,6 +195,11 @@ class HasTransaction(PlacedTask):
     """The task by which the other tasks of a run find their transaction: `begin`."""
 
 
+def coordinator_id(topology: str) -> str:
+    """Name the DAG that coordinates a topology, unless `coordinator_dag` is given another name."""
+    return f"{topology}_coordinator"
+
+
 def spec_of(dag: DAG) -> TransactionSpec:
     """Return the transaction of a DAG.
 

@@ -11,11 +11,6 @@ from airflow_tx.errors import PreviewOutdated
 from airflow_tx.protocol.step import Audit
 
 
-def coordinator_id(topology: str) -> str:
-    """Name the DAG that coordinates a topology, as `coordinator_dag` names it unless it is told otherwise."""
-    return f"{topology}_coordinator"
-
-
 class CoordinatorPause(PersonalAction):
     """Pauses the coordinator, or lets it go on.
 

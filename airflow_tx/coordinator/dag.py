@@ -14,7 +14,7 @@ from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
 from airflow_tx.coordinator.worker import allocates
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.spec import TransactionSpec, coordinator_id
 from airflow_tx.topology.transaction import Transaction, defined
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def coordinator_dag(
         "catchup": False,
     }
     options.setdefault("is_paused_upon_creation", False)
-    name = dag_id or f"{spec.topology}_coordinator"
+    name = dag_id or coordinator_id(spec.topology)
     with DAG(name, **options) as dag:
         CoordinateOperator(
             task_id="coordinate",

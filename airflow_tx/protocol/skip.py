@@ -28,7 +28,7 @@ from airflow_tx.protocol.step import Audit, Decision, Stamp, is_committed, put
 def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done | AlreadySkipped]:
     """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
 
-    :raises AlreadyFinal, UnknownTransaction: see `opened`.
+    :raises AlreadyFinal, UnknownTransaction: see `open_record`.
     """
     record = open_record(read, paths, txid)
     if record is None:
@@ -43,7 +43,7 @@ def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit)
 def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
     """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
 
-    :raises AlreadyFinal, UnknownTransaction: see `opened`; NotSkipped: it is skipped already: re-admit it.
+    :raises AlreadyFinal, UnknownTransaction: see `open_record`; NotSkipped: it is skipped already: re-admit it.
     """
     record = _still_open(read, paths, txid)
     if record.skip is None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from airflow_tx.actions.coordinator import coordinator_id
 from airflow_tx.config import Settings
 from airflow_tx.plugin.api.airflow_runs import BEGIN, serialized_tasks
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.spec import LEDGER_PLACE
+from airflow_tx.spec import LEDGER_PLACE, coordinator_id
 
 PLACES_EVERY = 10.0
 """Seconds between two questions to Airflow's database, however many viewers there are."""
