@@ -1,4 +1,4 @@
-"""Fetches the jars that the cluster's image does not hold: Kafka, for the demo, and Spark's connector to it."""
+"""Fetches the jars that the cluster's image does not hold: Kafka, for the demo, an S3 server, Spark's way to both."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 
 from airflow_tx.testing.jars import fetch_jars, kafka_connector_jars
 from airflow_tx.testing.servers.kafka import KAFKA_VERSION
+from examples.s3_jars import s3_connector_jars, s3_server_jar
 
 
 def collect(folder: Path) -> None:
-    """Copy them: `spark/` holds the connector's, beside it lie those of Kafka as `fetch_jars` looks for them."""
-    connector = kafka_connector_jars()
+    """Copy them: `spark/` holds the connectors', beside it lie those of Kafka as `fetch_jars` looks for them."""
+    connectors = [*kafka_connector_jars(), *s3_connector_jars()]
     kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     (folder / "spark").mkdir(parents=True, exist_ok=True)
-    for jar in connector:
+    for jar in connectors:
         shutil.copy(jar, folder / "spark")
+    shutil.copy(s3_server_jar(), folder / "s3proxy.jar")
     shutil.copytree(kafka[0].parent, folder / kafka[0].parent.name, dirs_exist_ok=True)
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from airflow_tx.errors import TxError
 
-_IVY = """<ivy-module version="2.0">
+_IVY = """<ivy-module version="2.0" xmlns:maven="http://ant.apache.org/ivy/maven">
   <info organisation="airflow_tx" module="jars"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="{org}" name="{name}" rev="{version}" conf="default->default" transitive="{transitive}"/>
+    <dependency org="{org}" name="{name}" rev="{version}" conf="default->default" transitive="{transitive}">
+      {artifact}
+    </dependency>
     {exclude}
   </dependencies>
 </ivy-module>
@@ -57,12 +59,20 @@ def kafka_connector_jars() -> list[Path]:
 
 
 def fetch_jars(
-    org: str, name: str, version: str, *, all_of_it: bool = False, alone: bool = False, timeout: float = 180
+    org: str,
+    name: str,
+    version: str,
+    *,
+    all_of_it: bool = False,
+    alone: bool = False,
+    classifier: str = "",
+    timeout: float = 180,
 ) -> list[Path]:
     """A jar and those of its dependencies that are of the same organisation: Spark has the others.
 
     :param all_of_it: with all of its dependencies, to run without Spark.
     :param alone: without any of them.
+    :param classifier: of the jar, if it is not the module's main one.
     :param timeout: seconds that fetching may take.
     :raises JarsUnavailable: they are not here and cannot be fetched.
     """
@@ -71,15 +81,18 @@ def fetch_jars(
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            _fetch(f"{org}:{name}:{version}", _module(org, name, version, all_of_it, alone), folder, timeout)
+            _fetch(
+                f"{org}:{name}:{version}", _module(org, name, version, all_of_it, alone, classifier), folder, timeout
+            )
     return sorted(folder.glob("*.jar"))
 
 
-def _module(org: str, name: str, version: str, all_of_it: bool, alone: bool) -> str:
+def _module(org: str, name: str, version: str, all_of_it: bool, alone: bool, classifier: str) -> str:
     own = org.replace(".", r"\.")
     exclude = "" if all_of_it else f'<exclude org="^(?!{own}$).*$" matcher="regexp"/>'
     transitive = str(not alone).lower()
-    return _IVY.format(org=org, name=name, version=version, exclude=exclude, transitive=transitive)
+    artifact = f'<artifact name="{name}" type="jar" maven:classifier="{classifier}"/>' if classifier else ""
+    return _IVY.format(org=org, name=name, version=version, exclude=exclude, transitive=transitive, artifact=artifact)
 
 
 def _fetch(coordinate: str, module: str, folder: Path, timeout: float) -> None:
