@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy.exc import OperationalError
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import TxError
+from airflow_tx.errors import ConfigError, TxError, UnknownTransaction
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 
@@ -33,7 +34,12 @@ def command(function: CommandFunction) -> CommandFunction:
     @wraps(function)
     def run(args: Namespace) -> None:
         try:
-            function(args)
+            try:
+                function(args)
+            except UnknownTransaction:
+                if not _found_elsewhere(args):
+                    raise
+                function(args)
         except TxError as error:
             raise SystemExit(str(error)) from error
         except OperationalError as error:  # those of a state are ours
@@ -49,6 +55,30 @@ def action(function: CommandFunction) -> CommandFunction:
     """Make a command that changes something: an entry in Airflow's audit log, by the name of the function."""
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
+
+
+def _found_elsewhere(args: Namespace) -> bool:
+    """Take the ledger that a DAG of this Airflow names, for a topology that the one of `[tx]` does not know.
+
+    :return: whether the command is to be run once more, on that ledger.
+    :raises ConfigError: several ledgers have a topology of this name.
+    """
+    from airflow_tx.actions.ledger_places import LedgerPlaces
+
+    name = getattr(args, "topology", None)
+    if name is None or args.conn_id or args.root:
+        return False
+    with store_of(args) as store:
+        if store.get(paths_of(args).record) is not None:
+            return False
+    places = LedgerPlaces().found_for(name)
+    if len(places) > 1:
+        remedy = f"Several ledgers have it; name one: {', '.join(place.name for place in places)}"
+        raise ConfigError(option="TOPOLOGY", value=name, remedy=remedy)
+    for place in places:
+        args.topology, args.conn_id, args.root = place.paths.topology, place.conn_id, place.paths.root
+        print(f"Topology {name}: --conn-id {args.conn_id} --root {args.root}, as its DAG says.", file=sys.stderr)
+    return bool(places)
 
 
 @contextmanager

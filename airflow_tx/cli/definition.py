@@ -30,7 +30,10 @@ def _flag(name: str, help: str) -> Arg:
     return _arg(name, action="store_true", default=False, help=help)
 
 
-ARG_TOPOLOGY = _arg("topology", help="The name of the topology: the dag_id, unless its Transaction says otherwise")
+ARG_TOPOLOGY = _arg(
+    "topology",
+    help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
+)
 ARG_TOPOLOGY_OR_ALL = _arg(
     "topology", nargs="?", help="The topology whose transactions to list; without it, the topologies"
 )

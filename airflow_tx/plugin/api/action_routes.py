@@ -9,12 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Depends, HTTPException, status
 
 from airflow_tx import compat
+from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
-from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for

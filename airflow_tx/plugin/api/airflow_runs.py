@@ -11,15 +11,13 @@ from typing import Any
 
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
-from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import and_, func, select
+from sqlalchemy import select
 
 _AT_ONCE = 500
-BEGIN = "BeginTransactionOperator"
 COMMIT = "CommitOperator"
 COORDINATE = "CoordinateOperator"
 
@@ -71,32 +69,6 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskT
                     text = None if state is None else str(getattr(state, "value", state))
                     found[run_id].append(TaskTryRow(run_id, task_id, index, operator, number, text, begun, ended))
     return found
-
-
-def serialized_tasks(known: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
-    """Read the newest versions of all DAGs, as Airflow has them serialized.
-
-    :param known: by dag_id, the hashes of those that need not be read.
-    :return: the hashes of all; of each other one its tasks.
-    """
-    newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))
-    last = newest.group_by(SerializedDagModel.dag_id).subquery()
-    query = (
-        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
-        .join(last, and_(SerializedDagModel.dag_id == last.c.dag_id, SerializedDagModel.created_at == last.c.at))
-        .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
-        .where(DagModel.is_stale.is_(False))
-    )
-    with create_session() as session:
-        rows = session.execute(query).all()
-        found = []
-        for dag_id, digest, number in rows:
-            if known.get(dag_id) != digest:
-                serialized = session.get(SerializedDagModel, number)
-                data: Any = None if serialized is None else serialized.data
-                found.append((dag_id, [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())]))
-                session.expunge_all()  # one at a time is enough in memory
-    return {dag_id: digest for dag_id, digest, _ in rows}, found
 
 
 def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str, str, Any]]:

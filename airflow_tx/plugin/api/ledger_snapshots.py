@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
 from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, ledger_client
-from airflow_tx.plugin.api.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_tx.plugin.api.airflow_runs import BEGIN, RunRow, TaskTryRow, run_row, task_tries, xcoms
+from airflow_tx.actions.ledger_places import BEGIN
+from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.models import RunAnswer, WhyCode, WhyNot

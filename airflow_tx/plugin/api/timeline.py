@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_tx.plugin.api.airflow_runs import BEGIN, TaskTryRow, task_tries
+from airflow_tx.actions.ledger_places import BEGIN
+from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.transaction_models import (
     AttemptBar,

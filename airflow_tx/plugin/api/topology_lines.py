@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
 from airflow_tx.plugin.api.lag_board import lag_board
-from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
 from airflow_tx.plugin.api.models import (
     AcceptedLoss,
@@ -97,7 +97,9 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
 def _state(snapshot: TopologySnapshot) -> TopologyState:
     if snapshot.view is None:
         return TopologyState(code=HealthCode.UNREADABLE, sentence=snapshot.problem or "")
-    return TopologyState(**asdict(topology_health(snapshot.view, snapshot.alarms)))
+    # Commands find a topology of another ledger by this name, also where the first one has a namesake.
+    view = replace(snapshot.view, name=snapshot.name)
+    return TopologyState(**asdict(topology_health(view, snapshot.alarms)))
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:

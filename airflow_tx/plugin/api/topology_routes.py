@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, status
 
+from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access, AccessDep
 from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.lag_board import lag_board
-from airflow_tx.plugin.api.ledger_places import ledger_places
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from sqlalchemy import and_, func, select
+
 from airflow_tx.config import Settings
-from airflow_tx.plugin.api.airflow_runs import BEGIN, serialized_tasks
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.spec import LEDGER_PLACE, coordinator_id
 
+BEGIN = "BeginTransactionOperator"
 PLACES_EVERY = 10.0
 """Seconds between two questions to Airflow's database, however many viewers there are."""
 
@@ -68,6 +73,13 @@ class LedgerPlaces:
         self._refresh()
         return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
 
+    def found_for(self, name: str) -> list[LedgerPlace]:
+        """List the places elsewhere that a person may mean by the name of a topology, or mean by their whole name."""
+        self._refresh()
+        exact = self._elsewhere.get(name)
+        places = [task.place for task in self._elsewhere.values() if task.place.paths.topology == name]
+        return places if exact is None else [exact.place]
+
     def coordinator(self, place: LedgerPlace) -> str:
         """Name the DAG that coordinates a topology; if no DAG does, the one that would."""
         self._refresh()
@@ -85,7 +97,7 @@ class LedgerPlaces:
         with self._lock:
             if time.monotonic() - self._read_at < PLACES_EVERY:
                 return
-            self._hashes, changed = serialized_tasks(self._hashes)
+            self._hashes, changed = _serialized_tasks(self._hashes)
             self._tasks.update({dag_id: list(self._named_by(dag_id, tasks)) for dag_id, tasks in changed})
             tasks = [task for dag_id in self._hashes for task in self._tasks[dag_id]]
             self._elsewhere = {
@@ -114,3 +126,29 @@ _places = LedgerPlaces()
 def ledger_places() -> LedgerPlaces:
     """Return those of this process."""
     return _places
+
+
+def _serialized_tasks(known: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
+    """Read the newest versions of all DAGs, as Airflow has them serialized.
+
+    :param known: by dag_id, the hashes of those that need not be read.
+    :return: the hashes of all; of each other one its tasks.
+    """
+    newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))
+    last = newest.group_by(SerializedDagModel.dag_id).subquery()
+    query = (
+        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
+        .join(last, and_(SerializedDagModel.dag_id == last.c.dag_id, SerializedDagModel.created_at == last.c.at))
+        .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
+        .where(DagModel.is_stale.is_(False))
+    )
+    with create_session() as session:
+        rows = session.execute(query).all()
+        found = []
+        for dag_id, digest, number in rows:
+            if known.get(dag_id) != digest:
+                serialized = session.get(SerializedDagModel, number)
+                data: Any = None if serialized is None else serialized.data
+                found.append((dag_id, [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())]))
+                session.expunge_all()  # one at a time is enough in memory
+    return {dag_id: digest for dag_id, digest, _ in rows}, found

@@ -1,0 +1,86 @@
+"""`airflow tx …` for topologies whose DAGs name another root than `[tx]`: a command of a log works as printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.commands import DAG, Commands
+from tests.integration.pipeline import Pipeline
+
+ROOTS = ("/of_finance", "/of_sales")
+HOME = "/at_home"
+
+
+@pytest.fixture(scope="module")
+def airflow(commands: Commands) -> Commands:
+    def dag(dag_id: str, topology: str, root: str) -> str:
+        text = DAG.replace('DAG("the_dag"', f'DAG("{dag_id}"')
+        return text.replace('topology="flights"', f'topology="{topology}", root="{root}"')
+
+    finance, sales = ROOTS
+    commands.begin(
+        {
+            "bills.py": dag("bills", "bills", finance),
+            "twice_a.py": dag("twice_a", "twice", finance),
+            "twice_b.py": dag("twice_b", "twice", sales),
+        },
+        known=True,
+    )
+    return commands
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    for root in (*ROOTS, HOME):
+        if client.exists(root):
+            client.delete(root, recursive=True)
+    disconnect(client)
+
+
+def begun(store: ZooKeeperStore, root: str, topology: str, dag_id: str) -> None:
+    pipeline = Pipeline(store, root, topology=topology)
+    pipeline.request = TopologyRequest(dag_id, "opaque", 8)
+    pipeline.begin("r1")
+
+
+def test_a_topology_of_another_ledger_is_found_by_its_name_and_by_its_whole_name(
+    airflow: Commands, store: ZooKeeperStore
+) -> None:
+    begun(store, ROOTS[0], "bills", "bills")
+    for name in ("bills", f"bills@zookeeper_default{ROOTS[0]}"):
+        (shown,) = airflow.json("tx", "show", name, "1", root=HOME)
+        assert shown["status"] == "PROCESSING"
+    told = airflow.told("tx", "show", "bills", "1", root=HOME)
+    assert f"--conn-id zookeeper_default --root {ROOTS[0]}" in told
+
+
+def test_a_namesake_in_the_ledger_of_tx_goes_before(airflow: Commands, store: ZooKeeperStore) -> None:
+    begun(store, ROOTS[0], "bills", "bills")
+    begun(store, HOME, "bills", "another")
+    (shown,) = airflow.json("tx", "list", root=HOME)
+    assert shown["dag_id"] == "another"
+    said = airflow.run("tx", "show", "bills", "2", root=HOME, fails=True)
+    assert said.startswith("No transaction 2 of topology 'bills' in the ledger at /at_home/bills")
+
+
+def test_of_several_ledgers_that_have_it_a_person_names_one(airflow: Commands, store: ZooKeeperStore) -> None:
+    for root, dag_id in zip(ROOTS, ("twice_a", "twice_b"), strict=True):
+        begun(store, root, "twice", dag_id)
+    names = [f"twice@zookeeper_default{root}" for root in ROOTS]
+    said = airflow.run("tx", "show", "twice", "1", root=HOME, fails=True)
+    assert f"Several ledgers have it; name one: {', '.join(names)}" in said
+    (shown,) = airflow.json("tx", "show", names[1], "1", root=HOME)
+    assert shown["run_id"] == "r1"
+
+
+def test_a_topology_that_no_dag_has_either_is_not_there(airflow: Commands, store: ZooKeeperStore) -> None:
+    said = airflow.run("tx", "show", "nosuch", root=HOME, fails=True)
+    assert said.startswith("No topology 'nosuch' in the ledger at /at_home/nosuch")
