@@ -1,4 +1,5 @@
-"""Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--airflow] [--at POINT]"""
+"""Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--airflow] [--at POINT]
+[--without SERVER ...]"""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tests.chaos.mutant import RULES
 from tests.chaos.points import POINTS
 from tests.chaos.record import Record
 from tests.chaos.report import written
+from tests.chaos.topology import OPTIONAL, leave_out
 from tests.chaos.world import World
 
 
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
     parser.add_argument("--at", default="", choices=("", *POINTS), help="each fault is a kill at this point")
     parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
+    parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, help="a smaller world, default: none")
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="only write docs/chaos.md from records")
     options = parser.parse_args()
     if options.report:
@@ -35,6 +38,7 @@ def main() -> None:
         return
     if options.mutant and options.airflow:
         parser.error("--mutant breaks a rule in the tasks of the little scheduler, not in those of --airflow")
+    leave_out(options.without)
     if not options.resume:
         options.record.unlink(missing_ok=True)
     record = Record(options.record)

@@ -210,7 +210,7 @@ class Gun:
 
     def _server(self) -> FiredServer:
         busy = {each.fault.victim for each in self.pending}
-        weights = {"ZooKeeper": 4.0, "PostgreSQL": 2.0, "Redis": 2.0}
+        weights = {name: 4.0 if name == "ZooKeeper" else 2.0 for name in self.world.servers}
         free = {name: weight for name, weight in weights.items() if name not in busy}
         return self.world.servers[chosen(self.random, free or weights)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,15 +17,37 @@ from tests.chaos.mutant import VARIABLE, break_rule
 
 DAGS = Path(__file__).parent / "dags"
 ROOT = "/fire"
+OPTIONAL = ("Kafka", "MariaDB")
+"""The servers that a world can be without, and without the topologies that use them."""
 STORES = {
     "files": ("disk",),
     "late_files": ("PostgreSQL", "Redis"),
     "rows": ("PostgreSQL",),
     "stream": ("Redis",),
+    "events": ("Kafka", "MariaDB"),
 }
 """The topologies, and what they use besides ZooKeeper."""
-COORDINATED = ("late_files", "rows", "stream")
-LANED = ("rows", "stream")
+COORDINATED = ["late_files", "rows", "stream", "events"]
+LANED = ["rows", "stream", "events"]
+_LEFT_OUT = "AIRFLOW_TX_CHAOS_WITHOUT"
+
+
+def leave_out(servers: Collection[str]) -> None:
+    """Let the world, in this process and in those that it starts, be without servers of OPTIONAL."""
+    os.environ[_LEFT_OUT] = ",".join(servers)
+    for name in [name for name, stores in STORES.items() if not set(servers).isdisjoint(stores)]:
+        del STORES[name]
+        for names in (COORDINATED, LANED):
+            if name in names:
+                names.remove(name)
+
+
+leave_out(os.environ.get(_LEFT_OUT, "").split(","))
+
+
+def is_used(server: str) -> bool:
+    """Whether one of the topologies uses a server."""
+    return any(server in stores for stores in STORES.values())
 
 
 @dataclass(frozen=True)

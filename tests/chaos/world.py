@@ -19,14 +19,16 @@ from typing_extensions import Self
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.processes import signal_process
+from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.server import LocalServer
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.chaos.dags.under_fire import ROWS
+from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
-from tests.chaos.topology import COORDINATED, ROOT, STORES
+from tests.chaos.topology import COORDINATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
 
 SESSION = 5.0
@@ -58,6 +60,9 @@ class World:
         self.zookeeper = LocalZooKeeper(folder / "zookeeper", fsync=False)
         self.postgres = LocalPostgres()
         self.redis = LocalRedis(persistence="aof")
+        # What was answered is not to be lost with the process.
+        self.mariadb = LocalMariaDB(settings={"innodb-flush-log-at-trx-commit": "2", "innodb-doublewrite": "1"})
+        self.kafka = FiredKafka()
         self.numbers = dict.fromkeys(STORES, 0)
         """How many numbers, from 0 on, each source has been given."""
         self._mutant = mutant
@@ -67,9 +72,13 @@ class World:
 
     def __enter__(self) -> Self:
         self.servers = {
-            name: FiredServer(name, server, ReplyEater(f"127.0.0.1:{server.start().port}"))
+            name: FiredServer(name, server, ReplyEater(f"127.0.0.1:{server.port}"))
             for name, server in self._servers.items()
         }
+        for each in self.servers.values():
+            if isinstance(each.server, FiredKafka):
+                each.server.advertised = each.proxy.hosts
+            each.server.start()
         self.url = self.postgres.url(self.postgres.new_database())
         with sa.create_engine(self.url).begin() as connection:
             connection.execute(sa.text("CREATE TABLE numbers (id BIGSERIAL PRIMARY KEY, number BIGINT NOT NULL)"))
@@ -102,19 +111,24 @@ class World:
 
     @property
     def _servers(self) -> Mapping[str, LocalServer]:
-        return {"ZooKeeper": self.zookeeper, "PostgreSQL": self.postgres, "Redis": self.redis}
+        optional: dict[str, LocalServer] = {"MariaDB": self.mariadb, "Kafka": self.kafka}
+        used = {name: server for name, server in optional.items() if is_used(name)}
+        return {"ZooKeeper": self.zookeeper, "PostgreSQL": self.postgres, "Redis": self.redis, **used}
 
     def _environment(self) -> dict[str, str]:
         ports = {name: int(each.proxy.hosts.partition(":")[2]) for name, each in self.servers.items()}
-        url = sa.make_url(self.url)
-        postgres = {"conn_type": "postgres", "login": url.username, "password": url.password, "schema": url.database}
         redis = {"conn_type": "redis", "password": REDIS_PASSWORD, "extra": {"socket_timeout": 5}}
         connections: dict[str, dict[str, Any]] = {
             "ZOOKEEPER_DEFAULT": {"conn_type": "zookeeper", "host": f"127.0.0.1:{ports['ZooKeeper']}"},
             "FIRE_SQLITE": {"conn_type": "sqlite", "host": str(self.folder / "state.db")},
-            "FIRE_POSTGRES": {**postgres, "host": "127.0.0.1", "port": ports["PostgreSQL"]},
+            "FIRE_POSTGRES": _database("postgres", self.url, ports["PostgreSQL"]),
             "FIRE_REDIS": {**redis, "host": "127.0.0.1", "port": ports["Redis"]},
         }
+        if "MariaDB" in ports:
+            connections["FIRE_MARIADB"] = _database("mysql", self.mariadb.url(), ports["MariaDB"])
+        if "Kafka" in ports:
+            extra = {"bootstrap.servers": self.kafka.advertised}
+            connections["FIRE_KAFKA"] = {"conn_type": "kafka", "extra": extra}
         settings = {
             "ROOT": ROOT,
             "STAGING": (self.folder / "staging").as_uri(),
@@ -179,6 +193,8 @@ class World:
             for number in numbers:
                 pipe.xadd("numbers", {"number": number})
             pipe.execute()
+        elif name == "events":
+            self.kafka.add(numbers)
         else:
             new = self.folder / name / ".new"
             new.write_text("\n".join(["number", *map(str, numbers), ""]))
@@ -213,6 +229,13 @@ class World:
         """The last lines of what the processes of a topology said."""
         path = self.folder / "logs" / f"{name}.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+
+def _database(kind: str, at: str, port: int) -> dict[str, Any]:
+    """A connection to a database through a proxy."""
+    url = sa.make_url(at)
+    login = {"login": url.username, "password": url.password, "schema": url.database}
+    return {"conn_type": kind, "host": "127.0.0.1", "port": port, **login}
 
 
 def chosen(random_: random.Random, weights: Mapping[str, float]) -> str:
