@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from airflow_tx.testing.airflow import COMPONENTS, LocalAirflow
 from airflow_tx.testing.servers.postgres import LocalPostgres
@@ -41,21 +39,15 @@ class AirflowWorld(World):
         super().__init__(folder, mutant=mutant)
         self.metadata = LocalPostgres()
 
-    def __enter__(self) -> Self:
+    def _begin(self, stack: ExitStack) -> None:
+        stack.callback(self.metadata.close)
         self._metadata_url = self.metadata.start().url(self.metadata.new_database())
-        super().__enter__()
+        super()._begin(stack)
+        stack.callback(self.airflow.stop, 0)
         self.airflow.start()
         for dag_id in (*STORES, *(f"{name}_coordinator" for name in COORDINATED)):
             self.airflow.wait_dag(dag_id)
         self._runs.watch()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.airflow.stop(0)
-        super().__exit__(kind, error, trace)
-        self.metadata.close()
 
     def _make_scheduler(self) -> LittleScheduler:
         dags = shutil.copytree(DAGS, self.folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))

@@ -50,7 +50,7 @@ class ChaosRun:
     watch: LedgerWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watch = LedgerWatch(self.world.zookeeper.hosts)
+        self.watch = LedgerWatch(self.world.zookeeper.beside)
         self._first = self.record.rested
         self._random = random.Random(f"{self.seed}/{self._first}")
         self._began = time.monotonic()
@@ -96,7 +96,7 @@ class ChaosRun:
 
     def _feed(self) -> None:
         """Give a source more, before it has none left; what is done to its server is over by then."""
-        hit = {each.fault.victim for each in self.gun.pending}
+        hit = self.gun.pending.busy
         for name, stores in STORES.items():
             ahead = self.world.numbers[name] / self.world.batch(name) - self.watch.states[name].allocated
             if ahead < _AHEAD and hit.isdisjoint(stores):

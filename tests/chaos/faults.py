@@ -7,15 +7,15 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from airflow_tx.errors import TxError
 from airflow_tx.testing.failpoints import Armed
 from airflow_tx.testing.processes import signal_process
+from tests.chaos.pending import LONGEST, PendingFaults
 from tests.chaos.points import TASK_AT, killing_points, standing_points, victim_at
 from tests.chaos.record import Fault
+from tests.chaos.server_faults import ServerFaults
 from tests.chaos.topology import LANED, STORES
-from tests.chaos.world import SESSION, FiredServer, World, chosen
+from tests.chaos.world import SESSION, World, chosen
 
 WEIGHTS = {
     "kill": 36.0,
@@ -26,26 +26,14 @@ WEIGHTS = {
     "cut": 5.0,
     "lose replies": 5.0,
     "kill server": 4.0,
-    "freeze server": 1.0,
+    "freeze server": 1.5,
+    "cut off": 2.0,
+    "fill disk": 2.0,
 }
 """How often each is chosen."""
 COMPONENT_WEIGHTS = {"kill component": 14.0, "freeze component": 4.0}
 """The same, where there is an Airflow."""
-# No longer than so many seconds does a frozen process, or one at a point, stand still.
-_LONGEST = 2.0 * SESSION
 _STOP, _CONTINUE, _KILL = 19, 18, 9
-
-
-@dataclass
-class Pending:
-    """A fault that goes on.
-
-    :param until: when it ends; `end`: how.
-    """
-
-    until: float
-    end: Callable[[], None]
-    fault: Fault
 
 
 @dataclass
@@ -73,8 +61,11 @@ class Gun:
     clock: Callable[[], float] = time.monotonic
     count: int = 0
     at: str = ""
-    pending: list[Pending] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pending = PendingFaults(self.clock)
+        self._servers = ServerFaults(self.world, self.random, self._note, self.pending)
 
     def shoot(self) -> None:
         """Do one fault, if its victim is there."""
@@ -88,10 +79,12 @@ class Gun:
             "freeze": self._freeze,
             "stand still at a point": self._arm_pause,
             "fail writes": self._fail_writes,
-            "cut": self._cut,
-            "lose replies": self._lose_replies,
-            "kill server": self._kill_server,
-            "freeze server": self._freeze_server,
+            "cut": self._servers.cut,
+            "lose replies": self._servers.lose_replies,
+            "kill server": self._servers.kill,
+            "freeze server": self._servers.freeze,
+            "cut off": self._servers.cut_off,
+            "fill disk": self._servers.fill_disk,
             "kill component": self._kill_component,
             "freeze component": self._freeze_component,
         }
@@ -100,9 +93,7 @@ class Gun:
 
     def step(self) -> None:
         """End what is over, and note which failpoints were reached."""
-        now = self.clock()
-        for each in [each for each in self.pending if each.until <= now]:
-            self._end(each)
+        self.pending.step()
         for waiting in list(self.waiting):
             if waiting.armed.reached:
                 self._reached(waiting)
@@ -114,8 +105,8 @@ class Gun:
                 self._reached(waiting)
             elif waiting.holds:
                 waiting.armed.release()
-        for each in list(self.pending):
-            self._end(each)
+        while self.pending.end():
+            self.world.scheduler.step()
         self.waiting.clear()
         self.world.disarm()
 
@@ -149,7 +140,7 @@ class Gun:
             dead = self.random.random() < 0.5 and self.world.scheduler.silent(pid)
             how = "freeze, taken for dead" if dead else "freeze"
             fault = self._note(victim, how, moment, [name])
-            self._later(fault, self.random.uniform(0.5, _LONGEST), lambda: signal_process(pid, _CONTINUE) and None)
+            self.pending.add(fault, self.random.uniform(0.5, LONGEST), lambda: signal_process(pid, _CONTINUE))
 
     def _fail_writes(self) -> None:
         """From now on each write of a process to a file fails, as on a full disk."""
@@ -171,7 +162,7 @@ class Gun:
         self._wait_at(self.random.choice(killing_points(name)), "kill", name, 0.0)
 
     def _arm_pause(self) -> None:
-        name, holds = self.random.choice(list(STORES)), self.random.uniform(SESSION, _LONGEST)
+        name, holds = self.random.choice(list(STORES)), self.random.uniform(SESSION, LONGEST)
         self._wait_at(self.random.choice(standing_points(name)), "pause", name, holds)
 
     def _wait_at(self, point: str, action: str, name: str, holds: float) -> None:
@@ -190,7 +181,7 @@ class Gun:
         dead = [pid for pid in frozen if self.world.scheduler.silent(pid)]
         how = "freeze, taken for dead" if dead else "freeze" if frozen else "stands still"
         fault = self._note(victim, how, rule.name, [name])
-        self._later(fault, waiting.holds, lambda: self._wake(waiting.armed, frozen))
+        self.pending.add(fault, waiting.holds, lambda: self._wake(waiting.armed, frozen))
 
     def _standing(self, name: str, point: str) -> list[int]:
         """The processes of which one stands at a point: woken up late, it goes on at that very line."""
@@ -206,46 +197,11 @@ class Gun:
         for pid in pids:
             signal_process(pid, _CONTINUE)
 
-    # --- servers
-
-    def _server(self) -> FiredServer:
-        busy = {each.fault.victim for each in self.pending}
-        weights = {name: 4.0 if name == "ZooKeeper" else 2.0 for name in self.world.servers}
-        free = {name: weight for name, weight in weights.items() if name not in busy}
-        return self.world.servers[chosen(self.random, free or weights)]
-
-    def _cut(self) -> None:
-        hit = self._server()
-        hit.proxy.cut()
-        self._note(hit.name, "cut", "connections", _users(hit.name))
-
-    def _lose_replies(self) -> None:
-        hit = self._server()
-        hit.proxy.eat()
-        fault = self._note(hit.name, "lost replies", "connections", _users(hit.name))
-        self._later(fault, self.random.uniform(0.1, 1.5), hit.proxy.cut)
-
-    def _kill_server(self) -> None:
-        hit = self._server()
-        if hit.server.running:
-            hit.server.kill()
-            fault = self._note(hit.name, "kill", "server", _users(hit.name))
-            self._later(fault, self.random.uniform(0.0, 2.0), hit.server.start)
-
-    def _freeze_server(self) -> None:
-        hit = self.world.servers["ZooKeeper"]
-        process: Any = self.world.zookeeper._process
-        if process is not None and self.world.zookeeper.running and signal_process(process.pid, _STOP):
-            fault = self._note(hit.name, "freeze", "server", _users(hit.name))
-            until = self.random.uniform(1.0, _LONGEST)
-            self._later(fault, until, lambda: signal_process(process.pid, _CONTINUE) and None)
-
     # --- Airflow
 
     def _component(self) -> str | None:
-        busy = {each.fault.victim for each in self.pending}
         name = self.random.choice(self.world.components)
-        return None if name in busy or self.world.component(name) is None else name
+        return None if name in self.pending.busy or self.world.component(name) is None else name
 
     def _kill_component(self) -> None:
         name = self._component()
@@ -258,8 +214,8 @@ class Gun:
         pid = None if name is None else self.world.component(name)
         if name is not None and pid is not None and signal_process(pid, _STOP):
             fault = self._note(name, "freeze", "Airflow", list(STORES))
-            until = self.random.uniform(1.0, _LONGEST)
-            self._later(fault, until, lambda: signal_process(pid, _CONTINUE) and None)
+            until = self.random.uniform(1.0, LONGEST)
+            self.pending.add(fault, until, lambda: signal_process(pid, _CONTINUE), name)
 
     # --- the record
 
@@ -270,24 +226,8 @@ class Gun:
         self.done(fault)
         return fault
 
-    def _later(self, fault: Fault, seconds: float, end: Callable[[], Any]) -> None:
-        fault.ended = float("inf")
-        self.pending.append(Pending(self.clock() + seconds, end, fault))
-
-    def _end(self, pending: Pending) -> None:
-        self.pending.remove(pending)
-        try:
-            pending.end()
-        except TxError:  # it did not come up: it is tried once more
-            pending.end()
-        pending.fault.ended = self.clock()
-
 
 def _victim(program: str, name: str, task: str) -> str:
     if program == "coordinate":
         return "lane" if name in LANED else "coordinator"
     return "person's command" if program == "act" else task
-
-
-def _users(server: str) -> list[str]:
-    return [name for name, stores in STORES.items() if server == "ZooKeeper" or server in stores]

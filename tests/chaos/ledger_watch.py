@@ -39,7 +39,8 @@ class LedgerWatch:
         logging.getLogger("kazoo").setLevel(logging.ERROR)  # it loses its connection all the time
         self.states = {name: LedgerState() for name in STORES}
         self._hosts = hosts
-        self._client = KazooClient(hosts, timeout=10, connection_retry={"max_tries": -1})
+        retry = {"max_tries": 60, "max_delay": 1}
+        self._client = KazooClient(hosts, timeout=10, connection_retry={"max_tries": -1}, command_retry=retry)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -64,19 +65,20 @@ class LedgerWatch:
     def read(self, path: str) -> Any:
         """The JSON of a znode; None if there is none."""
         try:
-            return json.loads(self._client.get(f"{ROOT}/{path}")[0] or b"null")
+            return json.loads(self._client.retry(self._client.get, f"{ROOT}/{path}")[0] or b"null")
         except NoNodeError:
             return None
 
     def names(self, path: str) -> list[str]:
         """The names below a znode."""
         try:
-            return list(self._client.get_children(f"{ROOT}/{path}"))
+            return list(self._client.retry(self._client.get_children, f"{ROOT}/{path}"))
         except NoNodeError:
             return []
 
     def look(self, name: str) -> LedgerState:
-        """Read a ledger now."""
+        """Read a ledger now; a ZooKeeper that follows may else tell what was."""
+        self._client.retry(self._client.sync, "/")
         base = f"{name}/coordinator"
         current, allocated = self.read(f"{base}/current"), self.read(f"{base}/allocated")
         if current is None or allocated is None:

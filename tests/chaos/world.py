@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,26 +23,17 @@ from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.server import LocalServer
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.chaos.dags.under_fire import ROWS
 from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
+from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
 from tests.chaos.topology import COORDINATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
 
 SESSION = 5.0
 """Seconds of silence after which ZooKeeper ends a session."""
 _DATABASE = "fire"
-
-
-@dataclass(frozen=True)
-class FiredServer:
-    """A server, and the proxy through which everybody reaches it."""
-
-    name: str
-    server: LocalServer
-    proxy: ReplyEater
 
 
 class World:
@@ -57,7 +48,6 @@ class World:
     def __init__(self, folder: Path, *, mutant: str = "") -> None:
         self.folder = folder
         self.failpoints = Failpoints(folder / "failpoints")
-        self.zookeeper = LocalZooKeeper(folder / "zookeeper", fsync=False)
         self.postgres = LocalPostgres()
         self.redis = LocalRedis(persistence="aof")
         # What was answered is not to be lost with the process.
@@ -71,14 +61,31 @@ class World:
             (folder / name).mkdir()
 
     def __enter__(self) -> Self:
-        self.servers = {
-            name: FiredServer(name, server, ReplyEater(f"127.0.0.1:{server.port}"))
-            for name, server in self._servers.items()
-        }
+        with ExitStack() as stack:
+            self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, stack: ExitStack) -> None:
+        self._find_disks(stack)
+        self.zookeeper = FiredEnsemble(stack, self.folder / "logs")
+        self.servers = {each.name: each for each in self.zookeeper.servers}
+        disk = own_disk(stack, 512)
+        if disk is not None:
+            self.postgres.data_dir = disk.folder / "postgres"
+        for name, server in self._servers.items():
+            server.log = self.folder / "logs" / f"{server.slug}.log"
+            proxy = ReplyEater(f"127.0.0.1:{server.port}")
+            self.servers[name] = FiredServer(name, server, proxy)
+            if isinstance(server, FiredKafka):
+                server.advertised = proxy.hosts
+            server.start()
         for each in self.servers.values():
-            if isinstance(each.server, FiredKafka):
-                each.server.advertised = each.proxy.hosts
-            each.server.start()
+            stack.callback(each.close)
+        self.disks += self.zookeeper.disks()
+        if disk is not None:
+            hit = self.servers["PostgreSQL"]
+            self.disks.append(FiredDisk("disk of PostgreSQL", disk, hit.topologies, hit))
         self.url = self.postgres.url(self.postgres.new_database())
         with sa.create_engine(self.url).begin() as connection:
             connection.execute(sa.text("CREATE TABLE numbers (id BIGSERIAL PRIMARY KEY, number BIGINT NOT NULL)"))
@@ -86,21 +93,32 @@ class World:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.chaos.preloaded"])
         self.scheduler = self._make_scheduler()
+        stack.callback(self._end_processes)
         for name in STORES:
             self.feed(name)
         for name in COORDINATED:
             self.coordinate(name)
-        return self
+
+    def _find_disks(self, stack: ExitStack) -> None:
+        """Have what tasks write, and the state in a file, on small disks, where these can be made."""
+        self.disks: list[FiredDisk] = []
+        self._on_disk = dict.fromkeys(("staging", "SQLite"), self.folder)
+        users = {"staging": tuple(STORES), "SQLite": tuple(name for name in STORES if "disk" in STORES[name])}
+        for name, topologies in users.items():
+            disk = own_disk(stack, 128)
+            if disk is not None:
+                self._on_disk[name] = disk.folder
+                self.disks.append(FiredDisk(f"disk of {name}", disk, topologies))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _end_processes(self) -> None:
         self.scheduler.close()
         for _, _, pid in self.scheduler.processes():
             signal_process(pid, 9)
-        for each in self.servers.values():
-            each.proxy.__exit__(None, None, None)
-            each.server.close()
 
     def _make_scheduler(self) -> LittleScheduler:
         return LittleScheduler(self._address, self._spawn)
@@ -111,16 +129,17 @@ class World:
 
     @property
     def _servers(self) -> Mapping[str, LocalServer]:
+        """Those besides ZooKeeper."""
         optional: dict[str, LocalServer] = {"MariaDB": self.mariadb, "Kafka": self.kafka}
         used = {name: server for name, server in optional.items() if is_used(name)}
-        return {"ZooKeeper": self.zookeeper, "PostgreSQL": self.postgres, "Redis": self.redis, **used}
+        return {"PostgreSQL": self.postgres, "Redis": self.redis, **used}
 
     def _environment(self) -> dict[str, str]:
         ports = {name: int(each.proxy.hosts.partition(":")[2]) for name, each in self.servers.items()}
         redis = {"conn_type": "redis", "password": REDIS_PASSWORD, "extra": {"socket_timeout": 5}}
         connections: dict[str, dict[str, Any]] = {
-            "ZOOKEEPER_DEFAULT": {"conn_type": "zookeeper", "host": f"127.0.0.1:{ports['ZooKeeper']}"},
-            "FIRE_SQLITE": {"conn_type": "sqlite", "host": str(self.folder / "state.db")},
+            "ZOOKEEPER_DEFAULT": {"conn_type": "zookeeper", "host": self.zookeeper.hosts},
+            "FIRE_SQLITE": {"conn_type": "sqlite", "host": str(self._on_disk["SQLite"] / "state.db")},
             "FIRE_POSTGRES": _database("postgres", self.url, ports["PostgreSQL"]),
             "FIRE_REDIS": {**redis, "host": "127.0.0.1", "port": ports["Redis"]},
         }
@@ -131,7 +150,7 @@ class World:
             connections["FIRE_KAFKA"] = {"conn_type": "kafka", "extra": extra}
         settings = {
             "ROOT": ROOT,
-            "STAGING": (self.folder / "staging").as_uri(),
+            "STAGING": (self._on_disk["staging"] / "staging").as_uri(),
             "SESSION_TIMEOUT": str(SESSION),
             "CONNECT_TIMEOUT": "5",
             "WARM_WAIT": "2",
