@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -45,6 +47,8 @@ def main() -> None:
     record.add(
         "part", {"seed": options.seed, "airflow": options.airflow, "mutant": options.mutant, "first": record.rested}
     )
+    # Ended early, it tells what it waited for, and leaves nothing running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"script/chaos: ended after {record.rested} faults at rest"))
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     with (AirflowWorld if options.airflow else World)(folder, mutant=options.mutant) as world:
         try:

@@ -11,8 +11,7 @@ from airflow_tx.testing.airflow import COMPONENTS, LocalAirflow
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from tests.chaos.airflow_runs import AirflowRuns
 from tests.chaos.scheduler import LittleScheduler
-from tests.chaos.topology import COORDINATED, DAGS, STORES
-from tests.chaos.worker import REAL
+from tests.chaos.topology import COORDINATED, DAGS, REAL, STORES
 from tests.chaos.world import World
 
 _METADATA = "metadata database"

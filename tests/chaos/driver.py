@@ -7,14 +7,14 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from airflow_tx.testing.processes import signal_process
 from tests.chaos.faults import Gun
 from tests.chaos.judge import Judge
 from tests.chaos.ledger_watch import LedgerState, LedgerWatch
 from tests.chaos.person import Person
 from tests.chaos.record import Fault, Record, Rest
+from tests.chaos.story import Story
 from tests.chaos.topology import STORES
-from tests.chaos.world import World
+from tests.chaos.world import Unanswered, World
 
 _TICK = 0.05
 # Seconds, on average, between two faults, two acts of the person, and two looks at what the sources have.
@@ -24,9 +24,8 @@ _AHEAD = 2
 # A topology that does not move for so many seconds and so many processes, while nothing is done to it, is stuck: on a
 # busy machine it takes seconds to start a process. After so many seconds more it is stuck whatever was started.
 _STUCK, _PROCESSES, _STUCK_ANYHOW = 240.0, 20, 900.0
-
-
-_WHERE = 10  # SIGUSR1: it writes its stacks into its log
+# After so many seconds without a move, what lives says where it stands: whoever ends the run early knows that at least.
+_DOUBTFUL = 60.0
 PROGRAMS = ("execute", "coordinate", "act")
 
 
@@ -54,6 +53,7 @@ class ChaosRun:
         self._first = self.record.rested
         self._random = random.Random(f"{self.seed}/{self._first}")
         self._began = time.monotonic()
+        self._awaited: list[str] = []
         self._unrecovered: list[tuple[Fault, set[str], dict[str, int]]] = []
 
     def run(self, faults: int, seconds: float = float("inf")) -> None:
@@ -66,9 +66,23 @@ class ChaosRun:
             self.gun = Gun(self.world, self._random, self.watch.phase, self._note, self._now, self._first, self.at)
             self.person = Person(self.world, self.watch, self._random)
             self.judge = Judge(self.world, self.watch)
-            while self.gun.count < faults and self._now() < seconds:
-                self._fire(min(faults, self.gun.count + self.every), seconds)
-                self._rest()
+            self.story = Story(self.world, self.watch, self.record)
+            try:
+                while self.gun.count < faults and self._now() < seconds:
+                    self._fire(min(faults, self.gun.count + self.every), seconds)
+                    self._rest()
+                self._end("all faults are done" if self.gun.count >= faults else "its time was over")
+            except ChaosFailed:
+                self._end("it found something")
+                raise
+            except BaseException as error:
+                self._end(f"it was ended, or failed itself: {error!r}")
+                told = f"seed {self.seed}, after {self.gun.count} faults: {error!r}; it waited for {self._awaited}"
+                print(self.story.of(told, self._awaited or list(STORES), []), flush=True)
+                raise
+
+    def _end(self, why: str) -> None:
+        self.record.add("end", {"faults": self.gun.count, "seconds": self._now(), "why": why})
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -149,8 +163,9 @@ class ChaosRun:
     def _wait_quiet(self) -> list[str]:
         """Wait until nothing moves, and nothing is left to be counted; the topologies that are stuck."""
         changed: dict[str, tuple[float, int, object]] = {}
-        left, counted = set(STORES), set[str]()
+        left, counted, doubtful = set(STORES), set[str](), set[str]()
         while left:
+            self._awaited = sorted(left)
             self.world.scheduler.step()
             self.gun.step()
             self._recover(self._now())
@@ -160,16 +175,27 @@ class ChaosRun:
                 if known != state:
                     changed[name] = (now, ended, state)
                     counted.discard(name)
-                elif name not in counted and state.is_quiet and self.judge.is_complete(name):
+                elif name not in counted and state.is_quiet and self._is_complete(name):
                     counted.add(name)
                 elif name in counted and self._is_quiet(name, state):
                     left.discard(name)
                 elif now - since > (_STUCK if ended - before >= _PROCESSES else _STUCK_ANYHOW):
                     return sorted(left)
+                elif now - since > _DOUBTFUL and name not in doubtful:
+                    doubtful.add(name)
+                    print(*self.story.dump_stacks([name]), sep="\n", flush=True)
             self.person.keep_up(trigger="files" in left - counted)
             time.sleep(_TICK)
+        self._awaited = []
         # Quiet once, each may have been woken since by what a person did before.
         return [] if all(self._is_quiet(name, self.watch.look(name)) for name in STORES) else self._wait_quiet()
+
+    def _is_complete(self, name: str) -> bool:
+        try:
+            return self.judge.is_complete(name)
+        except Unanswered as error:
+            print(error, flush=True)
+            return False
 
     def _ended(self, name: str) -> int:
         """How many runs of a topology, of coordinators and of a person have ended."""
@@ -194,21 +220,13 @@ class ChaosRun:
         return [each for name in STORES for each in self.judge.findings(name)]
 
     def _story(self, stuck: list[str], wrong: list[str]) -> str:
-        lines = [f"seed {self.seed}, after {self.gun.count} faults; stuck: {stuck}", *wrong]
-        for name in stuck or sorted({each.partition(":")[0] for each in wrong}):
-            runs = [f"{run.run_id} {run.state}" for run in self.world.scheduler.of(name)[-12:]]
-            lines += [f"--- {name}: {self.watch.states[name]}", f"runs {runs}", *self._left(name)]
-            lines.append(self.world.logs(name))
-        return "\n".join([*lines, "--- the last faults", self.record.last(60)])
+        names = stuck or sorted({each.partition(":")[0] for each in wrong})
+        found = [*wrong, *(each for name in stuck for each in self._left(name))]
+        return self.story.of(f"seed {self.seed}, after {self.gun.count} faults; stuck: {stuck}", names, found)
 
     def _left(self, name: str) -> list[str]:
         """What is still to be done by a topology that is stuck, as far as it can be found out."""
-        found = [
-            f"lives: {run.program} {run.run_id}, {task}, process {pid}"
-            for run, task, pid in self.world.scheduler.processes()
-            if run.dag_id == name and signal_process(pid, _WHERE)
-        ]
         try:
-            return [*found, *self.judge.findings(name)]
-        except AssertionError as error:
-            return [*found, str(error)]
+            return self.judge.findings(name)
+        except Unanswered as error:
+            return [str(error)]

@@ -29,6 +29,8 @@ STORES = {
 """The topologies, and what they use besides ZooKeeper."""
 COORDINATED = ["late_files", "rows", "stream", "events"]
 LANED = ["rows", "stream", "events"]
+REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
+"""Is set where there is a whole Airflow, and a person's commands ask its database."""
 _LEFT_OUT = "AIRFLOW_TX_CHAOS_WITHOUT"
 
 

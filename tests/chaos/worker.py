@@ -6,11 +6,9 @@ little scheduler answers.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -42,10 +40,9 @@ from airflow_tx.processing.task import Processing, after_task, before_task, task
 from airflow_tx.protocol.step import Audit
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
-from tests.chaos.topology import FiredTopology
+from tests.chaos.stacks import tell_stacks
+from tests.chaos.topology import REAL, FiredTopology
 
-REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
-"""Is set where there is a whole Airflow, and a person's commands ask its database."""
 AUDIT = Audit("ada", "chaos")
 # As long as a person would look at it.
 _IMPATIENT = 0.3
@@ -183,7 +180,7 @@ def main(address: str, program: str, name: str, task: dict[str, Any], log: str) 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("airflow_tx.store").setLevel(logging.ERROR)
-    faulthandler.register(signal.SIGUSR1)  # says where it stands
+    tell_stacks(output)
     connection = Client(address, "AF_UNIX")
     ti = LittleTi(connection, **task)
     with nullcontext() if REAL in os.environ else patch.multiple(compat, **answered(ti)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
 import os
 import random
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from typing_extensions import Self
 
-from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.eventually import NotInTime, eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.processes import signal_process
 from airflow_tx.testing.servers.mariadb import LocalMariaDB
@@ -28,12 +30,17 @@ from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
 from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
+from tests.chaos.stacks import say_where
 from tests.chaos.topology import COORDINATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
 
 SESSION = 5.0
 """Seconds of silence after which ZooKeeper ends a session."""
-_DATABASE = "fire"
+_QUESTIONS = 4
+
+
+class Unanswered(AssertionError):
+    """A question that the run itself has about the world."""
 
 
 class World:
@@ -233,16 +240,31 @@ class World:
         return self.scheduler.start(name, f"person-{next(self._names)}", "act", action=action, txid=txid)
 
     def ask(self, name: str, program: str, key: str, **conf: Any) -> Any:
-        """Let a process find something out, to its end; what it says."""
-        run = self.scheduler.start(name, f"question-{next(self._names)}", program, **conf)
+        """Let a process find something out, to its end; what it says.
 
-        def ended() -> bool:
-            self.scheduler.step()
-            return not run.is_live
+        :raises Unanswered: each time it failed, or did not end.
+        """
+        for _ in range(_QUESTIONS):
+            run = self.scheduler.start(name, f"question-{next(self._names)}", program, **conf)
 
-        eventually(ended, 300, f"{program} of {name} has ended")
-        assert run.state == "success", f"{program} of {name} failed: {self.logs(name)}"
-        return run.tasks[program].xcoms[key]
+            def ended(run: LittleRun = run) -> bool:
+                self.scheduler.step()
+                return not run.is_live
+
+            with contextlib.suppress(NotInTime):
+                eventually(ended, 120, f"{program} of {name} has ended")
+            if run.state == "success":
+                return run.tasks[program].xcoms[key]
+            self._end_question(run)
+        raise Unanswered(f"{program} of {name} has no answer:\n{self.logs(name)}")
+
+    def _end_question(self, run: LittleRun) -> None:
+        run.state = "failed"
+        for own, _, pid in self.scheduler.processes():
+            if own is run:
+                say_where(pid)
+                time.sleep(1)
+                signal_process(pid, 9)
 
     def logs(self, name: str, lines: int = 60) -> str:
         """The last lines of what the processes of a topology said."""

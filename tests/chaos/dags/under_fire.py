@@ -23,9 +23,12 @@ from airflow_tx import (
     persistent_aggregate,
 )
 from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlState, Sum
-from tests.chaos.topology import COORDINATED, LANED, STORES
+from tests.chaos.stacks import tell_stacks
+from tests.chaos.topology import COORDINATED, LANED, REAL, STORES
 
 FOLDER = os.environ.get("AIRFLOW_TX_DATA", "/nowhere")
+if REAL in os.environ:
+    tell_stacks(open(f"{FOLDER}/logs/stacks.log", "a"))
 ROWS, REMAINDERS = 10, 7
 VALUES: dict[str, CombinerAggregator] = {"n": Count(), "total": Sum(), "txid": Sum()}
 COUNTED: dict[str, Any] = {"keys": ["key"], "values": VALUES}
