@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
+
 from airflow_tx.testing.airflow import COMPONENTS, LocalAirflow
+from airflow_tx.testing.airflow_client import AirflowAnswer
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from tests.chaos.airflow_runs import AirflowRuns
+from tests.chaos.dates import day_of
 from tests.chaos.scheduler import LittleScheduler
-from tests.chaos.topology import COORDINATED, DAGS, REAL, STORES
+from tests.chaos.topology import COORDINATED, DAGS, DATED, REAL, STORES
 from tests.chaos.world import World
 
 _METADATA = "metadata database"
@@ -60,6 +65,15 @@ class AirflowWorld(World):
 
     def coordinate(self, name: str) -> None:
         """Nothing: Airflow has coordinators."""
+
+    def backfill(self, number: int = 0) -> None:
+        """Now and then as Airflow does it: its runs have run slots of their own, and any order."""
+        if number == 0 or number % 20:
+            super().backfill(number)
+            return
+        with contextlib.suppress(AirflowAnswer, httpx.HTTPError):
+            dates = (day_of(number), day_of(self.numbers[DATED] - 1))
+            self.airflow.create_backfill(DATED, *dates, reprocess="failed", backwards=number % 40 == 0)
 
     def component(self, name: str) -> int | None:
         if name == _METADATA:

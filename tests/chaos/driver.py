@@ -184,7 +184,7 @@ class ChaosRun:
                 elif now - since > _DOUBTFUL and name not in doubtful:
                     doubtful.add(name)
                     print(*self.story.dump_stacks([name]), sep="\n", flush=True)
-            self.person.keep_up(trigger="files" in left - counted)
+            self.person.keep_up(trigger=left - counted)
             time.sleep(_TICK)
         self._awaited = []
         # Quiet once, each may have been woken since by what a person did before.

@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from multiprocessing.connection import Connection
 from typing import Any
 from uuid import UUID
+
+from airflow_tx import compat
+from tests.chaos.dates import DAY, FIRST
+from tests.chaos.scheduler import LIVE
 
 
 class TasksSkipped(Exception):
@@ -29,6 +34,7 @@ class LittleTi:
     try_number: int
     max_tries: int
     conf: dict[str, Any]
+    interval: tuple[str, str] | None = None
     map_index: int = -1
     dag_version_id: str = "v1"
     task: Any = None
@@ -78,13 +84,14 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         dated: bool = False,
         interval: Any = None,
     ) -> bool:
-        return bool(ti.asks("start_run", dag_id, run_id, dict(conf or {}), reset))
+        dates = None if interval is None else tuple(each.isoformat() for each in interval)
+        return bool(ti.asks("start_run", dag_id, run_id, dict(conf or {}), reset, dates))
 
     def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
         return ti.asks("run_state", dag_id, run_id) is not None and start_run(dag_id, run_id, reset=True)
 
     def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None, interval: Any = None) -> bool:
-        return start_run(dag_id, run_id, conf=conf)
+        return start_run(dag_id, run_id, conf=conf, interval=interval)
 
     def restart_dead(dag_id: str, run_id: str) -> bool:
         return clear_run(dag_id, run_id, past_limit=True)
@@ -100,6 +107,7 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         return bool(ti.asks("task_states", own.dag_id, own.run_id).get(own.task_id) == "skipped")
 
     return {
+        **_dated(ti),
         "start_run": start_run,
         "clear_run": clear_run,
         "create_run": create_run,
@@ -111,4 +119,39 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         "sends_metrics": lambda: False,
         "skip_tasks": skip_tasks,
         "is_skipped_by": is_skipped_by,
+    }
+
+
+def _dated(ti: LittleTi) -> dict[str, Any]:
+    """Those about data intervals: the days of `dates`, one after the other."""
+
+    def runs(dag_id: str) -> list[tuple[datetime, str, str]]:
+        found = ti.asks("dated", dag_id)
+        return sorted((datetime.fromisoformat(start), run_id, state) for start, run_id, state in found)
+
+    def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[compat.ScheduledInterval]:
+        days = [FIRST + number * DAY for number in range(max((last - FIRST) // DAY + 1, 0))]
+        return [compat.ScheduledInterval(day, day, day + DAY, day + DAY) for day in days if first <= day <= last]
+
+    def dated_runs(dag_id: str, intervals: Any) -> dict[datetime, compat.DatedRun]:
+        return {start: compat.DatedRun(run_id, state) for start, run_id, state in runs(dag_id)}
+
+    def create_backfill_run(dag_id: str, interval: compat.ScheduledInterval, user: str) -> bool:
+        dates = (interval.start.isoformat(), interval.end.isoformat())
+        return bool(ti.asks("start_dated", dag_id, f"backfill__{dates[0]}", dates))
+
+    def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
+        live = [start for start, _, state in runs(dag_id) if state in LIVE and start < date]
+        return max(live, default=None)
+
+    def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
+        return sum(start == date and state in states for start, _, state in runs(dag_id))
+
+    return {
+        "scheduled_intervals": scheduled_intervals,
+        "dated_runs": dated_runs,
+        "create_backfill_run": create_backfill_run,
+        "earlier_live_run": earlier_live_run,
+        "runs_on": runs_on,
+        "previous_end": lambda dag, start, end: start,
     }

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Collection
 
+from tests.chaos.dates import PER_DAY
 from tests.chaos.ledger_watch import LedgerWatch
 from tests.chaos.scheduler import TASKS
-from tests.chaos.topology import COORDINATED, STORES
+from tests.chaos.topology import COORDINATED, DATED, STORES
 from tests.chaos.world import World, chosen
 
-WEIGHTS = {"trigger": 5.0, "clear": 4.0, "skip": 2.0, "readmit": 2.0, "replay": 1.0, "replay --force": 2.0}
+WEIGHTS = {
+    "trigger": 5.0,
+    "backfill": 3.0,
+    "clear": 4.0,
+    "skip": 2.0,
+    "readmit": 2.0,
+    "replay": 1.0,
+    "replay --force": 2.0,
+}
 _UPKEEP = 2.0
+# As many does a person give at once.
+_COMMANDS = 2
+
+
+def triggered() -> list[str]:
+    """The topologies whose runs a person triggers."""
+    return [name for name in STORES if name not in COORDINATED and name != DATED]
 
 
 class Person:
@@ -28,7 +45,9 @@ class Person:
         scheduler, state = self._world.scheduler, self._watch.states[name]
         self.done += 1
         if action == "trigger":
-            self._trigger("files")
+            self._trigger(self._random.choice(triggered()))
+        elif action == "backfill":
+            self._backfill()
         elif action == "clear":
             runs = scheduler.of(name)[-8:]
             if runs:
@@ -43,10 +62,16 @@ class Person:
         if sum(run.is_live for run in self._world.scheduler.of(name)) < 4:
             self._world.trigger(name)
 
-    def keep_up(self, *, trigger: bool = False) -> None:
+    def _backfill(self) -> None:
+        """Backfill what is left, and some dates before it."""
+        if DATED in STORES and sum(run.is_live for run in self._world.scheduler.of(DATED, "act")) < _COMMANDS:
+            days = max(self._watch.states[DATED].current - self._random.randrange(2, 12), 0)
+            self._world.backfill(min(days * PER_DAY, self._world.numbers[DATED] - 1))
+
+    def keep_up(self, *, trigger: Collection[str] = ()) -> None:
         """See that all goes on: coordinators run, and what has failed, or has no run, is replayed.
 
-        :param trigger: also the topologies that nobody coordinates.
+        :param trigger: topologies that nobody coordinates, and that have to go on now.
         """
         if time.monotonic() - self._upkept < _UPKEEP:
             return
@@ -61,5 +86,15 @@ class Person:
             acting = any(run.is_live for run in scheduler.of(name, "act"))
             if is_left and not acting and (name not in COORDINATED or trigger):
                 self._world.act(name, "failed")
-        if trigger and not any(run.is_live for run in scheduler.of("files")):
-            self._trigger("files")
+            elif name in trigger and not live and name in triggered():
+                self._trigger(name)
+            elif name == DATED and not acting:
+                self._keep_dates(name in trigger)
+
+    def _keep_dates(self, go_on: bool) -> None:
+        """A run that failed before it had a transaction nobody replays, and later dates wait for it: it is cleared."""
+        failed = [run for run in self._world.scheduler.of(DATED) if run.state == "failed"]
+        for run in failed:
+            self._world.scheduler.clear(run)
+        if go_on and not failed:
+            self._world.backfill()

@@ -50,10 +50,15 @@ class LittleRun:
     conf: dict[str, Any]
     tasks: dict[str, Try]
     state: str = "queued"
+    interval: tuple[str, str] | None = None
 
     @property
     def is_live(self) -> bool:
         return self.state in LIVE
+
+    @property
+    def waits(self) -> bool:
+        return any(found.state == "deferred" for found in self.tasks.values())
 
 
 class LittleScheduler:
@@ -140,7 +145,8 @@ class LittleScheduler:
 
     def _advance(self, run: LittleRun, now: float) -> None:
         if run.state == "queued":
-            if sum(each.state == "running" for each in self.of(run.dag_id)) >= self._active:
+            # One that waits has given its run slot up: the triggers of the product see to that.
+            if sum(each.state == "running" and not each.waits for each in self.of(run.dag_id)) >= self._active:
                 return
             run.state = "running"
         for task, found in run.tasks.items():
@@ -163,10 +169,15 @@ class LittleScheduler:
             found.xcoms = {}
         self._by_id[found.id] = (run, found)
         found.state = "running"
-        told = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task, "id": found.id, "conf": run.conf}
-        found.process = self._spawn(
-            run.program, run.dag_id, {**told, "try_number": found.number, "max_tries": found.most}
-        )
+        told: dict[str, Any] = {
+            "dag_id": run.dag_id,
+            "run_id": run.run_id,
+            "task_id": task,
+            "id": found.id,
+            "conf": run.conf,
+        }
+        told |= {"try_number": found.number, "max_tries": found.most, "interval": run.interval}
+        found.process = self._spawn(run.program, run.dag_id, told)
 
     def _forget(self, found: Try) -> None:
         self._by_id.pop(found.id, None)
@@ -231,13 +242,35 @@ class LittleScheduler:
     def _answer_is_current(self, id_: str) -> bool:
         return id_ in self._by_id
 
-    def _answer_start_run(self, dag_id: str, run_id: str, conf: dict[str, Any], reset: bool) -> bool:
+    def _answer_start_run(
+        self, dag_id: str, run_id: str, conf: dict[str, Any], reset: bool, interval: tuple[str, str] | None
+    ) -> bool:
+        dated = None if interval is None else self._dated(dag_id, interval)
+        if dated is not None and dated.run_id != run_id:  # no two of a date
+            if dated.is_live:
+                return False
+            run_id, reset = dated.run_id, True
         run = self.runs.get((dag_id, run_id))
         if run is None:
-            self.start(dag_id, run_id, **conf)
+            self.start(dag_id, run_id, **conf).interval = interval
         elif reset:
             self.clear(run)
         return run is None or reset
+
+    def _answer_start_dated(self, dag_id: str, run_id: str, interval: tuple[str, str]) -> bool:
+        if self._dated(dag_id, interval) is not None:
+            return False
+        self.start(dag_id, run_id).interval = interval
+        return True
+
+    def _answer_dated(self, dag_id: str) -> list[tuple[str, str, str]]:
+        """The start of the interval, the name and the state of each run that has one."""
+        return [(run.interval[0], run.run_id, run.state) for run in self.of(dag_id) if run.interval is not None]
+
+    def _dated(self, dag_id: str, interval: tuple[str, str]) -> LittleRun | None:
+        return next(
+            (run for run in self.of(dag_id) if run.interval is not None and run.interval[0] == interval[0]), None
+        )
 
     def _answer_ended(self, id_: str, state: str) -> None:
         if id_ in self._by_id:

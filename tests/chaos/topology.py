@@ -21,6 +21,7 @@ OPTIONAL = ("Kafka", "MariaDB")
 """The servers that a world can be without, and without the topologies that use them."""
 STORES = {
     "files": ("disk",),
+    "dates": ("disk",),
     "late_files": ("PostgreSQL", "Redis"),
     "rows": ("PostgreSQL",),
     "stream": ("Redis",),
@@ -31,6 +32,8 @@ COORDINATED = ["late_files", "rows", "stream", "events"]
 LANED = ["rows", "stream", "events"]
 REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
 """Is set where there is a whole Airflow, and a person's commands ask its database."""
+DATED = "dates"
+"""The one over data intervals, which a person backfills."""
 _LEFT_OUT = "AIRFLOW_TX_CHAOS_WITHOUT"
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from datetime import datetime
 from multiprocessing.connection import Client
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Audit
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
@@ -51,12 +53,13 @@ _IMPATIENT = 0.3
 def execute(topology: FiredTopology, ti: LittleTi) -> str:
     """One try of a task; how it ended."""
     task = topology.dag.get_task(ti.task_id)
+    start, end = (None, None) if ti.interval is None else map(datetime.fromisoformat, ti.interval)
     run = SimpleNamespace(
         run_id=ti.run_id,
-        run_type="manual",
-        data_interval_start=None,
-        data_interval_end=None,
-        logical_date=None,
+        run_type="manual" if start is None else "backfill",
+        data_interval_start=start,
+        data_interval_end=end,
+        logical_date=start,
         partition_key=None,
         partition_date=None,
         conf=ti.conf,
@@ -114,7 +117,7 @@ def coordinate(topology: FiredTopology, ti: LittleTi) -> str:
 
 
 def act(topology: FiredTopology, ti: LittleTi) -> str:
-    """As `airflow tx` of a person: skip, readmit, replay, replay --force or replay --failed."""
+    """As `airflow tx` of a person: skip, readmit, replay, replay --force, replay --failed or backfill."""
     what, txid = ti.conf["action"], int(ti.conf["txid"] or 0)
     with topology.spec.store() as store:
         ledger = topology.spec.ledger(store)
@@ -126,10 +129,22 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
             effects = Readmission(target, txid).execute(AUDIT)
         elif what == "failed":
             effects = restarts.failed()
+        elif what == "backfill":
+            return _backfill(topology, ledger, *map(datetime.fromisoformat, ti.conf["dates"]))
         else:
             effects = restarts.named([txid], force=what == "replay --force")
         for effect in effects:
             logging.info("%s %s: %s", what, effect.txid, effect.done)
+    return "success"
+
+
+def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
+    from airflow_tx.cli.backfill import BackfilledDates, Progress, left_to_do
+
+    dates = BackfilledDates(topology.spec, ledger, first, last)
+    dates.check_order(note=True)
+    for line in left_to_do(topology.spec, Progress(dates, topology.spec.window).follow()):
+        logging.info("%s", line)
     return "success"
 
 

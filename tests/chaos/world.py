@@ -26,12 +26,13 @@ from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.server import LocalServer
 from tests.chaos.dags.under_fire import ROWS
+from tests.chaos.dates import day_of
 from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
 from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
 from tests.chaos.stacks import say_where
-from tests.chaos.topology import COORDINATED, ROOT, STORES, is_used
+from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
 
 SESSION = 5.0
@@ -210,6 +211,8 @@ class World:
         return 2 * ROWS if name == "late_files" else ROWS
 
     def _put(self, name: str, numbers: range) -> None:
+        if name == DATED:
+            return  # they are where they always were; whoever backfills takes more of them
         if name == "rows":
             with sa.create_engine(self.url, poolclass=sa.pool.NullPool).begin() as connection:
                 rows = [{"number": number} for number in numbers]
@@ -235,9 +238,14 @@ class World:
         """Trigger a run, as a person does."""
         return self.scheduler.start(name, f"run-{next(self._names)}")
 
-    def act(self, name: str, action: str, txid: int | None = None) -> LittleRun:
+    def act(self, name: str, action: str, txid: int | None = None, **conf: Any) -> LittleRun:
         """Let a person do something to a transaction."""
-        return self.scheduler.start(name, f"person-{next(self._names)}", "act", action=action, txid=txid)
+        return self.scheduler.start(name, f"person-{next(self._names)}", "act", action=action, txid=txid, **conf)
+
+    def backfill(self, number: int = 0) -> None:
+        """Let a person backfill the dates from that of a number on."""
+        dates = (day_of(number), day_of(self.numbers[DATED] - 1))
+        self.act(DATED, "backfill", dates=[each.isoformat() for each in dates])
 
     def ask(self, name: str, program: str, key: str, **conf: Any) -> Any:
         """Let a process find something out, to its end; what it says.

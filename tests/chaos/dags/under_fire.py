@@ -9,10 +9,11 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 from airflow_tx import (
     CommitOperator,
+    DataIntervalSource,
     FileSource,
     KafkaSource,
     RedisStreamSource,
@@ -23,6 +24,7 @@ from airflow_tx import (
     persistent_aggregate,
 )
 from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlState, Sum
+from tests.chaos.dates import FIRST, LAST, numbers_of_dates
 from tests.chaos.stacks import tell_stacks
 from tests.chaos.topology import COORDINATED, LANED, REAL, STORES
 
@@ -56,11 +58,11 @@ def count() -> list[dict[str, Any]]:
     ]
 
 
-def fired_at(name: str, source: Any, *states: Any) -> None:
+def fired_at(name: str, source: Any, *states: Any, **of_dag: Any) -> None:
     """Make the DAG of a topology, whose output goes to several states, unless it is left out."""
     if name not in STORES:
         return
-    with DAG(name, schedule=None, max_active_runs=6), Transaction(source=source, max_pending=3):
+    with DAG(name, max_active_runs=6, **{"schedule": None, **of_dag}), Transaction(source=source, max_pending=3):
         counted = count()
         CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
 
@@ -69,6 +71,15 @@ fired_at(
     "files",
     FileSource(f"{FOLDER}/files/*.csv"),
     SqlState("fire_sqlite", table="files", kind="transactional", **COUNTED),
+)
+fired_at(
+    "dates",
+    DataIntervalSource(numbers_of_dates, in_order=True),
+    SqlState("fire_sqlite", table="dates", **COUNTED),
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    start_date=FIRST,
+    end_date=LAST,
+    catchup=False,
 )
 fired_at(
     "late_files",
@@ -91,6 +102,6 @@ fired_at(
     KafkaSource("fire_kafka", topic="numbers", kind="opaque", max_rows_per_batch=ROWS),
     SqlState("fire_mariadb", table="events", **COUNTED),
 )
-# The topology "files" has none: a person triggers its runs.
+# The others have none: a person triggers their runs, or backfills them.
 for coordinated in COORDINATED:
     coordinator_dag(coordinated, lane=coordinated in LANED, replay_backoff=1, linger=2)
