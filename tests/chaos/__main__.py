@@ -44,9 +44,8 @@ def main() -> None:
     if not options.resume:
         options.record.unlink(missing_ok=True)
     record = Record(options.record)
-    record.add(
-        "part", {"seed": options.seed, "airflow": options.airflow, "mutant": options.mutant, "first": record.rested}
-    )
+    told = {"seed": options.seed, "airflow": options.airflow, "mutant": options.mutant, "without": options.without}
+    record.add("part", {**told, "zookeepers": 3, "first": record.rested})
     # Ended early, it tells what it waited for, and leaves nothing running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"script/chaos: ended after {record.rested} faults at rest"))
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -12,17 +12,20 @@ from tests.chaos.record import Fault, Record, Rest
 _HEAD = """\
 # Under fire
 
-Real processes are killed, frozen and cut off at random while transactions run, and a person clears, triggers, skips,
-re-admits and replays what there is. Again and again the world comes to rest, and everything is compared with what the
-sources were given: each number is in each state exactly once and in order, no transaction is open, no ack is
-left, and `airflow tx verify` has no finding, first with what is skipped left out, then with all of it re-admitted.
+Real processes are killed, frozen and cut off at random while transactions run, disks run full, and a person clears,
+triggers, backfills, skips, re-admits and replays what there is. Again and again the world comes to rest, and everything
+is compared with what the sources were given: each number is in each state exactly once and in order, no transaction is
+open, no ack is left, and `airflow tx verify` has no finding, first with what is skipped left out, then with all of it
+re-admitted.
 
 `script/chaos` does it, and makes this page of its records (`--report`). The servers are real ones, reached through
-proxies that cut them off: ZooKeeper, PostgreSQL, Redis. Four topologies (`tests/chaos/dags/under_fire.py`) go by runs
-that a person triggers, by runs of a coordinator, and by lanes; over files, a table and a stream, transactional and
-opaque; into SQLite, PostgreSQL and Redis, one of them into two stores at once. Their tasks are processes of a whole
-Airflow (`--airflow`: its components and its database are killed and frozen, too), or of a little scheduler that gives
-them what Airflow gives, and hundreds of them within minutes.
+proxies that cut them off: three ZooKeepers, each on a host of its own that loses the others, its clients or all of
+them (never two for long); PostgreSQL, MariaDB, Redis, Kafka, Spark. The topologies (`tests/chaos/dags/under_fire.py`)
+go by runs that a person triggers or backfills, by runs of a coordinator, and by lanes; over files, a table, a stream, a
+topic and data intervals, transactional and opaque; into SQLite, PostgreSQL, MariaDB, Redis and Delta, one of them into
+two stores at once. Their tasks are processes of a whole Airflow (`--airflow`: its components and its database are
+killed and frozen, too), or of a little scheduler that gives them what Airflow gives, and hundreds of them within
+minutes. The first runs had fewer of these: one ZooKeeper, PostgreSQL and Redis.
 """
 
 
@@ -36,7 +39,7 @@ def written(records: Sequence[Record]) -> str:
         f"{len(faults)} faults, {len(rests)} times at rest. **Wrong totals: {sum(len(rest.wrong) for rest in rests)}; "
         f"stuck topologies: {sum(len(rest.stuck) for rest in rests)}.**\n",
         _table(
-            ("run", "seeds", "tasks are those of", "faults", "at rest", "wrong", "stuck"),
+            ("run", "seeds", "tasks are those of", "ZooKeepers", "faults", "at rest", "wrong", "stuck", "it ended"),
             [(number, *_run(record, own)) for number, (record, own) in enumerate(runs, 1)],
         ),
         "A run ends where it finds something, and the faults since its last good rest are not counted. What ended "
@@ -82,7 +85,9 @@ def _run(record: Record, rests: Sequence[Rest]) -> tuple[object, ...]:
     tasks = "a whole Airflow" if any(part.get("airflow") for part in parts) else "the little scheduler"
     seeds = ", ".join(dict.fromkeys(str(part["seed"]) for part in parts))
     found = (sum(len(rest.wrong) for rest in rests), sum(len(rest.stuck) for rest in rests))
-    return (seeds, tasks, len(record.faults()), len(rests), *found)
+    zookeepers = max((part.get("zookeepers", 1) for part in parts), default=1)
+    ended = ", ".join(end["why"] for end in record.lines("end")) or "not told"
+    return (seeds, tasks, zookeepers, len(record.faults()), len(rests), *found, ended)
 
 
 def _rest(rest: Rest) -> tuple[object, ...]:
