@@ -121,6 +121,8 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
     what, txid = ti.conf["action"], int(ti.conf["txid"] or 0)
     with topology.spec.store() as store:
         ledger = topology.spec.ledger(store)
+        if what == "backfill":
+            return _backfill(topology, ledger, *map(datetime.fromisoformat, ti.conf["dates"]))
         restarts = Restarts(ledger, topology.name)
         target = ActionTarget(ledger, ledger.topology(), lambda: (topology.spec, topology.states))
         if what == "skip":
@@ -129,8 +131,6 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
             effects = Readmission(target, txid).execute(AUDIT)
         elif what == "failed":
             effects = restarts.failed()
-        elif what == "backfill":
-            return _backfill(topology, ledger, *map(datetime.fromisoformat, ti.conf["dates"]))
         else:
             effects = restarts.named([txid], force=what == "replay --force")
         for effect in effects:
