@@ -98,7 +98,7 @@ class FiredEnsemble:
     def __init__(self, stack: ExitStack, logs: Path) -> None:
         self._network = _network(stack)
         hosts = [] if self._network is None else [self._network.add() for _ in range(3)]
-        self._disks = [own_disk(stack, 256) for _ in range(3)]
+        self._disks = [own_disk(stack, 512) for _ in range(3)]
         folders = [disk.folder / "zookeeper" for disk in self._disks if disk is not None]
         self.ensemble = LocalEnsemble(on=hosts or None, folders=folders or None)
         for node in self.ensemble.nodes:
