@@ -22,6 +22,7 @@ WEIGHTS = {
     "replay --force": 2.0,
 }
 _UPKEEP = 2.0
+_NOW_AND_THEN = 8.0
 # As many does a person give at once.
 _COMMANDS = 2
 
@@ -37,6 +38,7 @@ class Person:
     def __init__(self, world: World, watch: LedgerWatch, random_: random.Random) -> None:
         self._world, self._watch, self._random = world, watch, random_
         self._upkept = 0.0
+        self._went = dict[str, float]()
         self.done = 0
 
     def act(self) -> None:
@@ -86,15 +88,25 @@ class Person:
             acting = any(run.is_live for run in scheduler.of(name, "act"))
             if is_left and not acting and (name not in COORDINATED or trigger):
                 self._world.act(name, "failed")
-            elif name in trigger and not live and name in triggered():
+            elif name in trigger and not live and name in triggered() and self._goes_on(name):
                 self._trigger(name)
             elif name == DATED and not acting:
                 self._keep_dates(name in trigger)
+
+    def _goes_on(self, name: str) -> bool:
+        """Whether rows are left for certain; if that cannot be said, now and then."""
+        if self._watch.states[name].allocated * self._world.batch(name) < self._world.numbers[name]:
+            return True
+        now = time.monotonic()
+        if now - self._went.get(name, 0.0) < _NOW_AND_THEN:
+            return False
+        self._went[name] = now
+        return True
 
     def _keep_dates(self, go_on: bool) -> None:
         """A run that failed before it had a transaction nobody replays, and later dates wait for it: it is cleared."""
         failed = [run for run in self._world.scheduler.of(DATED) if run.state == "failed"]
         for run in failed:
             self._world.scheduler.clear(run)
-        if go_on and not failed:
+        if go_on and not failed and self._goes_on(DATED):
             self._world.backfill()
