@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -73,7 +74,7 @@ class Cluster(AirflowClient):
     def serves(self, service: str) -> bool:
         """Whether a container says that it is healthy."""
         try:
-            self.inside(service, "run", "healthy", service.rstrip("-123"))
+            self.inside(service, "run", "healthy", re.sub(r"-\d$", "", service))
         except subprocess.CalledProcessError:
             return False
         return True
@@ -125,6 +126,10 @@ class Cluster(AirflowClient):
         command = f"PGPASSWORD=$POSTGRES_PASSWORD psql -h 127.0.0.1 -U tx -tA -F ' ' -c '{query}'"
         pairs = (line.rsplit(" ", 1) for line in self.inside("state", "sh", "-c", command).splitlines())
         return Counter({key: int(rows) for key, rows in pairs})
+
+    def staged(self, topology: str) -> list[str]:
+        """Name the objects of a topology in the staging area, as they lie on the disk of the S3 server."""
+        return self.inside("s3", "find", "/data/s3/staging", "-path", f"*/{topology}/*", "-type", "f").split()
 
     def exists(self, path: str) -> bool:
         """Whether a file is in the volume that all share."""

@@ -76,13 +76,14 @@ def end(cluster: Cluster, name: str) -> None:
 
 def host_of_commit(cluster: Cluster, name: str) -> str:
     """The worker that commits."""
-    running = [
-        task["hostname"]
-        for task in cluster.task_instances(name, "~")
-        if task["task_id"] == "commit" and task["state"] == "running" and task["dag_run_id"] == first_run(cluster, name)
-    ]
-    assert len(running) == 1, running
-    return str(running[0])
+    return host_of(cluster, name, "commit", first_run(cluster, name))
+
+
+def host_of(cluster: Cluster, name: str, task_id: str, run_id: str) -> str:
+    """The worker on which a task of a run is at work."""
+    task = cluster.task(name, run_id, task_id)
+    assert task["state"] == "running"
+    return str(task["hostname"])
 
 
 def first_run(cluster: Cluster, name: str) -> str:

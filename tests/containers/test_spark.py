@@ -6,16 +6,18 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from tests.containers.cluster import FILES, PATIENCE, Cluster
-from tests.containers.test_hosts import begin, end
+from tests.containers.test_hosts import begin, end, first_run, host_of
 
-REACHED = "/shared/data/executor.reached"
-RELEASE = "/shared/data/executor.release"
 SPARK_WORKERS = ("spark-worker-1", "spark-worker-2")
 
 
 @pytest.mark.parametrize("name", ["submitted", "connected"])
-def test_batches_are_counted_on_the_cluster(cluster: Cluster, name: str) -> None:
+def test_batches_are_counted_on_the_cluster_over_s3(cluster: Cluster, name: str) -> None:
+    point = cluster.arm("commit.after_acquire", name, txid=1)
     begin(cluster, name)
+    cluster.wait_reached(point)
+    assert any(key.endswith(".parquet") for key in cluster.staged(name))
+    cluster.release(point)
     end(cluster, name)
 
 
@@ -30,12 +32,32 @@ def test_a_python_application_in_cluster_mode_is_refused_by_the_standalone_maste
 
 def test_a_worker_of_spark_lost_in_a_job_costs_no_row_and_adds_none(cluster: Cluster) -> None:
     begin(cluster, "lost_executor")
-    eventually(lambda: cluster.exists(REACHED), PATIENCE, "an executor is at work", interval=1)
+    wait_at_work(cluster, "lost_executor")
     victim = next(worker for worker in SPARK_WORKERS if waits(cluster, worker))
     cluster.kill(victim)
-    cluster.inside(FILES, "touch", RELEASE)
+    go_on(cluster, "lost_executor")
     end(cluster, "lost_executor")
     cluster.start(victim)
+
+
+def test_the_host_of_a_driver_lost_in_a_job_leaves_the_batch_to_another_try(cluster: Cluster) -> None:
+    begin(cluster, "lost_driver")
+    wait_at_work(cluster, "lost_driver")
+    victim = host_of(cluster, "lost_driver", "count", first_run(cluster, "lost_driver"))
+    cluster.kill(victim)
+    go_on(cluster, "lost_driver")
+    end(cluster, "lost_driver")
+    cluster.start(victim)
+
+
+def wait_at_work(cluster: Cluster, name: str) -> None:
+    """Wait until an executor stands still in the job of transaction 1."""
+    eventually(lambda: cluster.exists(f"/shared/data/{name}.1.reached"), PATIENCE, "an executor works", interval=1)
+
+
+def go_on(cluster: Cluster, name: str) -> None:
+    """Let executors do their work."""
+    cluster.inside(FILES, "touch", f"/shared/data/{name}.release")
 
 
 def waits(cluster: Cluster, worker: str) -> bool:

@@ -46,7 +46,7 @@ def meet(number: int) -> int:
     return number
 
 
-for name in ("killed_worker", "frozen_worker", "killed_leader"):
+for name in ("guarded", "killed_worker", "frozen_worker", "killed_leader"):
     with DAG(name, schedule=None, max_active_runs=8):
         with Transaction(source=FileSource(f"{name}/*.csv", files_per_batch=1), max_pending=3):
             CommitOperator(task_id="commit", updates=[persistent_aggregate(count_keys(), state=totals(name))])
@@ -65,6 +65,7 @@ _OPERATORS: dict[str, Callable[[], Any]] = {
     ),
     "connected": lambda: SparkConnectBatchOperator(task_id="count", application=_APPLICATION),
     "lost_executor": lambda: SparkBatchOperator(task_id="count", application="spark_apps/waiting_counts.py"),
+    "lost_driver": lambda: SparkBatchOperator(task_id="count", application="spark_apps/waiting_counts.py"),
 }
 for name, make in _OPERATORS.items():
     with DAG(name, schedule=None, max_active_runs=8):

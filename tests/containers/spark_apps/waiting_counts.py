@@ -10,18 +10,17 @@ from pyspark.sql import functions as F
 
 from airflow_tx.spark import Batch, batch_app
 
-_REACHED = Path("/shared/data/executor.reached")
-_RELEASED = Path("/shared/data/executor.release")
-
-
-def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    _REACHED.touch()
-    while not _RELEASED.exists():
-        time.sleep(0.2)
-    yield from batches
-
 
 @batch_app
 def main(spark: SparkSession, batch: Batch) -> None:
+    stem = f"/shared/data/{batch.descriptor.topology}"
+    reached, released = f"{stem}.{batch.txid}.reached", f"{stem}.release"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Path(reached).touch()
+        while not Path(released).exists():
+            time.sleep(0.2)
+        yield from batches
+
     rows = batch.read().mapInArrow(wait, "key STRING")
     batch.emit("counts", rows.groupBy("key").agg(F.count("*").alias("rows")))
