@@ -17,7 +17,7 @@ from tests.chaos.mutant import VARIABLE, break_rule
 
 DAGS = Path(__file__).parent / "dags"
 ROOT = "/fire"
-OPTIONAL = ("Kafka", "MariaDB")
+OPTIONAL = ("Kafka", "MariaDB", "Spark")
 """The servers that a world can be without, and without the topologies that use them."""
 STORES = {
     "files": ("disk",),
@@ -26,9 +26,10 @@ STORES = {
     "rows": ("PostgreSQL",),
     "stream": ("Redis",),
     "events": ("Kafka", "MariaDB"),
+    "sparked": ("Spark",),
 }
 """The topologies, and what they use besides ZooKeeper."""
-COORDINATED = ["late_files", "rows", "stream", "events"]
+COORDINATED = ["late_files", "rows", "stream", "events", "sparked"]
 LANED = ["rows", "stream", "events"]
 REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
 """Is set where there is a whole Airflow, and a person's commands ask its database."""

@@ -67,7 +67,7 @@ def execute(topology: FiredTopology, ti: LittleTi) -> str:
     )
     context: Any = {"ti": ti, "dag": topology.dag, "dag_run": run, "task": task}
     ti.task = task
-    body = _count if ti.task_id == "count" else task.execute
+    body = _count if ti.task_id == "count" and hasattr(task, "python_callable") else task.execute
     failed = task_failed if ti.task_id == "count" else note_commit_failure if ti.task_id == "commit" else None
     try:
         value = body(context)

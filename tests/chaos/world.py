@@ -31,6 +31,7 @@ from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
 from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
+from tests.chaos.spark import DRIVER, LocalSpark
 from tests.chaos.stacks import say_where
 from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
@@ -61,11 +62,12 @@ class World:
         # What was answered is not to be lost with the process.
         self.mariadb = LocalMariaDB(settings={"innodb-flush-log-at-trx-commit": "2", "innodb-doublewrite": "1"})
         self.kafka = FiredKafka()
+        self.spark = LocalSpark(folder / "driver")
         self.numbers = dict.fromkeys(STORES, 0)
         """How many numbers, from 0 on, each source has been given."""
         self._mutant = mutant
         self._names = itertools.count(1)
-        for name in ("files", "late_files", "logs"):
+        for name in ("files", "late_files", "sparked", "logs"):
             (folder / name).mkdir()
 
     def __enter__(self) -> Self:
@@ -138,7 +140,7 @@ class World:
     @property
     def _servers(self) -> Mapping[str, LocalServer]:
         """Those besides ZooKeeper."""
-        optional: dict[str, LocalServer] = {"MariaDB": self.mariadb, "Kafka": self.kafka}
+        optional: dict[str, LocalServer] = {"MariaDB": self.mariadb, "Kafka": self.kafka, "Spark": self.spark}
         used = {name: server for name, server in optional.items() if is_used(name)}
         return {"PostgreSQL": self.postgres, "Redis": self.redis, **used}
 
@@ -156,6 +158,8 @@ class World:
         if "Kafka" in ports:
             extra = {"bootstrap.servers": self.kafka.advertised}
             connections["FIRE_KAFKA"] = {"conn_type": "kafka", "extra": extra}
+        if "Spark" in ports:
+            connections["FIRE_SPARK"] = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": ports["Spark"]}
         settings = {
             "ROOT": ROOT,
             "STAGING": (self._on_disk["staging"] / "staging").as_uri(),
@@ -170,6 +174,7 @@ class World:
             **{f"AIRFLOW_CONN_{name}": json.dumps(told) for name, told in connections.items()},
             **{f"AIRFLOW__TX__{name}": value for name, value in settings.items()},
             **self.failpoints.environment,
+            DRIVER: str(self.folder / "driver"),
             VARIABLE: self._mutant,
         }
 

@@ -17,6 +17,7 @@ from airflow_tx import (
     FileSource,
     KafkaSource,
     RedisStreamSource,
+    SparkConnectBatchOperator,
     SqlSource,
     Transaction,
     coordinator_dag,
@@ -25,6 +26,7 @@ from airflow_tx import (
 )
 from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlState, Sum
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
+from tests.chaos.delta import FiredDelta
 from tests.chaos.stacks import tell_stacks
 from tests.chaos.topology import COORDINATED, LANED, REAL, STORES
 
@@ -58,12 +60,22 @@ def count() -> list[dict[str, Any]]:
     ]
 
 
-def fired_at(name: str, source: Any, *states: Any, **of_dag: Any) -> None:
+def counted_on_spark() -> Any:
+    """The output of the same as `count`, by an application on a Spark Connect server."""
+    application = SparkConnectBatchOperator(
+        task_id="count", application="count_on_spark.py", conn_id="fire_spark", retry_delay=timedelta(seconds=1)
+    )
+    return application.output["counted"]
+
+
+def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_dag: Any) -> None:
     """Make the DAG of a topology, whose output goes to several states, unless it is left out."""
     if name not in STORES:
         return
-    with DAG(name, max_active_runs=6, **{"schedule": None, **of_dag}), Transaction(source=source, max_pending=3):
-        counted = count()
+    # One after the other on Spark: what waits there for its turn would wait for long, and at a price.
+    block = Transaction(source=source, max_pending=2 if on_spark else 3)
+    with DAG(name, max_active_runs=6, **{"schedule": None, **of_dag}), block:
+        counted = counted_on_spark() if on_spark else count()
         CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
 
 
@@ -101,6 +113,12 @@ fired_at(
     "events",
     KafkaSource("fire_kafka", topic="numbers", kind="opaque", max_rows_per_batch=ROWS),
     SqlState("fire_mariadb", table="events", **COUNTED),
+)
+fired_at(
+    "sparked",
+    FileSource(f"{FOLDER}/sparked/*.csv"),
+    FiredDelta(f"{FOLDER}/table", types={"key": "text"}, **COUNTED),
+    on_spark=True,
 )
 # The others have none: a person triggers their runs, or backfills them.
 for coordinated in COORDINATED:
