@@ -23,13 +23,14 @@ class FiredDelta(DeltaState):
 
     @property
     def _table(self) -> DeltaTable:
+        errors: tuple[type[Exception], ...] = (*spark_errors(), RuntimeError)
         try:
             reached = Path(os.environ[DRIVER]).read_text()
             if reached != self._reached:
                 self._spark, self._opened = joined(reached), None
                 self._reached = reached
             return super()._table
-        except (*spark_errors(), RuntimeError) as error:
+        except errors as error:
             raise StateUnavailable(state=self.name, where=self.path, reason=f"the driver: {error}") from error
 
 

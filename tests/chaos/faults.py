@@ -14,7 +14,7 @@ from tests.chaos.pending import LONGEST, PendingFaults
 from tests.chaos.points import TASK_AT, killing_points, standing_points, victim_at
 from tests.chaos.record import Fault
 from tests.chaos.server_faults import ServerFaults
-from tests.chaos.topology import LANED, STORES
+from tests.chaos.topology import LANED, STORES, is_used
 from tests.chaos.world import SESSION, World, chosen
 
 WEIGHTS = {
@@ -33,6 +33,8 @@ WEIGHTS = {
 """How often each is chosen."""
 COMPONENT_WEIGHTS = {"kill component": 14.0, "freeze component": 4.0}
 """The same, where there is an Airflow."""
+EXECUTOR_WEIGHTS = {"kill executor": 4.0, "freeze executor": 2.0}
+"""The same, where there is a Spark."""
 _STOP, _CONTINUE, _KILL = 19, 18, 9
 
 
@@ -85,11 +87,14 @@ class Gun:
             "freeze server": self._servers.freeze,
             "cut off": self._servers.cut_off,
             "fill disk": self._servers.fill_disk,
+            "kill executor": self._servers.kill_executor,
+            "freeze executor": self._servers.freeze_executor,
             "kill component": self._kill_component,
             "freeze component": self._freeze_component,
         }
         more = COMPONENT_WEIGHTS if self.world.components else {}
-        ways[chosen(self.random, {**WEIGHTS, **more})]()
+        executors = EXECUTOR_WEIGHTS if is_used("Spark") else {}
+        ways[chosen(self.random, {**WEIGHTS, **more, **executors})]()
 
     def step(self) -> None:
         """End what is over, and note which failpoints were reached."""

@@ -18,9 +18,11 @@ def break_rule(name: str) -> None:
     """
     if not name:
         return
+    from airflow_tx.state.delta.rows import KeyedRows
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import RedisState
     from airflow_tx.state.sql import schema, store
+    from airflow_tx.state.sql.guard_store import GuardStore
     from tests.model.mutants import ONE, Mutant, applied
 
     assert name in RULES
@@ -31,5 +33,8 @@ def break_rule(name: str) -> None:
         (store.SqlStore.roll_back, outranked, "sa.false()"),
         (RedisFence.raise_calls, "int(self._kind is StateKind.OPAQUE)", "0"),
         (RedisState._bases, "int(held.is_of(grant.txid))", "0"),
+        (GuardStore.apply, "if last != grant.txid:", "if last is None or last >= 0:"),
+        (KeyedRows._changed, "if stored is not None and same:", "if False:"),
+        (KeyedRows.changes, "if self._opaque and turn.raising and turn.replayed:", "if False:"),
     )
     _for_ever.enter_context(applied(Mutant("written again", changes, ONE)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from airflow_tx.testing.processes import signal_process
 from tests.chaos.pending import LONGEST, PendingFaults
@@ -13,7 +13,8 @@ from tests.chaos.world import World, chosen
 
 # How often a fault of a ZooKeeper seeks the leader, of which one in three is the leader anyhow.
 _LEADER = 0.3
-_STOP, _CONTINUE = 19, 18
+_FREEZING = ("Kafka", "Spark")
+_STOP, _CONTINUE, _KILL = 19, 18, 9
 
 
 class ServerFaults:
@@ -31,10 +32,17 @@ class ServerFaults:
     ) -> None:
         self._world, self._random, self._note, self._pending = world, random_, note, pending
 
-    def _server(self) -> FiredServer | None:
-        """One to which nothing else is done; ZooKeeper's leader is chosen on purpose now and then."""
-        busy = self._pending.busy
-        free = {name: each.weight for name, each in self._world.servers.items() if name not in busy}
+    def _server(self, names: Collection[str] | None = None) -> FiredServer | None:
+        """One to which nothing else is done; ZooKeeper's leader is chosen on purpose now and then.
+
+        :param names: of those that may be chosen besides ZooKeeper; None: all.
+        """
+        busy, found = self._pending.busy, self._world.servers.items()
+        free = {
+            name: each.weight
+            for name, each in found
+            if name not in busy and (names is None or each.is_of_zookeeper or name in names)
+        }
         return self._rather_leader(self._world.servers[chosen(self._random, free)]) if free else None
 
     def _node(self) -> FiredServer | None:
@@ -77,8 +85,8 @@ class ServerFaults:
             self._pending.add(fault, self._random.uniform(0.0, 2.0), hit.server.start, hit.name)
 
     def freeze(self) -> None:
-        """Let a ZooKeeper hang."""
-        hit = self._node()
+        """Let a ZooKeeper, a broker of Kafka or a driver of Spark hang."""
+        hit = self._server(_FREEZING)
         if hit is None or not hit.server.running:
             return
         victim, pid = hit.victim, hit.server.pid
@@ -86,6 +94,25 @@ class ServerFaults:
             fault = self._note(victim, "freeze", "server", list(hit.topologies))
             until = self._random.uniform(1.0, LONGEST)
             self._pending.add(fault, until, lambda: signal_process(pid, _CONTINUE), hit.name)
+
+    def kill_executor(self) -> None:
+        """Kill what works for Spark's driver; that one has another one started."""
+        found = self._executor()
+        if found is not None and signal_process(found[1], _KILL):
+            self._note(found[0], "kill", "server", list(self._world.servers["Spark"].topologies))
+
+    def freeze_executor(self) -> None:
+        """Let what works for Spark's driver hang."""
+        found = self._executor()
+        if found is not None and signal_process(found[1], _STOP):
+            victim, pid = found
+            fault = self._note(victim, "freeze", "server", list(self._world.servers["Spark"].topologies))
+            self._pending.add(fault, self._random.uniform(1.0, LONGEST), lambda: signal_process(pid, _CONTINUE), victim)
+
+    def _executor(self) -> tuple[str, int] | None:
+        busy = self._pending.busy
+        found = [each for each in self._world.spark.workers() if each[0] not in busy]
+        return self._random.choice(found) if found else None
 
     def cut_off(self) -> None:
         """Let a ZooKeeper lose the others, or its clients, or all of them, in silence."""

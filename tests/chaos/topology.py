@@ -10,8 +10,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from airflow_tx.commit.handoff import states_of
 from airflow_tx.spec import TransactionSpec
+from airflow_tx.state import SqlGuard
 from airflow_tx.state.api import FencedState
 from tests.chaos.mutant import VARIABLE, break_rule
 
@@ -75,12 +78,24 @@ class FiredTopology:
     def states(self) -> dict[str, FencedState]:
         return states_of(self.dag)
 
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Read all states; those of a guard are what its statements have written."""
+        return {name: _rows_of(state) for name, state in self.states.items()}
+
     @cached_property
     def lane(self) -> Any:
         """How a lane works on it; None: it has none."""
         from airflow_tx.coordinator.lane_plan import lane_plan
 
         return lane_plan(self.spec, self.dag) if self.name in LANED else None
+
+
+def _rows_of(state: Any) -> list[dict[str, Any]]:
+    if not isinstance(state, SqlGuard):
+        return [dict(row) for row in state.read()]
+    with state._store.transaction(reading=True) as connection:
+        found = connection.execute(sa.text("SELECT key, n, total, txid FROM guarded_rows"))
+        return [dict(row) for row in found.mappings()]
 
 
 @lru_cache

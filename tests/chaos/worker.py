@@ -164,8 +164,7 @@ def verify(topology: FiredTopology, ti: LittleTi) -> str:
 
 def read(topology: FiredTopology, ti: LittleTi) -> str:
     """Read all states of the topology."""
-    found = {name: [dict(row) for row in state.read()] for name, state in topology.states.items()}
-    ti.xcom_push("states", json.loads(json.dumps(found, default=int)))
+    ti.xcom_push("states", json.loads(json.dumps(topology.rows(), default=int)))
     return "success"
 
 

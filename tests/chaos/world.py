@@ -86,7 +86,8 @@ class World:
         for name, server in self._servers.items():
             server.log = self.folder / "logs" / f"{server.slug}.log"
             proxy = ReplyEater(f"127.0.0.1:{server.port}")
-            self.servers[name] = FiredServer(name, server, proxy)
+            # A driver takes longest to start.
+            self.servers[name] = FiredServer(name, server, proxy, weight=0.7 if name == "Spark" else 2.0)
             if isinstance(server, FiredKafka):
                 server.advertised = proxy.hosts
             server.start()
@@ -99,6 +100,8 @@ class World:
         self.url = self.postgres.url(self.postgres.new_database())
         with sa.create_engine(self.url).begin() as connection:
             connection.execute(sa.text("CREATE TABLE numbers (id BIGSERIAL PRIMARY KEY, number BIGINT NOT NULL)"))
+            counts = "n BIGINT NOT NULL, total BIGINT NOT NULL, txid BIGINT NOT NULL"
+            connection.execute(sa.text(f"CREATE TABLE guarded_rows (key TEXT PRIMARY KEY, {counts})"))
         os.environ.update(self._environment())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.chaos.preloaded"])

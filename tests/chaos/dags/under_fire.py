@@ -22,9 +22,10 @@ from airflow_tx import (
     Transaction,
     coordinator_dag,
     current_batch,
+    partition_persist,
     persistent_aggregate,
 )
-from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlState, Sum
+from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlGuard, SqlState, Sum
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
 from tests.chaos.delta import FiredDelta
 from tests.chaos.stacks import tell_stacks
@@ -43,6 +44,20 @@ def number_of(row: Any) -> int:
     if "value" in row:  # of a topic
         return int(row["value"])
     return int(row["number"] if "number" in row else row["message"]["number"])
+
+
+_ADD = """
+    INSERT INTO guarded_rows (key, n, total, txid) VALUES (:key, :n, :total, :in_txids)
+    ON CONFLICT (key) DO UPDATE SET
+        n = guarded_rows.n + excluded.n,
+        total = guarded_rows.total + excluded.total,
+        txid = guarded_rows.txid + excluded.txid
+"""
+
+
+def added(rows: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """The statement of a guard, which by itself would count twice what it is given twice."""
+    return [(_ADD, [{**row, "in_txids": row["txid"]} for row in rows])]
 
 
 @task(retries=3, retry_delay=timedelta(seconds=1))
@@ -76,7 +91,13 @@ def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_
     block = Transaction(source=source, max_pending=2 if on_spark else 3)
     with DAG(name, max_active_runs=6, **{"schedule": None, **of_dag}), block:
         counted = counted_on_spark() if on_spark else count()
-        CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state) for state in states])
+        updates = [
+            partition_persist(counted, state=state)
+            if isinstance(state, SqlGuard)
+            else persistent_aggregate(counted, state=state)
+            for state in states
+        ]
+        CommitOperator(task_id="commit", updates=updates)
 
 
 fired_at(
@@ -103,6 +124,7 @@ fired_at(
     "rows",
     SqlSource("fire_postgres", "numbers", max_rows_per_batch=ROWS),
     SqlState("fire_postgres", table="counted_rows", **COUNTED),
+    SqlGuard("fire_postgres", name="rows", statements=added),
 )
 fired_at(
     "stream",
