@@ -88,8 +88,8 @@ def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_
     if name not in STORES:
         return
     # One after the other on Spark: what waits there for its turn would wait for long, and at a price.
-    block = Transaction(source=source, max_pending=2 if on_spark else 3)
-    with DAG(name, max_active_runs=6, **{"schedule": None, **of_dag}), block:
+    pending, of_dag = 2 if on_spark else 3, {"schedule": None, **of_dag}
+    with DAG(name, max_active_runs=6, **of_dag), Transaction(source=source, max_pending=pending):
         counted = counted_on_spark() if on_spark else count()
         updates = [
             partition_persist(counted, state=state)
