@@ -36,8 +36,11 @@ class Answer:
         while self._said is None:
             line = self._committer.process.stdout.readline()
             assert line, f"{self._committer.name} has ended; its log: {self._committer.log.read_text()[-3000:]}"
-            if line.startswith('{"'):  # else Airflow's log
+            if line.startswith('{"'):
                 self._said = json.loads(line)
+            else:  # Airflow's log
+                with self._committer.log.open("a") as log:
+                    log.write(line)
         return self._said
 
     @property
@@ -59,6 +62,7 @@ class Committer:
     :param zookeeper: the connection `zk`, as Airflow reads it.
     :param before: what it is started with: a host, another clock.
     :param package: a folder that holds another version of the package.
+    :param module: what it executes, of this repository.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Committer:
         env: Mapping[str, str] | None = None,
         topology: str = "flights",
         package: Path = REPOSITORY,
+        module: str = "tests.cluster.runs",
     ) -> None:
         self.name = f"committer-{uuid.uuid4().hex[:6]}"
         self.log = folder / f"{self.name}.log"
@@ -88,7 +93,7 @@ class Committer:
             "PYTHONPATH": os.pathsep.join([str(package), str(REPOSITORY)]),
             **(env or {}),
         }
-        program = [*before, sys.executable, "-m", "tests.cluster.runs"]
+        program = [*before, sys.executable, "-m", module]
         self.process: Any = subprocess.Popen(
             host.command(*program) if host else program,
             env=given,
@@ -96,7 +101,7 @@ class Committer:
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.log.open("w"),
+            stderr=self.log.open("a"),
         )
         self._ready = Answer(self)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 import pytest
@@ -22,11 +23,11 @@ def require_network() -> None:
         pytest.skip(f"CLUSTER NOT TESTED: {', '.join(missing)} missing (Debian: apt-get install iproute2 iptables)")
     if os.geteuid() != 0:
         pytest.skip("CLUSTER NOT TESTED: hosts are network namespaces, which only root can make")
-    probe = f"txp{uuid.uuid4().hex[:8]}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"CLUSTER NOT TESTED: this machine makes no network namespaces: {made.stderr.strip()}")
-    _run("ip", "netns", "del", probe)
+    try:
+        with Network() as probe:
+            probe.add().cut(probe.address)
+    except AssertionError as error:
+        pytest.skip(f"CLUSTER NOT TESTED: hosts that lose each other cannot be made here: {error}")
 
 
 class Network:
@@ -54,6 +55,11 @@ class Network:
         for host in self._hosts:
             _run("ip", "netns", "del", host.namespace)
         _run("ip", "link", "del", self._bridge)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of all hosts, and of the test itself."""
+        return [self.address, *(host.address for host in self._hosts)]
 
     def add(self) -> Host:
         """Add a host that reaches all others."""
@@ -87,6 +93,13 @@ class Host:
         for address in addresses:
             _run(*self.command("iptables", "-w", "-A", "INPUT", "-s", address, "-j", "DROP"))
             _run(*self.command("iptables", "-w", "-A", "OUTPUT", "-d", address, "-j", "DROP"))
+
+    def kill(self) -> None:
+        """End every process on it at once, as a host that loses its power."""
+        listed = subprocess.run(_known(["ip", "netns", "pids", self.namespace]), capture_output=True, text=True)
+        for pid in listed.stdout.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def heal(self) -> None:
         """Reach everybody again."""

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +33,16 @@ class Numbers(TransactionalSource):
         first = position if isinstance(position, int) else 1
         return Batch(metadata=[first, first + ROWS], position=first + ROWS)
 
-    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[dict[str, int]]:
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
+        if spark is not None:
+            return spark.range(*metadata, 1, 4).withColumnRenamed("id", "number")
         return ({"number": number} for number in range(*metadata))
 
 
-class _Runs:
+class Runs:
     """What the process is asked to do."""
+
+    output = "return_value"
 
     def __init__(self, url: str, topology: str) -> None:
         from airflow_tx.spec import TransactionSpec
@@ -80,9 +84,9 @@ class _Runs:
         from airflow_tx.commit.update import Update
 
         made: Any = Update
-        update = made(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value"), self.state)
+        update = made(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=self.output), self.state)
         committer = _ti("commit", run)
-        committer.xcoms["count", "return_value", -1] = self.rows[run]
+        committer.xcoms["count", self.output, -1] = self.rows[run]
         committer.states["count"] = "success"
         with self.spec.store() as store:
             ledger = self.spec.ledger(store)
@@ -169,17 +173,20 @@ def _without(rule: str) -> None:
         changed._check_rank = lambda stored, grant, *, state: None
 
 
-def main() -> None:
-    """Answer until the input ends."""
+def serve(kind: type[Runs], is_current_try: Callable[[str], bool] = lambda task_try: True) -> None:
+    """Answer until the input ends.
+
+    :param is_current_try: whether Airflow, which is not here, would say so of the id of a try.
+    """
     if "FAKETIME" in os.environ:  # it breaks the system call of this one, and not that of an event
         sleep: Any = lambda seconds: threading.Event().wait(seconds)  # noqa: E731
         time.sleep = sleep
     from airflow_tx import compat
 
-    compat.is_current_try = lambda task_try: True
+    compat.is_current_try = lambda task_try: is_current_try(task_try)
     _without(os.environ.get("FIRE_WITHOUT", ""))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    runs = _Runs(os.environ["FIRE_URL"], os.environ["FIRE_TOPOLOGY"])
+    runs = kind(os.environ["FIRE_URL"], os.environ["FIRE_TOPOLOGY"])
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         name, _, argument = line.strip().partition(" ")
@@ -192,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Runs)

@@ -34,6 +34,7 @@ def test_two_hosts_an_hour_ahead_and_behind_take_turns(world: World, topology: T
     assert topology.exact(*(f"{txid}.1" for txid in range(1, 7)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [1, -1])
 def test_an_attempt_outranks_an_older_one_whatever_its_clock_says(world: World, topology: Topology, hours: int) -> None:
     old, new = worker(topology, world.near, -hours), worker(topology, world.far, hours)

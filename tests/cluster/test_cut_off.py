@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_tx.testing.eventually import eventually
 from tests.cluster.world import Topology, World
 
@@ -28,11 +30,13 @@ def test_a_committer_cut_off_from_zookeeper_writes_nothing_once_another_attempt_
     assert topology.exact("1.1", "2.2")
 
 
+@pytest.mark.long
 def test_without_the_check_of_the_fence_its_write_would_count(world: World, topology: Topology) -> None:
     cut_off_from_zookeeper(world, topology, env={"FIRE_WITHOUT": "fence"})
     assert not topology.exact("1.1", "2.2")
 
 
+@pytest.mark.long
 def test_what_a_committer_cut_off_from_zookeeper_wrote_is_undone_by_the_attempt_that_was_granted_before(
     world: World, topology: Topology
 ) -> None:
@@ -53,6 +57,7 @@ def test_what_a_committer_cut_off_from_zookeeper_wrote_is_undone_by_the_attempt_
     assert topology.exact("1.2")
 
 
+@pytest.mark.long
 def test_a_committer_cut_off_from_zookeeper_before_its_mark_leaves_what_the_next_attempt_replaces(
     world: World, topology: Topology
 ) -> None:
@@ -85,6 +90,7 @@ def test_a_committer_cut_off_from_the_database_says_so_soon_and_the_next_attempt
     assert topology.exact("1.1", "2.2")
 
 
+@pytest.mark.long
 def test_a_committer_that_was_cut_off_from_the_database_commits_once_it_is_back(
     world: World, topology: Topology
 ) -> None:
@@ -111,5 +117,20 @@ def test_a_process_that_slept_longer_than_its_session_writes_nothing_when_it_wak
     topology.processed(new, "r1")
     assert new("commit", "r1") == "committed"
     old.wake()
+    assert "utranked" in answer.error
+    assert topology.exact("1.2")
+
+
+def test_a_committer_whose_host_was_lost_in_its_commit_writes_nothing_when_it_comes_back(
+    world: World, topology: Topology
+) -> None:
+    old, new = topology.committer(world.near), topology.committer(world.far)
+    topology.processed(old, "r1")
+    armed, answer = topology.paused(old, "r1", "commit.after_acquire")
+    with world.near.without(*world.network.addresses):
+        topology.await_no_owner()
+        topology.processed(new, "r1")
+        assert new("commit", "r1") == "committed"
+    armed.release()
     assert "utranked" in answer.error
     assert topology.exact("1.2")

@@ -43,6 +43,7 @@ def test_a_leader_that_dies_in_a_commit_leaves_it_exact_and_the_same_task_ends_i
     assert topology.exact("1.1", "2.1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", ["before_acquire", "after_acquire", "before_mark"])
 def test_a_leader_that_is_cut_off_from_all_in_a_commit_leaves_it_exact(
     world: World, topology: Topology, at: str
@@ -63,6 +64,7 @@ def test_a_leader_that_is_cut_off_from_all_in_a_commit_leaves_it_exact(
         assert topology.exact("1.1")
 
 
+@pytest.mark.long
 def test_a_worker_that_is_cut_off_from_one_server_goes_on_with_the_others(world: World, topology: Topology) -> None:
     # As by default: one server that is cut off must not use up the time that there is for all.
     committer = topology.committer(world.near, env={"AIRFLOW__TX__SESSION_TIMEOUT": "10"})
@@ -79,6 +81,7 @@ def test_a_worker_that_is_cut_off_from_one_server_goes_on_with_the_others(world:
     assert topology.exact("1.1", "2.1", "3.1", "4.1")
 
 
+@pytest.mark.long
 def test_without_a_majority_nobody_commits_and_with_one_the_same_task_goes_on(world: World, topology: Topology) -> None:
     committer = topology.committer(world.near)
     topology.processed(committer, "r1")
@@ -98,6 +101,7 @@ def test_without_a_majority_nobody_commits_and_with_one_the_same_task_goes_on(wo
     assert topology.exact("1.1") or topology.exact("1.2")
 
 
+@pytest.mark.long
 def test_all_servers_are_restarted_one_after_the_other_under_load_and_nobody_sees_an_error(
     world: World, topology: Topology
 ) -> None:

@@ -87,6 +87,7 @@ def write_on_a_full_disk(disk: SmallDisk, url: str, *, keys: int, says: str) -> 
     assert totals(state) == {**many, "a": 2}
 
 
+@pytest.mark.long
 def test_mariadb() -> None:
     with small_disk(400) as disk:
         server = LocalMariaDB()
@@ -99,6 +100,7 @@ def test_a_database_in_a_file(disk: SmallDisk) -> None:
     write_on_a_full_disk(disk, f"sqlite:///{disk.folder}/state.db", keys=20_000, says="disk is full")
 
 
+@pytest.mark.long
 def test_a_single_zookeeper(disk: SmallDisk, tmp_path: Path) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/state.db", table="totals", keys=["key"], values={"n": Sum()})
     with LocalZooKeeper(disk.folder / "zookeeper") as server:
@@ -129,6 +131,7 @@ def endlessly(pipeline: Pipeline) -> None:
         pipeline.run(f"r{number}")
 
 
+@pytest.mark.long
 def test_one_of_three_zookeepers_goes_and_the_others_go_on(disk: SmallDisk, tmp_path: Path) -> None:
     folders = [disk.folder / "zookeeper", tmp_path / "second", tmp_path / "third"]
     with LocalEnsemble(folders=folders) as ensemble:

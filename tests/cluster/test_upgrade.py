@@ -28,7 +28,8 @@ from tests.integration.pipeline import Pipeline
 # Nothing was released yet. These are states of the package that wrote less into its records.
 OLDEST = "f95d57e"  # no births, no digests, a record for each partition
 OLDER_STILL = "f1afaf8"  # of the first day: a transaction did not say where the source stands after it
-EARLIER = {"8c96a81": "no receipts", "6502bcd": "receipts, and no orders"}
+NO_RECEIPTS = "8c96a81"
+NO_ORDERS = "6502bcd"  # but receipts
 
 
 def unpacked(commit: str, folder: Path, *paths: str) -> Path:
@@ -41,7 +42,7 @@ def unpacked(commit: str, folder: Path, *paths: str) -> Path:
     return folder
 
 
-@pytest.fixture(params=[*EARLIER])
+@pytest.fixture(params=[NO_ORDERS, pytest.param(NO_RECEIPTS, marks=pytest.mark.long)])
 def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return unpacked(request.param, tmp_path / "earlier", "tests/unit/bench.py")
 
@@ -134,6 +135,7 @@ def test_transactions_in_every_phase_go_on_under_this_release(
     assert totals == {**expected(7), **{f"of {txid}.1": 1 for txid in range(1, 8)}}
 
 
+@pytest.mark.long
 def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
     earlier: Path, worker: Callable[..., Committer], tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_replay_of_what_an_earlier_release_wrote_undoes_it(
     assert new("totals") == {**expected(3), "of 1.1": 1, "of 2.2": 1, "of 3.1": 1}
 
 
+@pytest.mark.long
 def test_an_earlier_release_that_meets_records_of_this_one_refuses_them_in_one_line(
     earlier: Path, worker: Callable[..., Committer]
 ) -> None:

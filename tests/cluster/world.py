@@ -91,6 +91,8 @@ class Topology:
     def __exit__(self, *failure: object) -> None:
         for each in self._committers:
             each.close()
+        for host in (self.world.near, self.world.far):
+            host.kill()  # a driver outlives its task
         for host in (self.world.near, self.world.far, *(node.host for node in self.world.ensemble.nodes if node.host)):
             host.heal()
 

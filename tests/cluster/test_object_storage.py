@@ -1,0 +1,65 @@
+"""Staging on a real S3: Spark writes by `s3a://`, Airflow reads by `s3://`, and the server dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster.committer import Committer
+from tests.cluster.hosts import Host
+from tests.cluster.object_storage import S3Server
+from tests.cluster.spark_jobs import Job, Workers
+from tests.cluster.world import Topology, World
+from tests.servers import skipped_without_jars
+
+
+@pytest.fixture(scope="module")
+def s3(world: World) -> Iterator[S3Server]:
+    with skipped_without_jars(), S3Server(world.network.address) as server:
+        yield server
+
+
+@pytest.fixture
+def worker(s3: S3Server, spark_worker: Workers) -> Callable[[Host], Committer]:
+    return lambda host: spark_worker(host, settings=s3.spark_settings, env=s3.environment)
+
+
+@pytest.mark.long
+def test_what_spark_emits_by_s3a_is_committed_from_s3(
+    world: World, topology: Topology, worker: Callable[[Host], Committer], s3: S3Server
+) -> None:
+    committer = worker(world.near)
+    topology.processed(committer, "r1")
+    assert list(s3.bucket.rglob("*.parquet"))
+    assert committer("commit", "r1") == "committed"
+    assert worker(world.far)("many", "r2") == []
+    assert topology.exact("1.1", "2.1")
+    assert not list(s3.bucket.glob("airflow_tx/*/*/1/**/*.parquet"))  # swept by the commit after it
+
+
+@pytest.mark.long
+def test_an_s3_server_that_dies_in_a_job_and_before_the_commit_costs_no_row_and_adds_none(
+    world: World,
+    topology: Topology,
+    worker: Callable[[Host], Committer],
+    s3: S3Server,
+    spark_job: Callable[..., Job],
+) -> None:
+    committer = worker(world.near)
+    writing = spark_job(committer, "r1")
+    s3.kill()
+    writing.release()
+    s3.start()
+    said = writing.answer.get()
+    if "error" in said:  # as Airflow retries it
+        assert said["error"] == "ApplicationFailed", said
+        committer("work", "r1")
+    s3.kill()
+    refused = committer.ask("commit", "r1").error
+    assert refused.startswith("StagingUnavailable"), refused
+    assert "\n" not in refused
+    assert topology.totals() == {}
+    s3.start()
+    assert committer("commit", "r1") == "committed"
+    assert topology.exact("1.1")
