@@ -11,7 +11,7 @@ from airflow_tx import compat
 from airflow_tx.actions.preview import Effect
 from airflow_tx.actions.runs import Restarts
 from airflow_tx.commit.handoff import due_skip, take_skip, undoable
-from airflow_tx.errors import FenceOutranked, Outranked, StaleBatch, StateUnavailable, TxError
+from airflow_tx.errors import FenceOutranked, Outranked, SkipRefused, StaleBatch, StateUnavailable, TxError
 from airflow_tx.protocol import recovery, skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
@@ -59,6 +59,7 @@ class Skips:
 
         :raises AlreadyFinal, UnknownTransaction: it is not open.
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
+        :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
         """
         if isinstance(self.ledger.run(skip.note_skip, txid, audit), AlreadySkipped):
             yield Effect(txid, "", f"nothing: it is skipped already. {self._readmit(txid)}")
@@ -66,6 +67,8 @@ class Skips:
         self.ledger.run(recovery.unblock)
         try:
             outcome, done = self._take(txid)
+        except SkipRefused:
+            raise
         except TxError as error:
             raise NotInEffect(topology=self.ledger.paths.topology, txid=txid, reason=_reason(error)) from error
         yield outcome

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -10,7 +11,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
-from airflow_tx.errors import TxError
+from airflow_tx.errors import AlreadyFinal, SkipRefused, TxError
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
@@ -102,11 +103,13 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     """Skip a transaction, if it is its turn.
 
     :param states: all states of the topology, by name.
+    :raises SkipRefused: a state that cannot undo it holds something of it; the wish is taken back.
     :raises Refused: it cannot be skipped as it is.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
     found = undoable(states, txid)
-    answer = ledger.run(skip.grant_skip, txid, found)
+    with _taken_back(ledger, txid, keeps_grant=True):
+        answer = ledger.run(skip.grant_skip, txid, found)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
@@ -116,13 +119,25 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         state.raise_fence(grant)
     # A committer may have written since the first look; now none can any more.
     empty = {name: state for name, state in states.items() if found[name] and not _undoes(state)}
-    refuse_stuck(txid, [name for name, state in empty.items() if state.holds(txid)], noted=True)
+    with _taken_back(ledger, txid, keeps_grant=False):
+        refuse_stuck(txid, [name for name, state in empty.items() if state.holds(txid)], noted=True)
     for state in states.values():
         state.pass_over(grant)
     done = ledger.run(skip.commit_skip, grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     Metric.SKIPPED.send(ledger.paths.topology)
     return done
+
+
+@contextmanager
+def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[None]:
+    """Take the wish for a skip back if it is refused: else each replay would find it, and be refused for ever."""
+    try:
+        yield
+    except SkipRefused:
+        with suppress(AlreadyFinal):  # it was committed meanwhile
+            ledger.run(skip.withdraw_skip, txid, keeps_grant=keeps_grant)
+        raise
 
 
 # --- new values: staged under the grant, kept after the commit for later tasks -----------------------------------

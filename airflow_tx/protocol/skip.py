@@ -40,15 +40,16 @@ def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit)
     return Decision(Done(), writes, paths.transaction(txid))
 
 
-def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
+def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False) -> Decision[Done]:
     """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
 
+    :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
     :raises AlreadyFinal, UnknownTransaction: see `open_record`; NotSkipped: it is skipped already: re-admit it.
     """
     record = _still_open(read, paths, txid)
     if record.skip is None:
         return Decision(Done())
-    granted = record.phase is Phase.COMMITTING
+    granted = record.phase is Phase.COMMITTING and not keeps_grant
     after = replace(
         record,
         skip=None,
@@ -102,7 +103,7 @@ def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: 
     """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
 
     :param states: names of the states whose fence the grant has raised.
-    :raises Outranked: the token is not the one the ledger holds.
+    :raises Outranked: the token is not the one the ledger holds; SkipRefused: the wish was taken back.
     """
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
@@ -110,7 +111,8 @@ def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: 
         return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
-    assert record.skip is not None, "withdrawing a skip raises the epoch"
+    if record.skip is None:
+        raise SkipRefused(txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}")
     rows = RotatingTransactionalState(read, paths).get_state(txid).rows
     kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
     end = ended(read, stamp, paths, txid, topology, record, Outcome.SKIPPED, states)

@@ -165,6 +165,33 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
     assert counts(kept) == {"count": 10}
 
 
+def test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_clear(
+    make: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
+    run: Run = make("r1", [update(kept)])
+    run.begin()
+    run.work()
+    ledger = run.commit().ledger
+    killed_before_the_mark(run.commit(), monkeypatch)
+    # Once before it is granted, and once after a committer has written since the first look.
+    for held in (True, False):
+        ledger.run(skip.note_skip, 1, WHY)
+        looks = iter([held, True])
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, "holds", lambda txid, looks=looks: next(looks))
+            with pytest.raises(SkipRefused, match="kept already, which cannot undo it"):
+                take_skip(ledger, 1, {kept.name: kept}, log=run.log)
+        opened = record(store, 1)
+        assert opened is not None
+        assert opened.skip is None
+        assert ledger.topology().skips == []
+    run.begin()
+    run.work()
+    assert run.commit_now() is None
+    assert counts(kept) == {"count": 10}
+
+
 def test_a_skip_of_what_was_never_granted_asks_nothing_of_the_states(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
