@@ -51,18 +51,24 @@ DEFECTS = (
         "ask, and went: nothing was allocated any more",
         "test_a_batch_that_the_trigger_has_found_is_taken_however_long_it_would_have_paused",
     ),
+    Defect(
+        "A person wanted a transaction skipped while it was committed to a state that cannot undo, and its committer "
+        "died: the skip was refused, and noted all the same, so that each clear and each replay by a coordinator was "
+        "refused for it, too, until a person replayed that transaction by its number",
+        "test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_clear",
+    ),
 )
 STUCK = (
     Stuck(
         "seed 1, a whole Airflow",
         "`rows` and `files`, after 20 faults",
-        "`rows`: most likely the last defect below, found by seed 31, which looked the same. `files`: the run itself, "
+        "`rows`: most likely the fourth defect below, found by seed 31, which looked the same. `files`: the run itself, "
         "which triggered it without end meanwhile; mended",
     ),
     Stuck(
         "seed 31, a whole Airflow",
         "`rows`, after 20 faults, for eight minutes",
-        "the last defect below. It came to rest when the scheduler was killed by hand, and another one had the mended "
+        "the fourth defect below. It came to rest when the scheduler was killed by hand, and another one had the mended "
         "coordinator; 20 faults later its time was over before the next rest",
     ),
     Stuck(
@@ -82,5 +88,6 @@ STUCK = (
         "it was ended from outside: its first rest was due after 50. Done again, it was at rest after 50 and 100, "
         "within 12 and 26 s",
     ),
+    Stuck("seed 55", "`files`, after 60 faults", "the fifth defect below"),
     Stuck("seed 23", "no rest", "its time was over on a machine that others used"),
 )
