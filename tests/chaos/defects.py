@@ -62,14 +62,14 @@ STUCK = (
     Stuck(
         "seed 1, a whole Airflow",
         "`rows` and `files`, after 20 faults",
-        "`rows`: most likely the fourth defect below, found by seed 31, which looked the same. `files`: the run itself, "
-        "which triggered it without end meanwhile; mended",
+        "`rows`: most likely the fourth defect below, found by seed 31, which looked the same. `files`: the run "
+        "itself, which triggered it without end meanwhile; mended",
     ),
     Stuck(
         "seed 31, a whole Airflow",
         "`rows`, after 20 faults, for eight minutes",
-        "the fourth defect below. It came to rest when the scheduler was killed by hand, and another one had the mended "
-        "coordinator; 20 faults later its time was over before the next rest",
+        "the fourth defect below. It came to rest when the scheduler was killed by hand, and another one had the "
+        "mended coordinator; 20 faults later its time was over before the next rest",
     ),
     Stuck(
         "seed 2, a mutant (not counted here)",
