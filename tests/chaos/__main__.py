@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
     parser.add_argument("--at", default="", choices=("", *POINTS), help="each fault is a kill at this point")
     parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
-    parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, help="a smaller world, default: none")
+    parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, help="a smaller world (default: all)")
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="only write docs/chaos.md from records")
     options = parser.parse_args()
     if options.report:

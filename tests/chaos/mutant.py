@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.model.mutants import Mutant
 
 VARIABLE = "AIRFLOW_TX_CHAOS_MUTANT"
 AGAIN = "again"
@@ -16,16 +20,22 @@ def break_rule(name: str) -> None:
 
     :raises AssertionError: the product no longer has it in these words.
     """
-    if not name:
-        return
+    if name:
+        from tests.model.mutants import applied
+
+        assert name in RULES
+        _for_ever.enter_context(applied(written_again()))
+
+
+def written_again() -> Mutant:
+    """Give the product without AGAIN, in each kind of state."""
     from airflow_tx.state.delta.rows import KeyedRows
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import RedisState
     from airflow_tx.state.sql import schema, store
     from airflow_tx.state.sql.guard_store import GuardStore
-    from tests.model.mutants import ONE, Mutant, applied
+    from tests.model.mutants import ONE, Mutant
 
-    assert name in RULES
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
     outranked = "sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))"
     changes = (
@@ -37,4 +47,4 @@ def break_rule(name: str) -> None:
         (KeyedRows._changed, "if stored is not None and same:", "if False:"),
         (KeyedRows.changes, "if self._opaque and turn.raising and turn.replayed:", "if False:"),
     )
-    _for_ever.enter_context(applied(Mutant("written again", changes, ONE)))
+    return Mutant("written again", changes, ONE)

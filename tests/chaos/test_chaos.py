@@ -12,8 +12,10 @@ import pytest
 
 from tests.chaos.dags.under_fire import REMAINDERS
 from tests.chaos.judge import Row, wrong_rows
+from tests.chaos.mutant import written_again
 from tests.chaos.record import Fault, Record, Rest
 from tests.chaos.report import written
+from tests.model.mutants import applied
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +63,11 @@ def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> N
     assert "4 faults, 4 times at rest. **Wrong totals: 2; stuck topologies: 0.**" in text
     assert "| commit | kill | 4 | 2.5 | 2.5 |" in text
     assert "| 2 | 3 | 300 | 30 | 35 | 1 | 1 | 0 | 9 |" in text
+
+
+def test_the_rules_that_the_mutant_lacks_are_in_the_product() -> None:
+    with applied(written_again()):
+        pass
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
