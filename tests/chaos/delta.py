@@ -49,6 +49,8 @@ def joined(reached: str) -> Any:
     port, secret, _ = reached.split()
     os.environ.update({"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret})
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):  # a driver that this process starts has its own
+        del os.environ[name]
     jvm = gateway.jvm
     context = jvm.org.apache.spark.SparkContext.getOrCreate()
     java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(context)
