@@ -62,5 +62,5 @@ def go_on(cluster: Cluster, name: str) -> None:
 
 def waits(cluster: Cluster, worker: str) -> bool:
     """Whether an application's Python is at work in a container of Spark."""
-    found = cluster.inside(worker, "sh", "-c", "pgrep -f pyspark.daemon || true")
+    found = cluster.inside(worker, "sh", "-c", "pgrep -f '[p]yspark.daemon' || true")
     return bool(found.split())
