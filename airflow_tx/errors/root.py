@@ -92,3 +92,9 @@ class StagingUnavailable(StagingError):
     """A file that could not be staged; nothing of it is seen by anybody."""
 
     template = "{uri} cannot be written: {reason}. Nothing of it counts; make room or give access, then clear the task."
+
+
+class StagingUnreachable(StagingError):
+    """A store of staged output that does not answer now."""
+
+    template = "{uri} cannot be reached: {reason}. Nothing was changed; the task can be tried again once it answers."

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError, StagingUnavailable
+from airflow_tx.errors import ConfigError, StagingUnavailable, StagingUnreachable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging.descriptor import Descriptor
 from airflow_tx.staging.files import Files, open_files
@@ -106,7 +106,7 @@ class StagingArea:
             yield
         except Exception as error:
             where = "to a folder, or an object storage URI, that all workers can write to"
-            why = error.__cause__ if isinstance(error, StagingUnavailable) else error
+            why = error.__cause__ if isinstance(error, (StagingUnavailable, StagingUnreachable)) else error
             remedy = f"{type(why).__name__}: {why}. Set it in airflow.cfg or by AIRFLOW__TX__STAGING {where}."
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 

@@ -12,12 +12,13 @@ import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
-from airflow_tx.errors import StagingUnavailable
+from airflow_tx.errors import StagingUnavailable, StagingUnreachable, TxError
 
 # Hadoop's client for S3 listens to another scheme than everybody else's.
 _SPARK_SCHEMES = {"s3": "s3a"}
@@ -52,6 +53,14 @@ class Files(ABC):
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
+
+    @contextmanager
+    def reaching(self, name: str) -> Iterator[None]:
+        """Tell what a client says of a store that does not answer, while a file is used within the block.
+
+        :raises StagingUnreachable: it does not.
+        """
+        yield
 
     @abstractmethod
     def _write(self, name: str, content: bytes) -> None:
@@ -136,21 +145,35 @@ class RemoteFiles(Files):
         scheme = _SPARK_SCHEMES.get(parts.scheme, parts.scheme)
         return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
 
+    @contextmanager
+    def reaching(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, LookupError, RuntimeError, TypeError, ValueError, TxError):
+            raise
+        except Exception as error:  # clients of stores have errors of their own kind for this
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise StagingUnreachable(uri=self.uri(name), reason=reason) from error
+
     def _write(self, name: str, content: bytes) -> None:
-        self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(self._path(name), content)
+        with self.reaching(name):
+            self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(self._path(name), content)
 
     def read(self, name: str) -> bytes:
-        return bytes(self._fs.cat_file(self._path(name)))
+        with self.reaching(name):
+            return bytes(self._fs.cat_file(self._path(name)))
 
     def open(self, name: str) -> BinaryIO:
-        opened: BinaryIO = self._fs.open(self._path(name), "rb")
+        with self.reaching(name):
+            opened: BinaryIO = self._fs.open(self._path(name), "rb")
         return opened
 
     def list(self, name: str) -> dict[str, int | None]:
         self._fs.invalidate_cache()
         try:
-            entries = self._fs.ls(self._path(name), detail=True)
+            with self.reaching(name):
+                entries = self._fs.ls(self._path(name), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return {
@@ -161,7 +184,7 @@ class RemoteFiles(Files):
 
     def remove_tree(self, name: str) -> None:
         self._fs.invalidate_cache()
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self.reaching(name):
             self._fs.rm(self._path(name), recursive=True)
 
 

@@ -247,7 +247,7 @@ def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | 
     for file in output.files:
         path = where.child(f"{quoted(name)}/{file.name}")
         try:
-            with where.files.open(path) as opened:
+            with where.files.reaching(path), where.files.open(path) as opened:
                 yield from pq.ParquetFile(opened).iter_batches(columns=list(columns) if columns else None)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             problem = f"{where.files.uri(path)} cannot be read ({str(error).splitlines()[0]})"

@@ -21,6 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("cluster")
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,7 @@ def topology(world: World) -> Iterator[Topology]:
 
 @pytest.fixture(scope="session")
 def spark_hosts(world: World) -> Iterator[SparkCluster]:
-    """A Spark of three hosts; a test that kills one starts it again."""
+    """A Spark of three hosts."""
     from tests.cluster.spark import SparkCluster
 
     with SparkCluster(world.network) as cluster:
@@ -72,3 +73,5 @@ def spark_job(spark_hosts: SparkCluster, tmp_path: Path) -> Iterator[Callable[[C
     yield start
     for each in jobs:
         each.release()
+    for lost in spark_hosts.workers:
+        lost.start()

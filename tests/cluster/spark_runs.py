@@ -41,7 +41,9 @@ class SparkRuns(Runs):
         operator = SparkBatchOperator(task_id="count", application=str(_APPLICATION), conf=settings, **options)
         ti = PushingTi("count", run, id=uuid.uuid4())
         _replace_try(f"{self.spec.topology}.{run}", str(ti.id))
+        ti.xcoms[self.spec.begin, "return_value", -1] = self.begun[run].to_json()
         processing = Processing(self.spec, self.begun[run], TaskTry("count", -1, str(ti.id)), anchored=True)
+        processing._ti = ti
         context: Any = {"ti": ti, "dag": SimpleNamespace(fileloc=str(_APPLICATION)), _KEY: processing}
         operator.execute(context)
         self.rows[run] = ti.pushed[self.output]

@@ -32,7 +32,6 @@ def test_a_host_of_an_executor_killed_in_a_job_costs_no_row_and_adds_none(
     assert counting.answer.result is None
     assert committer("commit", "r1") == "committed"
     assert topology.exact("1.1")
-    lost.start()
 
 
 @pytest.mark.long

@@ -6,9 +6,11 @@ import json
 import os
 from pathlib import Path
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from airflow_tx.errors import ConfigError, StagingError, StagingUnavailable
+from airflow_tx.errors import ConfigError, StagingError, StagingUnavailable, StagingUnreachable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import (
     Descriptor,
@@ -242,3 +244,26 @@ def test_a_file_that_cannot_be_written_is_one_line_that_says_where_and_why(tmp_p
     where = StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     with pytest.raises(StagingUnavailable, match=rf"^{tmp_path}/flights/1/1/.* cannot be written: .*clear the task.$"):
         write_rows(where, "counts", [{"word": "a"}])
+
+
+class Silent(MemoryFileSystem):  # type: ignore[misc]
+    """A store whose client has errors of its own, as botocore has."""
+
+    class NoAnswer(Exception):
+        pass
+
+    def _refuse(self, *arguments: object, **options: object) -> None:
+        raise Silent.NoAnswer("Could not connect\nto the endpoint")
+
+    cat_file = ls = pipe_file = rm = _open = _refuse
+
+
+def test_a_store_that_does_not_answer_is_one_line_that_says_where_and_why() -> None:
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    files = StagingArea("silent://here").files
+    for use in (files.read, files.open, files.list, files.remove_tree, lambda name: files.write(name, b"")):
+        with pytest.raises(StagingUnreachable) as error:
+            use("1/a")
+        assert str(error.value).startswith(
+            "silent://here/1/a cannot be reached: Could not connect to the endpoint. Nothing was changed;"
+        )
