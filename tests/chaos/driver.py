@@ -76,7 +76,7 @@ class ChaosRun:
                 self._end("it found something")
                 raise
             except BaseException as error:
-                self._end(f"it was ended, or failed itself: {error!r}")
+                self._end(f"it was ended, or failed itself: {type(error).__name__}")
                 told = f"seed {self.seed}, after {self.gun.count} faults: {error!r}; it waited for {self._awaited}"
                 print(self.story.of(told, self._awaited or list(STORES), []), flush=True)
                 raise

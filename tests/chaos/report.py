@@ -86,7 +86,7 @@ def _run(record: Record, rests: Sequence[Rest]) -> tuple[object, ...]:
     seeds = ", ".join(dict.fromkeys(str(part["seed"]) for part in parts))
     found = (sum(len(rest.wrong) for rest in rests), sum(len(rest.stuck) for rest in rests))
     zookeepers = max((part.get("zookeepers", 1) for part in parts), default=1)
-    ended = ", ".join(end["why"] for end in record.lines("end")) or "not told"
+    ended = "; then ".join(end["why"].partition("(")[0] for end in record.lines("end")) or "not told"
     return (seeds, tasks, zookeepers, len(record.faults()), len(rests), *found, ended)
 
 
