@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
-from airflow_tx.errors import AlreadyFinal, SkipRefused, TxError
+from airflow_tx.errors import AlreadyFinal, FenceOutranked, Outranked, SkipRefused, TxError
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 # Seconds that a run which has just yielded gets to end.
 _PATIENCE = 4
+# Seconds that another one gets to finish a skip, one after the other, and between two readings.
+_PAUSES = (5.0, 20.0, 60.0)
+_PACE = 0.2
 
 
 def pass_on(
@@ -127,6 +131,27 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     Metric.SKIPPED.send(ledger.paths.topology)
     return done
+
+
+def take_skip_in_peace(
+    ledger: Ledger,
+    txid: int,
+    states: Mapping[str, FencedState],
+    *,
+    log: Any,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Committed | NotYet:
+    """As `take_skip`; whoever is outranked lets the other one finish: to outrank each other in turn would never end."""
+    for pause in _PAUSES:
+        try:
+            return take_skip(ledger, txid, states, log=log)
+        except (Outranked, FenceOutranked) as error:
+            log.info("%s", error)
+        for _ in range(round(pause / _PACE)):
+            if ledger.status(txid) is None:
+                break
+            sleep(_PACE)
+    return take_skip(ledger, txid, states, log=log)
 
 
 @contextmanager

@@ -178,7 +178,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
-        from airflow_tx.commit.handoff import pass_on, states_of, take_skip
+        from airflow_tx.commit.handoff import pass_on, states_of, take_skip_in_peace
         from airflow_tx.commit.run_slots import TaskRuns
 
         spec, txid = self.transaction, begun.attempt.txid
@@ -187,7 +187,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         with spec.store() as store:
             ledger, states = spec.ledger(store), states_of(context["dag"])
             try:
-                ended = take_skip(ledger, txid, states, log=self.log)
+                ended = take_skip_in_peace(ledger, txid, states, log=self.log)
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
             pass_on(ledger, states, TaskRuns(spec.dag_id, context["ti"]), ended, log=self.log)

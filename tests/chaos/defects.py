@@ -57,6 +57,11 @@ DEFECTS = (
         "refused for it, too, until a person replayed that transaction by its number",
         "test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_clear",
     ),
+    Defect(
+        "A transaction was to be skipped, over a Delta table: its own `begin`, which its coordinator replayed, and the "
+        "committer of the next one took the skip from each other in turn, each before the other one was through",
+        "test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish",
+    ),
 )
 STUCK = (
     Stuck(
@@ -89,5 +94,10 @@ STUCK = (
         "within 12 and 26 s",
     ),
     Stuck("seed 55", "`files`, after 60 faults", "the fifth defect below"),
+    Stuck(
+        "seed 100",
+        "nothing, after 302 faults; then `sparked`, after 501",
+        "first its disks were unmounted from outside, so that the judge had no answer; then the sixth defect below",
+    ),
     Stuck("seed 23", "no rest", "its time was over on a machine that others used"),
 )

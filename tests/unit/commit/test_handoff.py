@@ -11,12 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, undoable
+from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
 from airflow_tx.protocol import run_slots, skip
-from airflow_tx.protocol.answers import Begun, Bidding, Committed, NotYet
+from airflow_tx.protocol.answers import Begun, Bidding, Committed, Granted, NotYet
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Count, MemoryState
@@ -325,6 +325,33 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     run.work()
     assert run.commit_now() is None
     assert undoing.total == 10
+
+
+def test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = MemoryState("slow", keys=["word"], values={"count": Count()})
+    ledger = open_run(make, "r1").commit().ledger
+    ledger.run(skip.note_skip, 1, WHY)
+    others = []
+
+    def overtaken(grant: Any) -> None:
+        monkeypatch.undo()
+        answer = ledger.run(skip.grant_skip, 1, {"slow": True})
+        assert isinstance(answer, Granted)
+        others.append(answer.grant)
+        state.raise_fence(grant)
+
+    def finish(seconds: float) -> None:
+        (grant,) = others
+        state.raise_fence(grant)
+        state.pass_over(grant)
+        assert isinstance(ledger.run(skip.commit_skip, grant.token, states=["slow"]), Committed)
+
+    monkeypatch.setattr(state, "raise_fence", overtaken)
+    ended = take_skip_in_peace(ledger, 1, {"slow": state}, log=open_run(make, "r2").log, sleep=finish)
+    assert ended == Committed(1, here=False)
+    assert len(others) == 1
 
 
 def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeated(
