@@ -43,7 +43,7 @@ def written(records: Sequence[Record]) -> str:
             [(number, *_run(record, own)) for number, (record, own) in enumerate(runs, 1)],
         ),
         "A run ends where it finds something, and the faults since its last good rest are not counted. What ended "
-        "stuck:\n",
+        "stuck, or was ended from outside because nothing moved on, which the numbers above do not count:\n",
         _table(("run", "what was stuck", "cause"), [(each.run, each.what, each.cause) for each in STUCK]),
         "## Faults, and the time to recover\n\nFrom the end of a fault until every topology that it may have stopped\n"
         "has committed again, in seconds. The machine was shared: two cores, for which 5 to 50\n"
