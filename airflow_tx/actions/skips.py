@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from airflow_tx import compat
 from airflow_tx.actions.preview import Effect
 from airflow_tx.actions.runs import Restarts
-from airflow_tx.commit.handoff import due_skip, take_skip, undoable
-from airflow_tx.errors import FenceOutranked, Outranked, SkipRefused, StaleBatch, StateUnavailable, TxError
+from airflow_tx.commit.handoff import due_skip, take_skip_in_peace, undoable
+from airflow_tx.errors import SkipRefused, StaleBatch, StateUnavailable, TxError
 from airflow_tx.protocol import recovery, skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
@@ -22,7 +21,8 @@ from airflow_tx.state.api import FencedState
 
 log = logging.getLogger(__name__)
 
-_RACES = 5
+# A person waits for it: seconds that another one gets to finish the same skip.
+_PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class NotInEffect(TxError):
@@ -88,7 +88,8 @@ class Skips:
         if self.ledger.turn().current < txid:
             return self._later(txid, run_id), None
         try:
-            answer = self._raced(txid)
+            # A waiting committer may take the same skip: the later grant wins, and does the same.
+            answer = take_skip_in_peace(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
         except StaleBatch:
             assert record is not None
             how = self._restarts.runs.start(record.run_id, record.key, past_limit=True)
@@ -117,15 +118,6 @@ class Skips:
         if compat.runs_of(self._restarts.runs.dag_id, [run_id]).get(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
-
-    def _raced(self, txid: int) -> Committed | NotYet:
-        """A waiting committer may take the same skip: the later grant wins, and does the same."""
-        for race in range(_RACES):
-            try:
-                return take_skip(self.ledger, txid, self._states, log=log)
-            except (FenceOutranked, Outranked):
-                time.sleep(0.2 * (race + 1))
-        return take_skip(self.ledger, txid, self._states, log=log)
 
     def _first(self) -> str:
         turn = self.ledger.turn()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Seconds that a run which has just yielded gets to end.
 _PATIENCE = 4
-# Seconds that another one gets to finish a skip, one after the other, and between two readings.
+# Seconds that another one gets to finish a skip; those between two readings.
 _PAUSES = (5.0, 20.0, 60.0)
 _PACE = 0.2
 
@@ -139,10 +139,14 @@ def take_skip_in_peace(
     states: Mapping[str, FencedState],
     *,
     log: Any,
+    pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """As `take_skip`; whoever is outranked lets the other one finish: to outrank each other in turn would never end."""
-    for pause in _PAUSES:
+    """As `take_skip`; whoever is outranked lets the other one finish: to outrank each other in turn would never end.
+
+    :param pauses: seconds that another one gets for it, one after the other.
+    """
+    for pause in pauses:
         try:
             return take_skip(ledger, txid, states, log=log)
         except (Outranked, FenceOutranked) as error:

@@ -19,7 +19,6 @@ from sqlalchemy import select
 
 _AT_ONCE = 500
 COMMIT = "CommitOperator"
-COORDINATE = "CoordinateOperator"
 
 
 @dataclass(frozen=True)
