@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
-LONGEST = 300
+LONGEST = 400
 
 GERUNDS = frozenset({"processing", "staging", "testing", "sizing", "rotating"})
 """What the glossary, or everybody, calls so; RotatingTransactionalState."""
