@@ -84,7 +84,8 @@ def begin(
     :param reported: attempts of which the source knows by now that they have failed.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
-    topology = read.peek_if_any(TopologyRecord, paths.record)
+    # Required, not peeked: a rename closes this record, then copies. A begin that lands later would be lost.
+    topology = read.find(TopologyRecord, paths.record)
     if topology is None:
         return Decision(NeedTopology())
     check_claim(topology, paths, request.topology)

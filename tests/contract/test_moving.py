@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, MoveRefused, OutcomeUnknown, TopologyClaimed, UnreadableRecord
+from airflow_tx.errors import (
+    FenceForeign,
+    MoveRefused,
+    OutcomeUnknown,
+    RequirementFailed,
+    TopologyClaimed,
+    UnreadableRecord,
+)
 from airflow_tx.protocol.api import Requirement, Store, Write
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.move import Mover
@@ -38,6 +45,32 @@ class DyingStore(MemoryStore):
             raise Dying
         self.left = None if self.left is None else self.left - 1
         super().multi(requirements, writes)
+
+
+class HeldStore(MemoryStore):
+    """Holds back the multi of one process, and lets it happen before the n-th multi of a rename."""
+
+    held: tuple[Sequence[Requirement], Sequence[Write]] | None = None
+    holds = False
+    left: int | None = None
+    happened: bool | None = None
+
+    def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        if self.holds:
+            self.held = (requirements, writes)
+            raise Dying
+        if self.left == 0 and self.held is not None:
+            self._release(*self.held)
+        self.left = None if self.left is None else self.left - 1
+        super().multi(requirements, writes)
+
+    def _release(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
+        self.held = None
+        try:
+            super().multi(requirements, writes)
+            self.happened = True
+        except RequirementFailed:
+            self.happened = False
 
 
 def pipelines(store: Store, root: str) -> tuple[Pipeline, Pipeline]:
@@ -173,6 +206,29 @@ def test_a_call_that_was_thought_dead_cannot_harm_one_that_came_after_it(zookeep
     with pytest.raises(MoveRefused, match="another call of the command has taken over"):
         Mover(new.ledger)._guarded(op, Mover(new.ledger)._emptied())
     assert records(store, zookeeper_root) == before
+
+
+@pytest.mark.parametrize("run", ["r4", "r5", "r6"])
+def test_a_begin_lands_before_a_rename_has_closed_the_ledger_or_never(
+    zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    monkeypatch.setattr("airflow_tx.protocol.move._TOGETHER", 5)
+    happened = []
+    for left in range(1000):
+        store = HeldStore()
+        old, new = grown(store, zookeeper_root)
+        store.holds = True
+        with pytest.raises(Dying):
+            old.begin(run)
+        store.holds, store.left = False, left
+        rename(old, new)
+        if store.held is not None:
+            break
+        happened.append(store.happened)
+        assert [new.run(each) for each in ("r4", "r5", "r6")] == [4, 5, 6]
+        assert new.totals() == [21]
+    assert happened == [True, *[False] * (len(happened) - 1)]
+    assert len(happened) > 5
 
 
 @pytest.mark.parametrize("done", [False, True])

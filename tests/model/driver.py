@@ -231,10 +231,19 @@ class Run:
         assert self.begun is not None
         return self.begun.attempt
 
-    def begin(self, rows: Rows, *, retry: bool = False, task_try: str | None = None, current: bool = True) -> Any:
+    def begin(
+        self,
+        rows: Rows,
+        *,
+        retry: bool = False,
+        task_try: str | None = None,
+        current: bool = True,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Any:
         """`begin` in a new process; the source has `rows` rows from where the last transaction ended.
 
         :param current: whether Airflow still knows this try.
+        :param meanwhile: what others do while the source decides.
         """
         ids = self.topology.ids
         request = BeginRequest(
@@ -246,9 +255,13 @@ class Run:
             {"p": f"{ids.message_id():016x}"},
         )
 
+        def decide(attempt: TransactionAttempt, position: Any) -> Batch | None:
+            meanwhile()
+            return decides(rows)(attempt, position)
+
         result = self.topology.ledger().begin(
             request,
-            decide=decides(rows),
+            decide=decide,
             run_state=lambda run_id: None,
             is_current=lambda: current,
         )

@@ -207,6 +207,11 @@ MUTANTS = (
         ((RotatingTransactionalState.get_previous_state, "self.get_state(txid - 1)", "self.get_state(txid)"),),
         TWO_OPAQUE,
     ),
+    Mutant(
+        "a begin does not require the topology record",
+        ((begin.begin, "read.find(TopologyRecord", "read.peek_if_any(TopologyRecord"),),
+        _trace(test_traces.TestTrace25, "test_a_begin_that_was_decided_before_its_ledger_was_closed_binds_nothing"),
+    ),
     Mutant("a stale position is kept", ((replay._next_attempt, "base=base,", ""),), TWO_OPAQUE),
     Mutant(
         "a start leaves the epoch as it is",

@@ -13,8 +13,10 @@ from airflow_tx.errors import (
     StaleBatch,
     StaleBegin,
     StaleTry,
+    UnreadableRecord,
 )
 from airflow_tx.protocol.answers import AlreadyCommitted, NotYet, Restarted
+from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.records import Phase
 from tests.model.driver import Run, Topology
 
@@ -287,3 +289,25 @@ def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> No
     first.commit()
     second.commit()
     assert topology.totals() == {"a": 1, "b": 1}
+
+
+class TestTrace25:
+    """A ledger is closed, to be copied or deleted, while a run of it begins."""
+
+    def test_a_begin_that_was_decided_before_its_ledger_was_closed_binds_nothing(self, topology: Topology) -> None:
+        first, second = Run(topology, "r1"), Run(topology, "r2")
+        first.begin(1)
+        mover = Mover(topology.ledger())
+        with pytest.raises(UnreadableRecord, match="being deleted: airflow tx delete trace"):
+            second.begin(1, meanwhile=mover.close_for_deletion)
+        assert topology.store().get(topology.paths.run("r2")) is None
+
+    def test_a_replay_that_was_decided_before_its_ledger_was_closed_is_no_attempt(self, topology: Topology) -> None:
+        run = Run(topology, "r1")
+        run.begin(1)
+        mover = Mover(topology.ledger())
+        with pytest.raises(UnreadableRecord, match="being deleted: airflow tx delete trace"):
+            run.begin(1, meanwhile=mover.close_for_deletion)
+        record = topology.record(1)
+        assert record is not None
+        assert record.attempt == 1
