@@ -17,6 +17,7 @@ from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.rabbit import LocalRabbit
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.budget import BUDGET, Budget, rotated
 from tests.examples import examples
 from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
@@ -30,8 +31,37 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what failed for `script/test`, which runs tests whose wait ran out once more without the other parts."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("budget")
+    group.addoption("--budget", type=float, metavar="SECONDS", help="start no test after this time")
+    group.addoption(
+        "--commit", metavar="ID", help="start at the place in the order of tests that belongs to this commit"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[BUDGET] = Budget.of(config.getoption("--budget"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    commit = config.getoption("--commit")
+    if commit:
+        items[:] = rotated(items, commit)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    return True if item.config.stash[BUDGET].leaves_out(item.nodeid) else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name for `script/test` what failed, and what was not run.
+
+    It runs tests whose wait ran out once more, without the other parts.
+    """
+    for line in config.stash[BUDGET].lines():
+        terminalreporter.write_line(line)
     for kind in ("failed", "error"):
         for report in terminalreporter.getreports(kind):
             late = NotInTime.__name__ in report.longreprtext.rpartition("\n")[2]

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from tests.budget import Budget
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,10 +42,12 @@ class Ahead:
     """Runs tests in threads, in their order; none of them needs more than one value.
 
     :param value: what each of them is called with.
+    :param budget: until when they may start.
     :ivar seconds: per test that has ended, how long it took.
     """
 
-    def __init__(self, items: Sequence[pytest.Function], name: str, value: object) -> None:
+    def __init__(self, items: Sequence[pytest.Function], name: str, value: object, budget: Budget) -> None:
+        self._budget = budget
         self._waiting: SimpleQueue[pytest.Function] = SimpleQueue()
         self._arguments = {name: value}
         self._done: dict[str, Future[Any]] = {item.nodeid: Future() for item in items}
@@ -77,6 +81,8 @@ class Ahead:
             try:
                 item = self._waiting.get_nowait()
             except Empty:
+                return
+            if not self._budget.begins(item.nodeid):
                 return
             began = time.monotonic()
             _settle(self._done[item.nodeid], partial(self._run, item, began))

@@ -19,6 +19,7 @@ from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.ahead import Ahead
 from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
+from tests.budget import BUDGET
 
 _ahead = pytest.StashKey[Ahead]()
 
@@ -74,6 +75,6 @@ def stack(
         with TriedAirflow(folder / "home", dags, env) as airflow:
             made = Stack(folder, airflow, zookeeper, failpoints)
             items = [item for item in request.session.items if _runs_ahead(item)]
-            ahead = request.session.stash[_ahead] = Ahead(items, "stack", made)
+            ahead = request.session.stash[_ahead] = Ahead(items, "stack", made, request.config.stash[BUDGET])
             yield made
             ahead.end()
