@@ -13,13 +13,19 @@ from airflow_tx.protocol.view import TopologyView
 
 
 class HealthCode(str, Enum):
-    """How a topology is, in one word."""
+    """How a topology is, in one word: the most urgent first."""
 
-    FINE = "fine"
-    WAITS = "waits"
     BLOCKED = "blocked"
-    LATE = "late"
     UNREADABLE = "unreadable"
+    FAILED = "failed"
+    LATE = "late"
+    WAITS = "waits"
+    FINE = "fine"
+
+    @property
+    def urgency(self) -> int:
+        """Rank the codes: 0 needs a person first."""
+        return list(HealthCode).index(self)
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] 
     """
     health = _by_transactions(view)
     late = (alarms or {}).get("late")
-    if late is None or health.code is HealthCode.BLOCKED:
+    if late is None or health.code.urgency < HealthCode.LATE.urgency:
         return health
     return replace(health, code=HealthCode.LATE, sentence=f"It is late. {health.sentence}", since=late["when"])
 
@@ -78,7 +84,7 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyHealth:
     why = f": {first.error}" if first.error else ""
     what = "has to be replayed" if first.stale else "has failed"
     return TopologyHealth(
-        HealthCode.WAITS,
+        HealthCode.FAILED,
         f"Transaction {first.txid} {what}{why}. It waits for {first.waiting_for}",
         since=first.began or None,
         txid=first.txid,

@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,7 @@ from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
 from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, ledger_client
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.health import HealthCode, TopologyHealth, topology_health
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Outcome, TopologyRecord
@@ -72,6 +73,14 @@ class TopologySnapshot:
         """Give the open transactions, the one whose turn it is first."""
         found = () if self.view is None else self.view.transactions
         return tuple(sorted((each for each in found if each.open), key=lambda each: each.txid))
+
+    @cached_property
+    def health(self) -> TopologyHealth:
+        """Say how the topology is, and what a person can do."""
+        if self.view is None:
+            return TopologyHealth(HealthCode.UNREADABLE, self.problem or "")
+        # Commands find a topology of another ledger by this name, also where the first one has a namesake.
+        return topology_health(replace(self.view, name=self.name), self.alarms)
 
     def final_view(self, txid: int) -> TransactionView | None:
         """Read a final transaction; None: it is not remembered any more."""

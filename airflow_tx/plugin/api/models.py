@@ -91,10 +91,17 @@ class TopologyLine(BaseModel):
 
 
 class TopologyList(BaseModel):
+    """A part of the overview: the most urgent topologies first, then by name.
+
+    :param total: how many topologies have the text and one of the states that were asked for.
+    :param counts: by state, how many topologies have the text that was asked for.
+    """
+
     topologies: list[TopologyLine]
     total: int
     limit: int
     offset: int
+    counts: dict[HealthCode, int]
 
 
 class Person(BaseModel):

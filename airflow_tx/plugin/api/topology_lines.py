@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,12 +22,71 @@ from airflow_tx.plugin.api.models import (
     SkippedLine,
     StateLine,
     TopologyLine,
+    TopologyList,
     TopologyPage,
     TopologyState,
     WaitingRun,
 )
-from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.plugin.api.redaction import redacted
+from airflow_tx.protocol.health import HealthCode
 from airflow_tx.protocol.records import Outcome
+
+
+@dataclass(frozen=True)
+class OverviewPart:
+    """Which topologies of the overview are asked for.
+
+    :param states: those in one of these states; none: in every state.
+    :param text: those whose name, DAG or sentence has this text, in upper or lower case.
+    """
+
+    states: frozenset[HealthCode] = frozenset()
+    text: str = ""
+    limit: int = 100
+    offset: int = 0
+
+    def select(self, snapshots: Sequence[TopologySnapshot]) -> OverviewSelection:
+        """Select this part: the most urgent topologies first, then by name."""
+        text = self.text.strip().casefold()
+        with_text = [each for each in snapshots if _has_text(each, text)]
+        counts = Counter(each.health.code for each in with_text)
+        found = [each for each in with_text if not self.states or each.health.code in self.states]
+        found.sort(key=lambda each: (each.health.code.urgency, each.name))
+        return OverviewSelection(found[self.offset : self.offset + self.limit], len(found), counts)
+
+
+@dataclass(frozen=True)
+class OverviewSelection:
+    """A part of the overview.
+
+    :param total: how many topologies have the text and one of the states.
+    :param counts: by state, how many topologies have the text.
+    """
+
+    some: Sequence[TopologySnapshot]
+    total: int
+    counts: Mapping[HealthCode, int]
+
+
+def overview(snapshots: Sequence[TopologySnapshot], part: OverviewPart, access: Access) -> TopologyList:
+    """Describe a part of the topologies that the user may see."""
+    selection = part.select(snapshots)
+    lag_board().ask_for(selection.some)
+    return TopologyList(
+        topologies=topology_lines(selection.some, access),
+        total=selection.total,
+        limit=part.limit,
+        offset=part.offset,
+        counts={code: selection.counts.get(code, 0) for code in HealthCode},
+    )
+
+
+def _has_text(snapshot: TopologySnapshot, text: str) -> bool:
+    if not text:
+        return True
+    # A text that is hidden in the answer must not be found by its parts either.
+    words = (snapshot.name, snapshot.record.dag_id, redacted(snapshot.health.sentence))
+    return any(text in each.casefold() for each in words)
 
 
 def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> list[TopologyLine]:
@@ -89,17 +149,9 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         "allocated": 0 if view is None else view.allocated,
         "last_commit": _last_commit(snapshot),
         "commits_per_hour": [0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
-        "state": _state(snapshot),
+        "state": TopologyState(**asdict(snapshot.health)),
         "may_act": access.may_act(record.dag_id),
     }
-
-
-def _state(snapshot: TopologySnapshot) -> TopologyState:
-    if snapshot.view is None:
-        return TopologyState(code=HealthCode.UNREADABLE, sentence=snapshot.problem or "")
-    # Commands find a topology of another ledger by this name, also where the first one has a namesake.
-    view = replace(snapshot.view, name=snapshot.name)
-    return TopologyState(**asdict(topology_health(view, snapshot.alarms)))
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:

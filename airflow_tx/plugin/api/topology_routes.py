@@ -15,9 +15,10 @@ from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snap
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer
 from airflow_tx.plugin.api.timeline import TimelineWindow, timeline
-from airflow_tx.plugin.api.topology_lines import topology_lines, topology_page
+from airflow_tx.plugin.api.topology_lines import OverviewPart, overview, topology_page
 from airflow_tx.plugin.api.transaction_models import Timeline, TransactionPage
 from airflow_tx.plugin.api.transaction_page import transaction_page
+from airflow_tx.protocol.health import HealthCode
 
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 MOST_LINES, MOST_ROWS = 200, 1000
@@ -47,16 +48,16 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
 @topology_router.get("/topologies")
 def list_topologies(
     access: AccessDep,
+    state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
+    text: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> TopologyList:
-    """List the topologies whose DAG the user may read, by name."""
+    """List the topologies whose DAG the user may read: the most urgent first, then by name."""
     every = ledger_snapshots().all()
     access.know(each.record.dag_id for each in every)
     seen = [each for each in every if access.may_read(each.record.dag_id)]
-    some = seen[offset : offset + limit]
-    lag_board().ask_for(some)
-    return TopologyList(topologies=topology_lines(some, access), total=len(seen), limit=limit, offset=offset)
+    return overview(seen, OverviewPart(frozenset(state or ()), text, limit, offset), access)
 
 
 @topology_router.get("/topologies/{topology:path}/transactions/{txid}")

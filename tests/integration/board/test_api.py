@@ -41,13 +41,17 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     assert line["last_commit"]["txid"] == 1
     assert line["may_act"] is False
     assert line["state"] == {
-        "code": "waits",
+        "code": "failed",
         "since": line["state"]["since"],
         "txid": 2,
         "sentence": "Transaction 2 has failed: it broke. It waits for a replay: airflow tx replay flights 2, or clear "
         "its failed task",
         "remedy": "airflow tx replay flights 2",
     }
+    none = board.get("topologies", state=["waits", "fine"], text="FLIGHT")
+    assert (none["topologies"], none["total"], none["counts"]["failed"]) == ([], 0, 1)
+    assert board.get("topologies", state="failed", text="flight", limit=1)["total"] == 1
+    assert board.get("topologies", offset=1)["topologies"] == []
     page = board.get("topologies/flights")
     assert [each["last_txid"] for each in page["states"]] == [1, 1]
 
@@ -162,7 +166,9 @@ def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, 
 
 def test_what_is_not_there_and_what_may_not_be_seen_are_the_same(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
-    assert board.get("topologies", STRANGER) == {"topologies": [], "total": 0, "limit": 100, "offset": 0}
+    hidden = board.get("topologies", STRANGER, limit=7)
+    nothing = dict.fromkeys(hidden["counts"], 0)
+    assert hidden == {"topologies": [], "total": 0, "limit": 7, "offset": 0, "counts": nothing}
     for there, missing in (
         ("topologies/flights", "topologies/nosuch"),
         ("topologies/flights/transactions", "topologies/nosuch/transactions"),

@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * List Topologies
-         * @description List the topologies whose DAG the user may read, by name.
+         * @description List the topologies whose DAG the user may read: the most urgent first, then by name.
          */
         get: operations["list_topologies"];
         put?: never;
@@ -372,10 +372,10 @@ export interface components {
         };
         /**
          * HealthCode
-         * @description How a topology is, in one word.
+         * @description How a topology is, in one word: the most urgent first.
          * @enum {string}
          */
-        HealthCode: "fine" | "waits" | "blocked" | "late" | "unreadable";
+        HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
         /**
          * LagLine
          * @description How much data a source has that no transaction has taken.
@@ -767,8 +767,18 @@ export interface components {
             /** Turn */
             turn: number;
         };
-        /** TopologyList */
+        /**
+         * TopologyList
+         * @description A part of the overview: the most urgent topologies first, then by name.
+         *
+         *     :param total: how many topologies have the text and one of the states that were asked for.
+         *     :param counts: by state, how many topologies have the text that was asked for.
+         */
         TopologyList: {
+            /** Counts */
+            counts: {
+                [key: string]: number;
+            };
             /** Limit */
             limit: number;
             /** Offset */
@@ -1125,6 +1135,8 @@ export interface operations {
     list_topologies: {
         parameters: {
             query?: {
+                state?: components["schemas"]["HealthCode"][] | null;
+                text?: string;
                 limit?: number;
                 offset?: number;
             };

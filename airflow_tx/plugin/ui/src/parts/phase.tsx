@@ -21,6 +21,7 @@ const STATES: Record<TopologyState["code"], { sign: Sign; color: string; word: s
   waits: { sign: "clock", color: "fg.muted", word: "waits" },
   late: { sign: "late", color: "orange.fg", word: "late" },
   blocked: { sign: "cross", color: "red.fg", word: "blocked" },
+  failed: { sign: "cross", color: "red.fg", word: "failed" },
   unreadable: { sign: "question", color: "red.fg", word: "unreadable" },
 };
 
@@ -82,5 +83,5 @@ export function State({ state }: { state: TopologyState }) {
 
 /** Orders topologies by how much they need a person. */
 export function urgency(state: TopologyState): number {
-  return ["unreadable", "blocked", "late", "waits", "fine"].indexOf(state.code);
+  return ["blocked", "unreadable", "failed", "late", "waits", "fine"].indexOf(state.code);
 }
