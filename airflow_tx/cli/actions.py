@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action, audit_of, check_why, confirm, ledger_on, paths_of, store_of
+from airflow_tx.cli.context import action, audit_of, check_why, is_shown, ledger_on, paths_of, store_of
 from airflow_tx.cli.dags import dag_of
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.view import topology_record
@@ -90,19 +90,7 @@ def _is_shown(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bo
     """Print the preview if that is all that is wanted; otherwise have it confirmed."""
     if not args.dry_run and not confirmed:
         return False
-    preview = chosen.preview()
-    if args.dry_run:
-        if args.output == "table":
-            print(f"It would: {preview.sentence} Nothing was changed.")
-        lines = [(each, "") for each in preview.effects] + [(each, "refused: ") for each in preview.refused]
-        render.print_rows([_row(each, note) for each, note in lines], args.output)
-    elif preview.effects:  # else what it does says why not
-        confirm(args, preview.sentence)
-    return bool(args.dry_run)
-
-
-def _row(effect: Effect, note: str = "") -> render.TableRow:
-    return {"txid": effect.txid, "run_id": effect.run_id, "done": f"{note}{effect.done}"}
+    return is_shown(args, chosen.preview())
 
 
 def _show(effects: Iterable[Effect], args: Namespace) -> None:
@@ -110,7 +98,7 @@ def _show(effects: Iterable[Effect], args: Namespace) -> None:
     rows: list[render.TableRow] = []
     try:
         for each in effects:
-            rows.append(_row(each))
+            rows.append(render.effect(each))
     except BaseException:
         if rows:
             render.print_rows(rows, args.output)

@@ -13,8 +13,8 @@ from airflow_tx.cli.context import (
     action,
     audit_of,
     command,
-    confirm,
     conn_id_of,
+    is_shown,
     ledger_on,
     paths_of,
     print_done,
@@ -117,14 +117,20 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
+    from airflow_tx.cli import repair_previews
     from airflow_tx.protocol.repair import state_lost
 
-    confirm(args, f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost.")
-    print_done("Repaired", ledger_on(store, args).run(state_lost, args.state_lost, audit_of(args)))
+    ledger, audit = ledger_on(store, args), audit_of(args)
+    sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
+    planned = ledger.preview(state_lost, args.state_lost, audit)
+    if not is_shown(args, repair_previews.of_kept(ledger, planned, sentence)):
+        print_done("Repaired", ledger.run(state_lost, args.state_lost, audit))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, plan_rebuild
+    from airflow_tx.cli import repair_previews
+    from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState
+    from airflow_tx.protocol.repair import Repairs
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
@@ -134,29 +140,36 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         for name, fence in found.items()
         if fence is not None
     ]
-    plan = plan_rebuild(paths_of(args), held)
-    confirm(args, f"Rebuild the ledger of topology {args.topology} ({render.fences(found)}): {plan.summary}.")
-    print_done("Repaired", _repairs(args, store).ledger_lost(held, request, audit_of(args)))
+    ledger, audit = ledger_on(store, args), audit_of(args)
+    planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
+    if not is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
+        print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
 
 
 def _reset(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.repair import RESET
+    from airflow_tx.cli import repair_previews
+    from airflow_tx.protocol.repair import RESET, Repairs, reset
 
     request, states = _dag(args, store, RESET)
-    for name, state in states.items():
-        _check_clearable(name, state, partial(RepairRefused, what=RESET, topology=args.topology))
-    values = ", ".join(sorted(states)) or "none"
-    confirm(args, f"Forget all transactions of topology {args.topology} and DELETE ALL VALUES of its states: {values}.")
+    refused = partial(RepairRefused, what=RESET, topology=args.topology)
+    fences = {name: _clearable(name, state, refused) for name, state in states.items()}
+    ledger, audit = ledger_on(store, args), audit_of(args)
+    planned = ledger.preview(reset, request, audit)
+    if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
+        return
 
     def clear() -> None:
         for state in states.values():
             state.clear()
 
-    print_done("Repaired", _repairs(args, store).reset(request, audit_of(args), clear=clear))
+    print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
 
 
-def _check_clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> None:
-    """Find out before the ledger is emptied: what it held is lost then."""
+def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> Any:
+    """Read the fence of a state that can be emptied: once the ledger is emptied, what it held is lost.
+
+    :raises RepairRefused: the state cannot be emptied, or not be read.
+    """
     from airflow_tx.protocol.repair import reason_of
 
     if not state.can_clear:
@@ -165,7 +178,7 @@ def _check_clearable(name: str, state: FencedState, refused: Callable[..., Repai
             remedy="Empty it by hand, take it out of the DAG, and repeat.",
         )
     try:
-        state.fence()
+        return state.fence()
     except Exception as error:
         raise refused(
             problem=f"state {name!r} cannot be read ({reason_of(error)})",
@@ -196,9 +209,3 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
     except UnreadableRecord:
         return None  # the repair will say so, or repair it
     return None if record is None else record.dag_id
-
-
-def _repairs(args: Namespace, store: Store) -> Any:
-    from airflow_tx.protocol.repair import Repairs
-
-    return Repairs(ledger_on(store, args))

@@ -14,12 +14,14 @@ from airflow.utils.platform import getuser
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy.exc import OperationalError
 
+from airflow_tx.cli import render
 from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError, TxError, UnknownTransaction
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 
 if TYPE_CHECKING:
+    from airflow_tx.actions.preview import Preview
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
 
@@ -130,6 +132,18 @@ def check_why(args: Namespace, command: str) -> None:
     """
     if not (args.why or "").strip():
         raise SystemExit(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
+
+
+def is_shown(args: Namespace, preview: Preview) -> bool:
+    """Print what would be done if that is all that is wanted; otherwise have a person confirm it."""
+    if args.dry_run:
+        if args.output == "table":
+            print(f"It would: {preview.sentence} Nothing was changed.")
+        lines = [(each, "") for each in preview.effects] + [(each, "refused: ") for each in preview.refused]
+        render.print_rows([render.effect(each, note) for each, note in lines], args.output)
+    elif preview.effects:  # else the action itself says why it does nothing
+        confirm(args, preview.sentence)
+    return bool(args.dry_run)
 
 
 def confirm(args: Namespace, question: str) -> None:

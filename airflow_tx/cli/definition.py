@@ -215,10 +215,22 @@ TX_COMMANDS = (
         help="Go on after a state or ZooKeeper went back in time",
         description=(
             "Give exactly one of --state-lost, --ledger-lost and --reset, as the error of the commit task says. "
-            "Pause the DAG and end its runs first. Every repair is kept in the ledger with who, when and --why."
+            "Pause the DAG and end its runs first. Look at --dry-run before. Every repair is kept in the ledger with "
+            "who, when and --why."
         ),
         func=_command("commands.repair"),
-        args=(ARG_TOPOLOGY, ARG_STATE_LOST, ARG_LEDGER_LOST, ARG_RESET, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+        args=(
+            ARG_TOPOLOGY,
+            ARG_STATE_LOST,
+            ARG_LEDGER_LOST,
+            ARG_RESET,
+            ARG_DAG_ID,
+            ARG_DRY_RUN,
+            ARG_YES,
+            ARG_WHY,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="backfill",
@@ -275,14 +287,24 @@ TX_COMMANDS = (
                     "another prefix or path. The fence comes along. End the topology's runs first."
                 ),
                 func=_command("states.rename"),
-                args=(ARG_TOPOLOGY, ARG_OLD, ARG_STATE_NEW, ARG_DAG_ID, ARG_YES, ARG_WHY, *_LEDGER),
+                args=(
+                    ARG_TOPOLOGY,
+                    ARG_OLD,
+                    ARG_STATE_NEW,
+                    ARG_DAG_ID,
+                    ARG_DRY_RUN,
+                    ARG_YES,
+                    ARG_WHY,
+                    ARG_OUTPUT,
+                    *_LEDGER,
+                ),
             ),
             ActionCommand(
                 name="forget",
                 help="Go on without a state that the DAG no longer updates",
                 description="Another one may take its place, and begins with what it holds.",
                 func=_command("states.forget"),
-                args=(ARG_TOPOLOGY, ARG_OLD, ARG_YES, ARG_WHY, *_LEDGER),
+                args=(ARG_TOPOLOGY, ARG_OLD, ARG_DRY_RUN, ARG_YES, ARG_WHY, ARG_OUTPUT, *_LEDGER),
             ),
         ),
     ),

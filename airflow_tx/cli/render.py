@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from airflow_tx.actions.preview import Effect
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.health import topology_health
 from airflow_tx.protocol.records import dumps
@@ -249,6 +250,14 @@ def _seconds(start: str | None, end: str | None) -> str | None:
     if start is None or end is None:
         return None
     return f"{(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.1f} s"
+
+
+def effect(done: Effect, note: str = "") -> TableRow:
+    """One line of what an action does, or would do.
+
+    :param note: stands before it.
+    """
+    return {"txid": done.txid, "run_id": done.run_id, "done": f"{note}{done.done}"}
 
 
 def fences(found: Mapping[str, Any]) -> str:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_tx.cli.context import action, audit_of, confirm, conn_id_of, ledger_on, paths_of, print_done, store_of
+from airflow_tx.cli.context import action, audit_of, conn_id_of, is_shown, ledger_on, paths_of, print_done, store_of
+from airflow_tx.cli.repair_previews import of_kept
 from airflow_tx.errors import RenameRefused
 from airflow_tx.protocol import repair
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import FencedState
+from airflow_tx.state.trident.state import TridentState
 
 
 @action
 def rename(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
     with store_of(args) as store:
+        ledger, audit = ledger_on(store, args), audit_of(args)
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
-        confirm(args, f"Go on with state {args.old} of topology {args.topology} as {args.new}.")
-        if args.old in record.states:
-            _move(args, record, state)
-        print_done("Done", ledger_on(store, args).run(repair.rename_state, args.old, args.new, audit_of(args)))
+        planned = ledger.preview(repair.rename_state, args.old, args.new, audit)
+        moved = args.old in record.states and not isinstance(state, TridentState)  # which has no fence
+        along = [_checked(args, record, state)] if moved else []
+        sentence = f"Go on with state {args.old} of topology {args.topology} as {args.new}."
+        if is_shown(args, of_kept(ledger, planned, sentence, *along)):
+            return
+        if moved and state.fence() is None:
+            state.take_over(args.old)
+        print_done("Done", ledger.run(repair.rename_state, args.old, args.new, audit))
 
 
 @action
 def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
-        confirm(args, f"Let topology {args.topology} go on without state {args.old}; another may take its place.")
+        ledger, audit = ledger_on(store, args), audit_of(args)
+        sentence = f"Let topology {args.topology} go on without state {args.old}; another may take its place."
         # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
-        print_done("Done", ledger_on(store, args).run(repair.state_lost, args.old, audit_of(args)))
+        planned = ledger.preview(repair.state_lost, args.old, audit)
+        if not is_shown(args, of_kept(ledger, planned, sentence)):
+            print_done("Done", ledger.run(repair.state_lost, args.old, audit))
 
 
 def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
@@ -48,24 +59,19 @@ def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
     raise RenameRefused(topology=args.topology, old=args.old, problem=problem, remedy=remedy)
 
 
-def _move(args: Namespace, record: TopologyRecord, state: FencedState) -> None:
-    """Let the fence come along, and find out whether it is that of the same state.
+def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str:
+    """Find out whether the fence that would come along is that of the same state, and say what would come.
 
     :raises RenameRefused: it is not; :raises StateError: the values are not there.
     """
-    from airflow_tx.state.trident.state import TridentState
-
-    if isinstance(state, TridentState):
-        return  # it has no fence
-    if state.fence() is None:
-        state.take_over(args.old)
-    fence, last = state.fence(), record.states[args.old]
-    if fence is None or fence.incarnation != record.incarnation or fence.token.txid not in (last, last + 1):
-        found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
-        raise RenameRefused(
-            topology=args.topology,
-            old=args.old,
-            problem=f"it has transaction {last} of ledger {record.incarnation}, the fence of {args.new} says {found}",
-            remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
-            f"airflow tx state forget {args.topology} {args.old}",
-        )
+    fence, last = state.fence_of(args.old), record.states[args.old]
+    if fence is not None and fence.incarnation == record.incarnation and fence.token.txid in (last, last + 1):
+        return f"state {args.new}: its fence comes along, at transaction {fence.token.txid}"
+    found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
+    raise RenameRefused(
+        topology=args.topology,
+        old=args.old,
+        problem=f"it has transaction {last} of ledger {record.incarnation}, the fence of {args.new} says {found}",
+        remedy=f"Move its values to {args.new} first, with their fence; or, if {args.new} is another state: "
+        f"airflow tx state forget {args.topology} {args.old}",
+    )

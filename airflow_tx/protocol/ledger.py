@@ -114,6 +114,30 @@ class Ledger:
         name = step.func.__name__ if isinstance(step, partial) else step.__name__
         raise TooMuchContention(step=name, subject=self.paths.topology, times=PASSES)
 
+    def preview(
+        self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Decision[T]:
+        """Decide one step on what everybody has written until now, and write nothing.
+
+        :raises Refused, UnreadableRecord: what the step raises.
+        :raises TooMuchContention: other steps write all the time.
+        """
+        for _ in range(PASSES):
+            self.store.sync()
+            read = Reader(self.store)
+            try:
+                decided: Decision[T] | Refused | UnreadableRecord = step(
+                    read, self._stamp(), self.paths, *args, **kwargs
+                )
+            except (Refused, UnreadableRecord) as error:
+                decided = error
+            if not self._confirmed(read):
+                continue
+            if isinstance(decided, Decision):
+                return decided
+            raise decided
+        raise TooMuchContention(step=step.__name__, subject=self.paths.topology, times=PASSES)
+
     def begin(
         self,
         request: BeginRequest,

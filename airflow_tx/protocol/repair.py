@@ -18,7 +18,7 @@ from airflow_tx.protocol.begin import TopologyRequest, missing_folders
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, plan_rebuild
+from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, decode, dumps, encode
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 from airflow_tx.protocol.view import topologies
@@ -153,13 +153,22 @@ class Repairs:
         :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
         :raises UnreadableRecord: another topology's record, so that nobody knows whose the states are.
         """
-        paths = self._ledger.paths
-        plan = plan_rebuild(paths, held)
-        self._check_owner(plan.incarnation)
-        self._ledger.store.ensure(paths.root)
+        plan = self._plan(held)
+        self._ledger.store.ensure(self._ledger.paths.root)
         done = self._ledger.run(rebuild.ledger_lost, request, plan, audit)
         self._ledger.sweep()
         return done
+
+    def preview_ledger_lost(
+        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+    ) -> Decision[Repaired]:
+        """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
+        return self._ledger.preview(rebuild.ledger_lost, request, self._plan(held), audit)
+
+    def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
+        plan = plan_rebuild(self._ledger.paths, held)
+        self._check_owner(plan.incarnation)
+        return plan
 
     def _check_owner(self, incarnation: str) -> None:
         """Refuse a state of a topology that is well: two topologies on one state resemble a lost ledger.

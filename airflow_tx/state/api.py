@@ -179,6 +179,13 @@ class FencedState(ABC):
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
+    def fence_of(self, old: str) -> Fence | None:
+        """Read the fence that the state has once it has taken over that of `old`: its own, if it has one.
+
+        :raises StateError: as `take_over`.
+        """
+        return self.fence()
+
     def take_over(self, old: str) -> None:
         """Take the fence of a state that has this name now, unless it came along with the values.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, StateBehind
-from airflow_tx.protocol.api import Put
+from airflow_tx.errors import FenceForeign, StateBehind, StateRenamed
+from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
@@ -25,15 +26,15 @@ def airflow(commands: Commands) -> Commands:
     return commands
 
 
+def state_in(airflow: Commands, table: str) -> SqlState:
+    url = f"sqlite:///{airflow.database}"
+    return SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, label="tx_state")
+
+
 @pytest.fixture
 def pipeline(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[Pipeline]:
     client = connect(ClientConfig(zookeeper.hosts))
-    states = [
-        SqlState.from_url(
-            f"sqlite:///{airflow.database}", table=table, keys=["key"], values={"n": Sum()}, label="tx_state"
-        )
-        for table in ("one", "two")
-    ]
+    states = [state_in(airflow, table) for table in ("one", "two")]
     yield Pipeline(ZooKeeperStore(client), zookeeper_root, states)
     for state in states:
         state.clear()
@@ -160,3 +161,136 @@ def test_a_reset_changes_nothing_while_a_state_cannot_be_reached(
     assert "Nothing was changed. Let it be reached" in told
     assert pipeline.run("r2") == 2
     assert pipeline.totals() == [3, 3]
+
+
+# --- --dry-run of what repairs ------------------------------------------------------------------------------------
+
+
+def everything(pipeline: Pipeline) -> dict[str, tuple[bytes, int]]:
+    """Every record of the ledger, with its version."""
+    found, paths = dict[str, tuple[bytes, int]](), [pipeline.paths.base]
+    while paths:
+        node, children = pipeline.store.get(path := paths.pop()), pipeline.store.children(path)
+        if node is not None and children is not None:
+            found[path] = (node.data, node.version)
+            paths += [f"{path}/{name}" for name in children.names]
+    return found
+
+
+def renames(airflow: Commands, *statements: str) -> None:
+    """Do in the database what a person does who renames a table."""
+    with sqlite3.connect(airflow.database) as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def restore(pipeline: Pipeline, before: dict[str, tuple[bytes, int]]) -> None:
+    """Let the ledger go back to what it was."""
+    now = everything(pipeline)
+    for path in sorted(now.keys() - before.keys(), reverse=True):
+        pipeline.store.multi([], [Delete(path)])
+    for path, (data, _) in before.items():
+        pipeline.store.multi([], [Put(path, data)] if path in now else [Create(path, data)])
+
+
+@pytest.mark.parametrize(
+    ("command", "happens"),
+    [
+        (
+            ("repair", "flights", "--state-lost", "tx_state.one"),
+            "transaction 2: its grant is outranked; its commit begins again under a new one",
+        ),
+        (
+            ("repair", "flights", "--reset", "--dag-id", "the_dag"),
+            "state tx_state.two: all of its values are deleted (tx_state.two: transaction 1)",
+        ),
+        (
+            ("state", "forget", "flights", "tx_state.one"),
+            "transaction 2: its grant is outranked; its commit begins again under a new one",
+        ),
+    ],
+)
+def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, command: tuple[str, ...], happens: str
+) -> None:
+    pipeline.run("r1")
+    begun = pipeline.begin("r2")
+    pipeline.acquire(begun, pipeline.process(begun))
+    before, fences = everything(pipeline), [state.fence() for state in pipeline.states]
+    told = airflow.run("tx", *command, "--dry-run", root=zookeeper_root)
+    assert told.startswith("It would: ")
+    assert told.splitlines()[0].endswith(" Nothing was changed.")
+    effects = airflow.json("tx", *command, "--dry-run", root=zookeeper_root)
+    (own,) = [each for each in effects if each["txid"] is not None]
+    assert (own["txid"], own["run_id"]) == ("2", "r2")
+    assert happens in [f"transaction 2: {own['done']}", *(each["done"] for each in effects)]
+    assert everything(pipeline) == before
+    assert ([state.fence() for state in pipeline.states], pipeline.totals()) == (fences, [1, 1])
+    done = airflow.run("tx", *command, "--yes", root=zookeeper_root)
+    summary, generation, following = effects[0]["done"].rsplit("; ", 2)
+    assert done.strip().endswith(f": {summary}. {generation.capitalize()}; {following}.")
+    assert everything(pipeline) != before
+
+
+def test_a_dry_run_of_a_rebuild_says_which_runs_begin_anew_and_changes_nothing(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    before = everything(pipeline)
+    pipeline.run("r2")
+    restore(pipeline, before)
+    pipeline.begin("r2")
+    pipeline.begin("r3")
+    command = ("tx", "repair", "flights", "--ledger-lost", "--dag-id", "the_dag")
+    before = everything(pipeline)
+    effects = airflow.json(*command, "--dry-run", root=zookeeper_root)
+    assert effects[0]["done"].startswith("transaction 2 is complete in every state; 3 is next; generation 2; ")
+    became = {each["run_id"]: (each["txid"], each["done"].partition(":")[0]) for each in effects[1:]}
+    assert became == {"r2": ("2", "closed"), "r3": ("3", "forgotten")}
+    assert everything(pipeline) == before
+    airflow.run(*command, "--yes", root=zookeeper_root)
+    with pytest.raises(AssertionError, match="AlreadyCommitted"):
+        pipeline.begin("r2")
+    assert pipeline.run("r3") == 3
+    assert pipeline.totals() == [6, 6]
+
+
+def test_a_dry_run_of_a_renamed_state_says_whether_its_fence_would_come_along(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    root, (new, two) = zookeeper_root, pipeline.states
+    old = state_in(airflow, "old")
+    renames(airflow, "DROP TABLE IF EXISTS one")
+    pipeline.states = [old, two]
+    pipeline.run("r1")
+    command = ("tx", "state", "rename", "flights", "tx_state.old", "tx_state.one", "--dag-id", "the_dag")
+    refused = airflow.run(*command, "--dry-run", root=root, fails=True)
+    assert "there is no table one" in refused
+    renames(airflow, "ALTER TABLE old RENAME TO one")
+    before = everything(pipeline)
+    assert "its fence comes along, at transaction 1" in airflow.run(*command, "--dry-run", root=root)
+    assert (everything(pipeline), new.fence()) == (before, None)
+    airflow.run(*command, "--yes", root=root)
+    with pytest.raises(StateRenamed):
+        pipeline.run("r2")
+    pipeline.states = [new, two]
+    pipeline.run("r2")
+    assert pipeline.totals() == [3, 3]
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_rename_that_is_refused_leaves_the_fence_where_it_is(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, flags: tuple[str, ...]
+) -> None:
+    old = state_in(airflow, "elsewhere")
+    old.clear()
+    pipeline.states = [old, pipeline.states[1]]
+    pipeline.run("r1")
+    another = "UPDATE airflow_tx_fence SET incarnation = 'another' WHERE state LIKE '%elsewhere'"
+    renames(airflow, another, "DROP TABLE IF EXISTS one", "ALTER TABLE elsewhere RENAME TO one")
+    held = old.fence()
+    assert held is not None
+    command = ("tx", "state", "rename", "flights", "tx_state.elsewhere", "tx_state.one", "--dag-id", "the_dag")
+    told = airflow.run(*command, "--yes", *flags, root=zookeeper_root, fails=True)
+    assert "the fence of tx_state.one says 1 of ledger another" in told
+    assert old.fence() == held

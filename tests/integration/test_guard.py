@@ -246,7 +246,10 @@ def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: s
 def test_a_renamed_guard_takes_its_fence_and_its_txid_along(url: str, table: str, grants: Grants) -> None:
     old, new = (SqlGuard.from_url(url, name=f"{n} {table}", statements=[INSERT.format(table)]) for n in ("old", "new"))
     old.raise_and_write(grants(1), ROWS)
+    held = old.fence()
+    assert (new.fence_of(old.name), new.fence()) == (held, None)
     new.take_over(old.name)
+    assert new.fence_of(old.name) == held
     assert (new.last_txid(), old.fence()) == (1, None)
     new.raise_and_write(grants(1, 2), ROWS)
     assert len(_there(url, table)) == 2

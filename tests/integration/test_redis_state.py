@@ -578,6 +578,16 @@ def test_somebody_elses_key_is_refused(redis: LocalRedis, prefix: str) -> None:
     assert redis.client().get(f"{{{prefix}}}:values") == b"mine"
 
 
+def test_a_state_under_another_prefix_says_which_fence_it_would_take_over(redis: LocalRedis, prefix: str) -> None:
+    grants, old, new = Grants(), _state(redis, prefix, "opaque"), _state(redis, f"{prefix}-new", "opaque")
+    grants.commit(1, old, {"a": 1})
+    held = old.fence()
+    assert (new.fence_of(old.name), new.fence()) == (held, None)
+    new.take_over(old.name)
+    assert (new.fence_of(old.name), old.fence()) == (held, None)
+    assert totals(new) == {"a": 1}
+
+
 def test_a_fence_of_a_newer_format_is_not_taken_for_empty(redis: LocalRedis, prefix: str) -> None:
     grants, state = Grants(), _state(redis, prefix)
     state.raise_and_write(grants(1), rows({"a": 1}))

@@ -259,9 +259,14 @@ def test_a_renamed_table_takes_its_fence_along(url: str, table: str) -> None:
     grants.commit(1, old, {"a": 1})
     with pytest.raises(StateError, match=f"no table {table}_new.*ALTER TABLE {table} RENAME TO {table}_new"):
         new.take_over(old.name)
+    with pytest.raises(StateError, match=f"no table {table}_new"):
+        new.fence_of(old.name)
     query(url, f"ALTER TABLE {table} RENAME TO {table}_new")
+    held = old.fence()
+    assert (new.fence_of(old.name), new.fence()) == (held, None)
     for _ in range(2):
         new.take_over(old.name)
+        assert (new.fence_of(old.name), new.fence(), old.fence()) == (held, held, None)
     grants.last, grants.generation = {new.name: 1}, 2
     grants.commit(2, new, {"a": 2})
     assert new.read() == [{"key": "a", "n": 3}]

@@ -151,6 +151,10 @@ class FencedInRedis(Addressed[RedisFence], FencedState):
             found = client.xrange(self._fence.key["receipts"])
         return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
 
+    def fence_of(self, old: str) -> Fence | None:
+        moved = RedisFence(self._server, prefix=old.removeprefix(f"{self.conn_id}."), state=self.name, kind=self.kind)
+        return self.fence() or moved.read().row
+
     def take_over(self, old: str) -> None:
         place = old.removeprefix(f"{self.conn_id}.")
         with self._server.client() as client:

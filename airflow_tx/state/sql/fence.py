@@ -102,9 +102,13 @@ class FencedStore:
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
-    def read_fence(self, connection: Connection, *, lock: str | None = None) -> Fence | None:
-        """Read the fence row, under a lock ("update", "share" or None) until the transaction ends."""
-        found = self._read(connection, lock)
+    def read_fence(self, connection: Connection, *, lock: str | None = None, of: str = "") -> Fence | None:
+        """Read the fence row, under a lock ("update", "share" or None) until the transaction ends.
+
+        :param of: the place that a state was moved here from; "": read the row of this state.
+        :raises StateError: what was written at the other place is not here.
+        """
+        found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
         return None if found is None else found[0]
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
@@ -169,26 +173,33 @@ class FencedStore:
         :raises StateError: what it wrote is not here.
         """
         self._ensure_tables(connection)
+        identity = self._identity_at(connection, place)
+        for table in (self._fence, self._receipts):
+            connection.execute(table.update().where(table.c.state == identity).values(state=self._identity))
+
+    def _identity_at(self, connection: Connection, place: str) -> str:
+        """Name the fence row of a state that was moved here from the table `place`.
+
+        :raises StateError: what it wrote is not here.
+        """
         schema, _, name = place.rpartition(".")
         _, identity = self._dialect.place(connection, schema or None, name)
         if not self._is_there(connection):
             remedy = f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}"
             raise StateError(state=self.state, problem=f"there is no table {self._name}", remedy=remedy)
-        self._rename_fence(connection, identity)
-
-    def _rename_fence(self, connection: Connection, identity: str) -> None:
-        for table in (self._fence, self._receipts):
-            connection.execute(table.update().where(table.c.state == identity).values(state=self._identity))
+        return identity
 
     def clear(self, connection: Connection) -> None:
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
-    def _read(self, connection: Connection, lock: str | None) -> tuple[Fence, str | None] | None:
+    def _read(
+        self, connection: Connection, lock: str | None, identity: str | None = None
+    ) -> tuple[Fence, str | None] | None:
         columns = self._fence_columns(connection)
         if not columns:
             return None
-        query = sa.select(*columns).where(self._fence.c.state == self._identity)
+        query = sa.select(*columns).where(self._fence.c.state == (identity or self._identity))
         locking = query.with_for_update(read=lock == "share") if lock else query
         row = connection.execute(locking).mappings().one_or_none()
         if row is None:

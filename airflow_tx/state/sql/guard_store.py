@@ -111,11 +111,13 @@ class GuardStore(FencedStore):
             self._note(connection, grant.txid)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        self._ensure_tables(connection)
-        self._rename_fence(connection, f"guard:{place}")
+        super().take_over(connection, place)
         if self._has_table(connection, GUARD_TABLE):
             other = self._guard.c.guard == place
             connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
+
+    def _identity_at(self, connection: Connection, place: str) -> str:
+        return f"guard:{place}"
 
     def clear(self, connection: Connection) -> None:
         super().clear(connection)

@@ -43,6 +43,11 @@ class FencedInSql(Addressed[_Store], FencedState):
         with self._store.transaction(reading=True) as connection:
             return self._store.receipts(connection)
 
+    def fence_of(self, old: str) -> Fence | None:
+        with self._store.transaction(reading=True) as connection:
+            own = self._store.read_fence(connection)
+            return own or self._store.read_fence(connection, of=old.removeprefix(f"{self.conn_id}."))
+
     def take_over(self, old: str) -> None:
         with self._store.transaction() as connection:
             self._store.take_over(connection, old.removeprefix(f"{self.conn_id}."))
