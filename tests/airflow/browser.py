@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,11 @@ NARROW = ViewportSize(width=380, height=760)
 WIDE = ViewportSize(width=1280, height=800)
 # What is seen of the board: Airflow's own parts of a page are not ours to correct.
 _OURS = ["[data-testid=board]", "[role=dialog]"]
+# A dialog that fades in has other colours for a moment; what loads has no rows yet.
+_AT_REST = """
+ours => document.getAnimations().every(each =>
+    each.playState !== "running" || !ours.some(part => each.effect.target?.closest(part)))
+"""
 
 expect.set_options(timeout=PATIENCE)
 
@@ -57,7 +62,12 @@ class Person:
     def __init__(self, browser: Browser, airflow: Site, user: str, *, dark: bool = False, token: str = "") -> None:
         self.address = airflow.address
         scheme = {"color_scheme": "dark" if dark else "light"}
-        context = browser.new_context(base_url=airflow.address, viewport=WIDE, **scheme)  # type: ignore[arg-type]
+        context = browser.new_context(
+            base_url=airflow.address,
+            viewport=WIDE,
+            reduced_motion="reduce",
+            **scheme,  # type: ignore[arg-type]
+        )
         context.set_default_timeout(PATIENCE)
         self.page: Page = context.new_page()
         self.errors: list[str] = []
@@ -123,7 +133,8 @@ class Person:
         return {txid: [(begin, end) for begin, end in bars] for txid, bars in rows}
 
     def findings(self) -> list[str]:
-        """What axe finds on our part of the page: each rule, and where."""
+        """What axe finds on our part of the page once nothing moves there: each rule, and where."""
+        self.page.wait_for_function(_AT_REST, arg=_OURS)
         shown = [selector for selector in _OURS if self.page.locator(selector).count()]
         found = Axe().run(self.page, context={"include": [[selector] for selector in shown]}).response["violations"]
         return [f"{each['id']}: {node['html'][:200]}" for each in found for node in each["nodes"]]
@@ -136,3 +147,7 @@ class Person:
                 .map(each => each.getBoundingClientRect().right - board.getBoundingClientRect().right))"""
         )
         return widest
+
+
+People = Callable[[str], Person]
+"""Gives users of the board, each with a page that stays."""

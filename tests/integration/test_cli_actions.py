@@ -180,11 +180,11 @@ def topology(pipeline: Pipeline) -> TopologyRecord:
     return Reader(pipeline.store).peek(TopologyRecord, pipeline.paths.record)
 
 
-def fail(pipeline: Pipeline, begun: Begun) -> None:
+def fail(pipeline: Pipeline, begun: Begun, why: str = "it broke") -> None:
     broken = TaskTry("task0", -1, "999999")
     ledger = pipeline.ledger
     ledger.start(begun.attempt, broken)
-    ledger.run(processing.fail, begun.attempt, broken, "it broke")
+    ledger.run(processing.fail, begun.attempt, broken, why)
 
 
 def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:

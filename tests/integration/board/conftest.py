@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.state import Sum
@@ -12,6 +13,7 @@ from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.airflow.browser import People, Person, chromium
 from tests.integration.board.server import ROOT, Board
 from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
@@ -128,3 +130,23 @@ def pipeline(board: Board, store: ZooKeeperStore) -> Iterator[Pipeline]:
     yield pipeline
     for state in states:
         state.clear()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def people(browser: Browser, board: Board) -> Iterator[People]:
+    """Users of the board, each with a page that stays."""
+    known: dict[str, Person] = {}
+
+    def person(user: str) -> Person:
+        if user not in known:
+            known[user] = Person(browser, board, user, token=board.token(user))
+        return known[user]
+
+    yield person
+    assert [error for each in known.values() for error in each.errors] == []

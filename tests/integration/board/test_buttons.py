@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser, Locator, Route, expect
+from playwright.sync_api import Locator, Route, expect
 
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from tests.airflow.browser import Person, chromium
+from tests.airflow.browser import People, Person
 from tests.integration.board.server import ROOT, SAME_ORIGIN, Board
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
 
 MARKUP = "<img src=x onerror=\"document.body.dataset.owned='yes'\"> bad file"
-People = Callable[[str], Person]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def people(browser: Browser, board: Board) -> Iterator[People]:
-    """Users of the board, each with a page that stays."""
-    known: dict[str, Person] = {}
-
-    def person(user: str) -> Person:
-        if user not in known:
-            known[user] = Person(browser, board, user, token=board.token(user))
-        return known[user]
-
-    yield person
-    assert [error for each in known.values() for error in each.errors] == []
 
 
 def confirm(dialog: Locator, button: str, why: str = "") -> None:

@@ -46,7 +46,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
             <Dialog.Header>
               <Dialog.Title>{titleOf(action, topology, txids)}</Dialog.Title>
             </Dialog.Header>
-            <Dialog.Body>
+            <Dialog.Body aria-label="Preview" role="region" tabIndex={0}>
               <Stack gap={4}>
                 {act.data ? <Effects lines={act.data.done} title="Done" /> : null}
                 {!act.data && preview.isPending && <Loading query={preview} />}

@@ -54,38 +54,38 @@ function Drawn({ topology, range }: { topology: string; range: number }) {
       <RangeBar now={now} range={range} until={address.until} write={write} />
       <Trouble query={rows.query} />
       <Axis plot={plot} span={span} width={width} />
-      <Box
-        borderColor="border"
-        borderWidth="1px"
-        maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
-        onKeyDown={keys}
-        onScroll={measure}
-        overflowY="auto"
-        position="relative"
-        ref={scroll}
-        style={{ scrollbarGutter: "stable" }}
-      >
+      <Box borderColor="border" borderWidth="1px" position="relative">
         <Grid now={now} span={span} width={width} />
-        <Box aria-label="Transactions, newest first" height={`${rows.total * ROW}px`} position="relative" role="list">
-          {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => (
-            <Row
-              href={write({ topology, txid: rows.newest - index })}
-              index={index}
-              key={rows.newest - index}
-              now={rows.byTxid.get(rows.newest - index)?.open ? now : 0}
-              row={rows.byTxid.get(rows.newest - index)}
-              span={span}
-              total={rows.total}
-              txid={rows.newest - index}
-              width={width}
-            />
-          ))}
+        <Box
+          maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
+          onKeyDown={keys}
+          onScroll={measure}
+          overflowY="auto"
+          position="relative"
+          ref={scroll}
+          style={{ scrollbarGutter: "stable" }}
+        >
+          <Box aria-label="Transactions, newest first" height={`${rows.total * ROW}px`} position="relative" role="list">
+            {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => (
+              <Row
+                href={write({ topology, txid: rows.newest - index })}
+                index={index}
+                key={rows.newest - index}
+                now={rows.byTxid.get(rows.newest - index)?.open ? now : 0}
+                row={rows.byTxid.get(rows.newest - index)}
+                span={span}
+                total={rows.total}
+                txid={rows.newest - index}
+                width={width}
+              />
+            ))}
+          </Box>
+          {rows.query.data?.total === 0 && (
+            <Text color="fg.muted" p={4}>
+              No transaction in this time.
+            </Text>
+          )}
         </Box>
-        {rows.query.data?.total === 0 && (
-          <Text color="fg.muted" p={4}>
-            No transaction in this time.
-          </Text>
-        )}
       </Box>
       <Flex color="fg.muted" fontSize="sm" gap={4} justify="space-between" mt={2} wrap="wrap">
         <HStack columnGap={4} rowGap={0} wrap="wrap">
@@ -164,15 +164,16 @@ function Axis({ span, width, plot }: { span: Span; width: number; plot: (box: HT
   );
 }
 
+/** Draws the moments behind the rows. It lies beside the box that scrolls, so that it makes nothing to scroll to. */
 function Grid({ now, span, width }: { now: number; span: Span; width: number }) {
   const lines = ticks(span, width, 70, zoneOffset(span.end, timeZone()));
   return (
-    <Box aria-hidden height={0} ml={LABEL} position="sticky" top={0}>
-      <svg height="2000" style={{ pointerEvents: "none", position: "absolute" }} width={width}>
+    <Box aria-hidden bottom={0} left={LABEL} overflow="hidden" pointerEvents="none" position="absolute" top={0}>
+      <svg height="100%" width={width}>
         {lines.map((at) => (
-          <line key={at} stroke="var(--chakra-colors-border)" x1={position(at, span, width)} x2={position(at, span, width)} y1="0" y2="2000" />
+          <line key={at} stroke="var(--chakra-colors-border)" x1={position(at, span, width)} x2={position(at, span, width)} y1="0" y2="100%" />
         ))}
-        <line stroke="var(--chakra-colors-fg-muted)" strokeDasharray="2 3" x1={position(now, span, width)} x2={position(now, span, width)} y1="0" y2="2000" />
+        <line stroke="var(--chakra-colors-fg-muted)" strokeDasharray="2 3" x1={position(now, span, width)} x2={position(now, span, width)} y1="0" y2="100%" />
       </svg>
     </Box>
   );

@@ -89,7 +89,7 @@ function Why({ page }: { page: TransactionPage }) {
         {page.waiting_for !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${page.waiting_for}`}</Alert.Title>}
         {page.error !== null && (
           <Alert.Description asChild>
-            <Text fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
+            <Text aria-label="Error" fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" role="region" tabIndex={0} whiteSpace="pre-wrap">
               {page.error}
             </Text>
           </Alert.Description>
