@@ -16,10 +16,15 @@ import pytest
 
 T = TypeVar("T")
 
+GRACE = 600.0
+"""Seconds that a test may take which starts at the very end of a budget."""
+
 
 @dataclass
 class Budget:
-    """Starts tests until its time is over.
+    """Starts tests until its time is over; each of them may use its own time limit.
+
+    A test whose limit is longer than `GRACE` starts only if it ends before the budget and this grace are over.
 
     :param until: when it is over, in seconds of ``time.monotonic``.
     :ivar begun: ids of the tests that run ahead of their turn, in a thread.
@@ -35,20 +40,21 @@ class Budget:
         """Begin now. Without a number of seconds it is never over."""
         return cls(float("inf") if seconds is None else time.monotonic() + seconds)
 
-    @property
-    def over(self) -> bool:
-        return time.monotonic() >= self.until
+    def fits(self, limit: float) -> bool:
+        """Answer whether a test with this time limit, in seconds, may start now."""
+        left = self.until - time.monotonic()
+        return left > 0 and limit <= left + GRACE
 
-    def leaves_out(self, test: str) -> bool:
-        """Answer, and note, whether a test whose turn has come is not started any more."""
-        if not self.over or test in self.begun:
+    def leaves_out(self, test: str, limit: float) -> bool:
+        """Answer, and note, whether a test whose turn has come is not started."""
+        if test in self.begun or self.fits(limit):
             return False
         self.left_out.append(test)
         return True
 
-    def begins(self, test: str) -> bool:
+    def begins(self, test: str, limit: float) -> bool:
         """Answer, and note, whether a test may start ahead of its turn."""
-        if self.over:
+        if not self.fits(limit):
             return False
         self.begun.add(test)
         return True
@@ -60,6 +66,14 @@ class Budget:
 
 
 BUDGET = pytest.StashKey[Budget]()
+
+
+def limit_of(item: pytest.Item) -> float:
+    """Return the time limit of a test in seconds: that of its mark ``timeout``, else that of the run."""
+    mark = item.get_closest_marker("timeout")
+    if mark is not None and mark.args:
+        return float(mark.args[0])
+    return float(item.config.getoption("timeout") or item.config.getini("timeout") or 0)
 
 
 def rotated(tests: Sequence[T], commit: str) -> list[T]:

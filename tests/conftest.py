@@ -17,7 +17,7 @@ from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.rabbit import LocalRabbit
 from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from tests.budget import BUDGET, Budget, rotated
+from tests.budget import BUDGET, Budget, limit_of, rotated
 from tests.examples import examples
 from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    return True if item.config.stash[BUDGET].leaves_out(item.nodeid) else None
+    return True if item.config.stash[BUDGET].leaves_out(item.nodeid, limit_of(item)) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

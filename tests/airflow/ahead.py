@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from tests.budget import Budget
+from tests.budget import Budget, limit_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,8 +82,8 @@ class Ahead:
                 item = self._waiting.get_nowait()
             except Empty:
                 return
-            if not self._budget.begins(item.nodeid):
-                return
+            if not self._budget.begins(item.nodeid, limit_of(item)):
+                continue
             began = time.monotonic()
             _settle(self._done[item.nodeid], partial(self._run, item, began))
 

@@ -82,7 +82,8 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
     record = tmp_path / "run.jsonl"
     done = chaos("--without", "Spark", "--faults", "120", "--every", "60", "--record", str(record))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
-    assert Record(record).rested == 120
+    # A fault that was aimed at a moment to come may still happen while the world comes to rest.
+    assert Record(record).rested >= 120
 
 
 @pytest.mark.chaos

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.budget import Budget, rotated
+from tests.budget import GRACE, Budget, rotated
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,23 +30,27 @@ def test_commits_begin_at_every_test() -> None:
 
 def test_a_budget_that_is_over_starts_no_test_and_names_those_it_leaves_out() -> None:
     budget = Budget.of(0)
-    assert budget.leaves_out("tests/a.py::test_one")
-    assert budget.leaves_out("tests/a.py::test_two")
-    assert not budget.begins("tests/b.py::test_ahead")
+    assert budget.leaves_out("tests/a.py::test_one", 1)
+    assert budget.leaves_out("tests/a.py::test_two", 1)
+    assert not budget.begins("tests/b.py::test_ahead", 1)
     assert budget.lines() == ["not run: tests/a.py (2)"]
 
 
 def test_a_test_that_runs_ahead_of_its_turn_is_reported_also_when_the_budget_is_over() -> None:
     budget = Budget.of(None)
-    assert budget.begins("tests/a.py::test_ahead")
+    assert budget.begins("tests/a.py::test_ahead", 1)
     budget.until = 0.0
-    assert not budget.leaves_out("tests/a.py::test_ahead")
+    assert not budget.leaves_out("tests/a.py::test_ahead", 1)
 
 
 def test_without_a_budget_every_test_runs() -> None:
-    budget = Budget.of(None)
-    assert not budget.over
-    assert not budget.leaves_out("tests/a.py::test_one")
+    assert not Budget.of(None).leaves_out("tests/a.py::test_one", 1600)
+
+
+def test_a_test_starts_only_if_its_own_time_limit_ends_soon_after_the_budget() -> None:
+    budget = Budget.of(100)
+    assert budget.fits(GRACE)
+    assert not budget.fits(GRACE + 1000)
 
 
 def test_pytest_ends_well_and_says_what_it_left_out_when_the_budget_is_over() -> None:
@@ -54,4 +58,4 @@ def test_pytest_ends_well_and_says_what_it_left_out_when_the_budget_is_over() ->
     command = [sys.executable, "-m", "pytest", "--budget=0", "--commit=a0063b4", "-p", "no:cacheprovider", file]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"not run: {file} (6)" in run.stdout
+    assert f"not run: {file} (7)" in run.stdout
