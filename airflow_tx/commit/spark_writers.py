@@ -49,7 +49,7 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, read_by, seal, staged_parts, total, written_by
+    from airflow_tx.spark.writers import WriteJob, portions_of, read_by, seal, staged_parts, total, written_by
     from airflow_tx.staging.manifest import check_emitted
 
     copied = state.for_executors()
@@ -69,7 +69,7 @@ def write_by_spark(
     if output is not None:
         output.staged(staged_parts(answers))
     written = written_by(answers)
-    state.write(replace(grant, written=written), (), complete=True)
+    state.write(replace(grant, written=written, portions=portions_of(answers)), (), complete=True)
     return written
 
 

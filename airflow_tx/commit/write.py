@@ -241,7 +241,7 @@ def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutpu
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
-    state.write(replace(grant, written=written), (), chunk=chunk + 1, complete=True)
+    state.write(replace(grant, written=written, portions=chunk + 1), (), chunk=chunk + 1, complete=True)
     return written
 
 

@@ -38,6 +38,16 @@ class StateOutcomeUnknown(StateUnavailable):
     )
 
 
+class PortionsLost(StateUnavailable):
+    """The store no longer has every portion that it confirmed to the writers of this grant; nothing was committed."""
+
+    template = (
+        "State {state!r} ({where}) has lost {lost} of {portions} portions of transaction {txid} that it had confirmed: "
+        "the database failed over to a standby that was behind. Nothing of this transaction was committed; the next "
+        "try writes all of them again. If no try is left, clear the commit task."
+    )
+
+
 class FenceOutranked(StateError):
     """The fence refuses a writer that a later grant has outranked."""
 

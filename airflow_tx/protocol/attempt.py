@@ -117,6 +117,7 @@ class Grant:
     :param claim: the transaction's receipt as far as it is known before anything is written, as JSON text; "" if an
         older release granted it.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
+    :param portions: how many those writes are, each with a chunk of its own.
     """
 
     topology: str
@@ -127,6 +128,7 @@ class Grant:
     births: Mapping[str, str] = field(hash=False, default_factory=dict)
     claim: str = ""
     written: Written = NOTHING_WRITTEN
+    portions: int = 0
 
     @property
     def txid(self) -> int:

@@ -154,6 +154,11 @@ def written_by(told: Iterable[Mapping[str, Any]]) -> Written:
     return sum((Written.from_json(chunk) for chunk in told if chunk["keys"]), Written())
 
 
+def portions_of(told: Iterable[Mapping[str, Any]]) -> int:
+    """Count the chunks that wrote something; one without rows writes nothing."""
+    return sum(1 for chunk in told if chunk["keys"])
+
+
 def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
     """The error that a chunk told of."""
     kind = getattr(errors, name, None)

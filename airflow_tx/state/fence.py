@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence, Grant
 
@@ -16,7 +16,7 @@ def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = Fals
     :param there: whether the place beside the fence that holds the values is there, of a state that has one.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
     :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
-        or what was written is gone without its fence.
+        or what was written is gone without its fence, or was never complete.
     :raises FenceOutranked: a later grant has raised it.
     :raises StateError: this very grant has raised it for a state of another name.
     """
@@ -44,6 +44,19 @@ def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
     if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
+
+
+def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
+    """Refuse to complete a grant of which the store has lost portions.
+
+    A portion is noted in the store transaction that writes it. A note that is missing is a portion that is missing.
+
+    :param found: how many notes of this grant the store has.
+    :raises PortionsLost: they are fewer than the store has confirmed.
+    """
+    lost = grant.portions - found
+    if lost > 0:
+        raise PortionsLost(state=state, where=where, lost=lost, portions=grant.portions, txid=grant.txid)
 
 
 def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
@@ -95,11 +108,15 @@ def _check_one_update(stored: Fence, *, state: str) -> None:
 
 def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
     found = stored.token.txid
+    if found == grant.txid or accepted(stored, grant, state=state):
+        return
     # What is final lies before what is granted: a fence that matched a later `last` would go down.
-    if found == grant.txid or (found == last and found < grant.txid):
-        return
-    if accepted(stored, grant, state=state):
-        return
+    if found == last and found < grant.txid:
+        if stored.applied:
+            return
+        # The store kept the raise and lost the values: it writes to its disk, or to a standby, after it answers.
+        shown = f"{last}, without all of its updates"
+        raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     if found > grant.txid or found > (last if last is not None else 0):
         raise LedgerBehind(state=state, topology=grant.topology, found=found, expected=_shown(last), txid=grant.txid)
     raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)

@@ -8,7 +8,9 @@ import json
 import pickle
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from airflow_tx.errors import (
     ChunkConflict,
     ConfigError,
     FenceForeign,
+    PortionsLost,
     StateBehind,
     StateError,
     StateLocked,
@@ -29,7 +32,7 @@ from airflow_tx.errors import (
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.servers.mariadb import DATABASE
 from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
-from airflow_tx.testing.suites.state_tools import Grants, rows
+from airflow_tx.testing.suites.state_tools import Grants, is_applied, rows
 from tests.integration.databases import query
 
 UTC = dt.timezone.utc
@@ -389,6 +392,33 @@ def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, tab
     after = query(url, f"SELECT raised_by, birth FROM airflow_tx_fence WHERE state = '{table}'")
     assert after == [(state.name, grants(2).token.birth)]
     assert state.read() == [{"key": "a", "n": 2}]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_portion_that_the_database_has_lost_is_found_when_the_grant_is_completed(
+    url: str, table: str, grants: Grants, kind: str
+) -> None:
+    made = partial(SqlState.from_url, url, table=table, keys=["key"], values={"n": Sum()}, kind=kind)
+    grants.commit(1, made(), {"a": 1})
+    portions = [rows({"a": 1, "b": 1}), rows({"c": 1}), rows({"d": 1})]
+    for lost in (True, False):
+        grant, state = grants(2), made()
+        made().raise_fence(grant)
+        query(url, "DROP TABLE airflow_tx_portions")  # an earlier version has raised the fence
+        for chunk, portion in enumerate(portions):
+            for _ in range(2):  # a writer of Spark may be run twice
+                state.write(grant, portion, chunk=chunk, complete=False)
+        if lost:
+            query(url, f"DELETE FROM {table} WHERE tx_txid = 2 AND tx_chunk = 1")
+            query(url, f"DELETE FROM airflow_tx_portions WHERE state = '{table}' AND chunk = 1")
+            with pytest.raises(PortionsLost, match="has lost 1 of 3 portions of transaction 2 that it had confirmed"):
+                state.write(replace(grant, portions=3), (), chunk=3)
+            assert not is_applied(state)
+    state.write(replace(grant, portions=3), (), chunk=3)
+    grants.final(grant, state)
+    assert {row["key"]: row["n"] for row in state.read()} == {"a": 2, "b": 1, "c": 1, "d": 1}
+    assert query(url, "SELECT * FROM airflow_tx_portions") == []
+    grants.commit(3, state, {"c": 1})
 
 
 # --- connections -------------------------------------------------------------------------------------------------

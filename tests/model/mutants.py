@@ -118,6 +118,14 @@ MUTANTS = (
         ONE_OPAQUE,
     ),
     Mutant(
+        "a committed transaction need not be complete in its state",
+        ((fence._check_continuity, "if stored.applied:", "if True:"),),
+        _trace(
+            test_recovery.TestTrace7,
+            "test_a_state_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused",
+        ),
+    ),
+    Mutant(
         "no roll-back of keys that only the old attempt had",
         ((MemoryState._rolled_back, "stored.token != grant.token", "False"),),
         ONE_OPAQUE_KEYS,

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch
+from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
 from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
 from airflow_tx.protocol.batch import BeginRequest
 from airflow_tx.protocol.records import Phase
+from airflow_tx.state import MemoryState
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology, decides
 
@@ -57,6 +58,32 @@ class TestTrace12:
         assert run.start().started == AlreadyCommitted(1)
         assert run.begin(9) == AlreadyCommitted(1)
         assert topology.totals() == {"a": 1}
+
+
+class TestTrace7:
+    """A store went back."""
+
+    def test_a_state_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused(
+        self, topology: Topology
+    ) -> None:
+        first, second = Run(topology, "r1"), Run(topology, "r2")
+        first.begin(1)
+        first.process({"a": 1})
+        committer = first.committer()
+        committer.acquire()
+        committer.raise_fences()
+        states = [state for state in topology.states if isinstance(state, MemoryState)]
+        kept = [state.database.snapshot() for state in states]
+        committer.write()
+        committer.mark()
+        for state, snapshot in zip(states, kept, strict=True):
+            state.database.restore(snapshot)
+        second.begin(1)
+        second.process({"a": 1})
+        later = second.committer()
+        later.acquire()
+        with pytest.raises(StateBehind, match="without all of its updates"):
+            later.raise_fences()
 
 
 class TestReplaysAreNoted:

@@ -20,12 +20,22 @@ from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.receipts import RECEIPTS_TABLE, check_columns, read_receipts, receipts_table, row_of
-from airflow_tx.state.sql.schema import BIRTH, DEFINITION, FENCE_FORMAT, FENCE_TABLE, RAISED_BY, WROTE, fence_table
+from airflow_tx.state.sql.schema import (
+    BIRTH,
+    DEFINITION,
+    FENCE_FORMAT,
+    FENCE_TABLE,
+    PORTIONS_TABLE,
+    RAISED_BY,
+    WROTE,
+    fence_table,
+    portions_table,
+)
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # Another database is another subclass of `Dialect`, and one entry here.
 DIALECTS: dict[str, type[Dialect]] = {"sqlite": Sqlite, "postgresql": Postgres, "mysql": MySql, "mariadb": MySql}
-COMPLETE = "the tables of fences and receipts are there, with all columns"
+COMPLETE = "the tables of fences, portions and receipts are there, with all columns"
 NOTHING = "Nothing of this update was written."
 
 
@@ -63,6 +73,7 @@ class FencedStore:
         self._identity = self._name
         self._definition = dict(definition or {})
         self._fence: sa.Table = fence_table(self._schema)
+        self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
         # What this object has found in the database, and need not look for again.
@@ -97,7 +108,9 @@ class FencedStore:
         """Learn the schema of the tables, which the user may have left to the database."""
         if not self._placed:
             self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
-            self._fence, self._receipts = fence_table(self._schema), receipts_table(self._schema)
+            self._fence = fence_table(self._schema)
+            self._portions = portions_table(self._schema)
+            self._receipts = receipts_table(self._schema)
             self._placed = True
 
     # --- the fence ------------------------------------------------------------------------------------------------
@@ -149,6 +162,25 @@ class FencedStore:
         """
         stored = self.read_fence(connection, lock="update" if complete else "share")
         fence.check_write(stored, grant, state=self.state)
+
+    def note_portion(self, connection: Connection, grant: Grant, chunk: int) -> None:
+        """Note a portion in the store transaction that writes it."""
+        self._ensure_tables(connection)
+        row = {"state": self._identity, "chunk": chunk, "nonce": grant.token.nonce}
+        connection.execute(self._dialect.insert_or_replace(self._portions, row))
+
+    def check_portions(self, connection: Connection, grant: Grant) -> None:
+        """Compare the portions that are here with those that the store has confirmed, and forget them.
+
+        :raises PortionsLost: the store lost some.
+        """
+        if not grant.portions:
+            return
+        own = self._portions.c.state == self._identity
+        mine = sa.select(sa.func.count()).where(own, self._portions.c.nonce == grant.token.nonce)
+        found = connection.execute(mine).scalar_one()
+        fence.check_portions(found, grant, state=self.state, where=self.where)
+        connection.execute(self._portions.delete().where(own))
 
     def set_applied(self, connection: Connection, receipt: Receipt | None) -> None:
         """Note that all updates of the grant that holds the fence are in the store, and keep their receipt.
@@ -236,7 +268,7 @@ class FencedStore:
         return self._dialect.has_table(connection, self._schema, name)
 
     def _ensure_tables(self, connection: Connection) -> None:
-        """Make the tables of fences and receipts, or add what an earlier version did not have."""
+        """Make the tables beside the states, or add what an earlier version did not have."""
         if COMPLETE in self._facts:
             return
         if self._missing(connection):
@@ -256,13 +288,11 @@ class FencedStore:
 
         :raises StateError: the table of receipts is another one.
         """
-        found = self._dialect.column_names(connection, self._schema, (FENCE_TABLE, RECEIPTS_TABLE))
+        tables = (self._fence, self._portions, self._receipts)
+        found = self._dialect.column_names(connection, self._schema, [table.name for table in tables])
         if found[RECEIPTS_TABLE]:
             check_columns(self._receipts, found[RECEIPTS_TABLE], state=self.state)
-        absent = {
-            table: [column for column in table.c if column.name not in found[table.name]]
-            for table in (self._fence, self._receipts)
-        }
+        absent = {table: [column for column in table.c if column.name not in found[table.name]] for table in tables}
         return {table: columns for table, columns in absent.items() if columns}
 
     def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:

@@ -21,6 +21,7 @@ from airflow_tx.state.sql.primary_key import DIGEST_COLUMN, OWN_KEY, OWN_KEY_BYT
 from airflow_tx.state.sql.types import LONG_TEXT, NAME
 
 FENCE_TABLE = "airflow_tx_fence"
+PORTIONS_TABLE = "airflow_tx_portions"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
 BIRTH = "birth"
@@ -67,6 +68,21 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column(DEFINITION, LONG_TEXT),
         sa.Column(WROTE, sa.Boolean),
         sa.Column(BIRTH, sa.String(64)),
+        schema=schema,
+    )
+
+
+def portions_table(schema: str | None) -> sa.Table:
+    """Describe the table of the portions that the grant in a fence has written, beside the fence table.
+
+    They are no column of the fence: the writers of a grant share its lock, and none may wait for another one.
+    """
+    return sa.Table(
+        PORTIONS_TABLE,
+        sa.MetaData(),
+        sa.Column("state", NAME, primary_key=True),
+        sa.Column("chunk", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("nonce", sa.String(64), nullable=False),
         schema=schema,
     )
 

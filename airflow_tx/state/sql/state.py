@@ -101,7 +101,10 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
             self._store.check_write(connection, grant, complete=complete)
             written = self._store.put(connection, grant, tally, chunk)
             if complete:
+                self._store.check_portions(connection, grant)
                 self._store.set_applied(connection, grant.receipt(self.name, tally.written(written)))
+            else:
+                self._store.note_portion(connection, grant, chunk)
             return written
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:

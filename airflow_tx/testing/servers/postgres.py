@@ -49,7 +49,7 @@ class LocalPostgres(SqlServer):
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [
             *as_system_user(POSTGRES_USER),
-            str(_binaries() / "postgres"),
+            postgres_program("postgres"),
             "-D",
             str(self.data_dir / "data"),
             *options,
@@ -60,19 +60,23 @@ class LocalPostgres(SqlServer):
         password.write_text(POSTGRES_PASSWORD, encoding="utf-8")
         self._give(password)
         self._run(
-            str(_binaries() / "initdb"),
+            postgres_program("initdb"),
             *("-D", str(self.data_dir / "data"), "-U", POSTGRES_USER, "--auth=scram-sha-256", f"--pwfile={password}"),
             *("--encoding=UTF8", "--no-locale", "--no-sync"),
         )
 
     def _serves(self) -> bool:
-        ready = [str(_binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", POSTGRES_USER]
+        ready = [postgres_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", POSTGRES_USER]
         return subprocess.run(ready, env=self._environment(), cwd=self.data_dir).returncode == 0
 
 
-def _binaries() -> Path:
+def postgres_program(name: str) -> str:
+    """Find a program of the newest PostgreSQL on this machine.
+
+    :raises TxError: there is none.
+    """
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     found = str(versions[-1]) if versions else shutil.which("postgres")
     if found is None:
         raise TxError(message="No PostgreSQL server found. Install it: script/env servers (Debian: postgresql)")
-    return Path(found).resolve().parent
+    return str(Path(found).resolve().parent / name)

@@ -139,6 +139,18 @@ class FenceSuite(StateTests):
         assert totals(state) == {"a": 1}
 
     @every_raise
+    def test_a_store_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        grants.commit(1, state, {"a": 1})
+        second = grants(2)
+        state.raise_fence(second)
+        grants.final(second, state)  # its updates had been confirmed, and were not yet on the disk or the standby
+        with pytest.raises(StateBehind, match="2, without all of its updates.*--state-lost"):
+            use(state, grants(3), rows({"a": 1}))
+        assert totals(state) == {"a": 1}
+
+    @every_raise
     def test_a_ledger_that_went_back_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
         for txid in (1, 2, 3):
             grants.commit(txid, state, {"a": txid})

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError
+from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import Fence, Grant
-from airflow_tx.state.fence import applied, check_write, raised
+from airflow_tx.state.fence import applied, check_portions, check_write, raised
 
 
 def _row(generation: int, txid: int, attempt: int = 1, epoch: int = 1, nonce: str = "n", birth: str = "") -> Fence:
-    return Fence("here", Token(generation, txid, attempt, epoch, nonce, birth), False, "old")
+    return Fence("here", Token(generation, txid, attempt, epoch, nonce, birth), True, "old")
 
 
 def _grant(
@@ -104,6 +104,25 @@ def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_a_re
         assert str(refused.value.expected) == last
         assert raised(stored, grant, state="s", there=True).wrote
     assert not raised(stored, _grant(2, 3), state="s").wrote
+
+
+def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_went_back() -> None:
+    stored = replace(_row(1, 2), applied=False)
+    with pytest.raises(StateBehind, match="2, without all of its updates") as refused:
+        raised(stored, _grant(1, 3, last=2), state="s")
+    assert refused.value.expected == 2
+    assert raised(stored, _grant(1, 2, 2, last=1), state="s").token.attempt == 2  # a replay writes them
+    assert raised(stored, _grant(2, 3), state="s").token.txid == 3  # a repair has accepted what there is
+
+
+@pytest.mark.parametrize(("written", "found"), [(0, 0), (0, 2), (2, 2)])
+def test_a_grant_is_completed_where_each_portion_is_that_was_confirmed(written: int, found: int) -> None:
+    check_portions(found, replace(_grant(1, 1), portions=written), state="s", where="here")
+
+
+def test_a_grant_is_not_completed_where_a_portion_is_missing() -> None:
+    with pytest.raises(PortionsLost, match="lost 1 of 3 portions of transaction 1 that it had confirmed"):
+        check_portions(2, replace(_grant(1, 1), portions=3), state="s", where="here")
 
 
 def test_the_same_grant_again_notes_whether_the_values_are_there() -> None:
