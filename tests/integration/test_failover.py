@@ -78,7 +78,7 @@ class Interrupted(SqlState):
         return written
 
 
-@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("kind", ["opaque", pytest.param("transactional", marks=pytest.mark.long)])
 def test_a_portion_that_a_standby_lacks_is_found_before_the_commit_and_written_again(
     primary: LocalPostgres, standby: Standby, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +93,7 @@ def test_a_portion_that_a_standby_lacks_is_found_before_the_commit_and_written_a
     assert query(primary.url(), "SELECT count(*), sum(n) FROM totals") == [(KEYS, KEYS)]
 
 
+@pytest.mark.long
 def test_a_standby_that_has_the_fence_of_a_committed_transaction_and_not_its_values_is_refused(
     primary: LocalPostgres, standby: Standby, grants: Grants
 ) -> None:

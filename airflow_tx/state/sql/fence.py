@@ -25,7 +25,6 @@ from airflow_tx.state.sql.schema import (
     DEFINITION,
     FENCE_FORMAT,
     FENCE_TABLE,
-    PORTIONS_TABLE,
     RAISED_BY,
     WROTE,
     fence_table,
