@@ -34,6 +34,8 @@ LEDGER_PLACE = "ledger_place"
 """Under which name a serialized DAG has where its topology lies."""
 WHY_NOT = "airflow_tx_why_not"
 """The XCom in which `begin` says why its last try got no transaction."""
+COMMITTED = "committed"
+"""The key of the batch, as `begin` gives it to tasks, that says: the transaction was committed before."""
 COMMIT_KEY = "airflow_tx_commit"
 """Where the context of a task that commits holds its `Commit`."""
 
@@ -64,6 +66,9 @@ class TransactionSpec:
     :param tasks: ids of the tasks that must ack: upstream of the committer.
     :param mapped: those of them that have map indexes.
     :param inside: ids of all tasks of the block but `begin`.
+    :param ends: those of them that tasks after the block follow: the committer, or the first and the last task of the
+        commit phase.
+    :param needed: ids of the tasks right before the committer or the phase; if one is skipped, so is the commit.
     :param phase: its commit phase, if it has several committers.
     :param stages: whether output of its tasks is staged.
     :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
@@ -85,6 +90,8 @@ class TransactionSpec:
     tasks: tuple[str, ...] = ()
     mapped: frozenset[str] = frozenset()
     inside: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
     phase: PhaseSpec | None = None
     stages: bool = False
     ackers: int | None = None
@@ -237,17 +244,18 @@ def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
     """Read what `begin` of the run has said to its tasks.
 
     :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
-    :raises AirflowSkipException: it has skipped this task, which was running by then.
+    :raises AirflowSkipException: it has skipped this task, which was already running.
     :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
     """
-    value = pull(ti, spec.begin)
-    if not isinstance(value, dict):
-        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-        if is_beginning(ti, spec):
-            put_back(ti)
-        if is_skipped_by(ti, spec.begin):
-            raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
+    value = pull(ti, spec.begin)
+    known = isinstance(value, dict)
+    if not known and is_beginning(ti, spec):
+        put_back(ti)
+    if (not known or value.get(COMMITTED)) and is_skipped_by(ti, spec.begin):
+        raise AirflowSkipException(f"Task {spec.begin} of run {ti.run_id} has skipped this task.")
+    if not known:
         raise AirflowFailException(
             f"Run {ti.run_id} has no transaction yet. Clear task {spec.begin}, or the whole run."
         )

@@ -86,7 +86,7 @@ def seen() -> list[dict[str, Any]]:
     return [{"user": int(row["user"]), "location": row["location"]} for row in current_batch().read()]
 
 
-@task
+@task(trigger_rule="none_failed_min_one_success")  # of a committed run that is cleared, `seen` is skipped
 def whereabouts(rows: Any) -> list[dict[str, Any]]:
     """Where the users of the batch are now; it may know of a later batch already."""
     users = [{"user": user} for user in sorted({row["user"] for row in rows})]

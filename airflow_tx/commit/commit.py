@@ -24,7 +24,15 @@ from airflow_tx.commit.write import (
     write_at_once,
     write_update,
 )
-from airflow_tx.errors import FenceOutranked, IncompleteBatch, LedgerBehind, Refused, SkippedTransaction, StateError
+from airflow_tx.errors import (
+    FenceOutranked,
+    IncompleteBatch,
+    InputSkipped,
+    LedgerBehind,
+    Refused,
+    SkippedTransaction,
+    StateError,
+)
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_commit, send_open_of
 from airflow_tx.processing.outcome import note_committed
@@ -160,6 +168,7 @@ class Commit:
         :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
         """
         own, states = self.begun.attempt, self.own_run.instance_states(self.spec.tasks, self.spec.mapped)
+        self._check_inputs(states)
         try:
             answer = self.ledger.run(self._processed_step(states))
         except IncompleteBatch:
@@ -173,6 +182,16 @@ class Commit:
             names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
             raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
         return answer
+
+    def _check_inputs(self, states: InstanceStates) -> None:
+        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
+
+        :raises InputSkipped: naming the tasks.
+        """
+        skipped = {task for (task, _), state in states.items() if state == "skipped"} & self.spec.needed
+        own = self.begun.attempt
+        if skipped and self.ledger.status(own.txid) is not None:
+            raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=", ".join(sorted(skipped)))
 
     def _processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
         return partial(

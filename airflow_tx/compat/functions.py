@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_tx.compat.intervals import INTERVAL_KEYS
-from airflow_tx.compat.tasks import _Both, is_mapped, pushes_xcom
+from airflow_tx.compat.tasks import AFTER_SKIPPED, _Both, is_mapped, pushes_xcom
 
 _BRACES = ("{{", "{%", "{#")
 _PLAIN: Mapping[str, Any] = {
@@ -83,12 +83,14 @@ def time_allowed(task: Any) -> float | None:
     return None if task.execution_timeout is None else float(task.execution_timeout.total_seconds())
 
 
-def check_plain(task: Any) -> None:
+def check_plain(task: Any, *, commits: bool = False) -> None:
     """Refuse a task for which Airflow does more than to execute it.
 
+    :param commits: whether it is a committer, which has a trigger rule of ours.
     :raises ValueError: naming the option.
     """
-    for option, plain in _PLAIN.items():
+    expected = {**_PLAIN, "trigger_rule": AFTER_SKIPPED} if commits else _PLAIN
+    for option, plain in expected.items():
         value = getattr(task, option)
         if getattr(value, "value", value) != plain:
             raise ValueError(f"it has {option} = {getattr(value, 'value', value)!r}")

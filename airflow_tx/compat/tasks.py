@@ -115,6 +115,29 @@ def upstream(task: Task) -> frozenset[str]:
     return frozenset(task.get_flat_relative_ids(upstream=True))
 
 
+AFTER_SKIPPED = "none_failed_min_one_success"
+"""The trigger rule of a task that runs beside skipped ones: nothing before it has failed, and one has succeeded."""
+_SKIPPED_WITH_ANY = frozenset({"all_success", "none_skipped"})
+_SKIPPED_WITH_ALL = frozenset({AFTER_SKIPPED, "one_success"})
+
+
+def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
+    """Name the tasks that Airflow skips when these are skipped and all others succeed, these included."""
+    found = set(skipped)
+    for task in dag.topological_sort():
+        before, rule = task.upstream_task_ids, text(task.trigger_rule)
+        any_skipped = rule in _SKIPPED_WITH_ANY and not before.isdisjoint(found)
+        all_skipped = rule in _SKIPPED_WITH_ALL and bool(before) and before <= found
+        if any_skipped or all_skipped:
+            found.add(task.task_id)
+    return frozenset(found)
+
+
+def run_after_skipped(task: Any) -> None:
+    """Let a task run although some of those before it are skipped."""
+    task.trigger_rule = type(task.trigger_rule)(AFTER_SKIPPED)
+
+
 class _Options:
     """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
 

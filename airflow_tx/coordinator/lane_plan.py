@@ -110,7 +110,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
         raise GoesByRuns(topology=spec.topology, reason=reason)
     order = [task.task_id for task in dag.topological_sort() if task.task_id in spec.tasks]
     calls = tuple(_lane_task(spec, tasks[task_id]) for task_id in order)
-    _check(spec, committer, compat.check_plain)
+    _check(spec, committer, partial(compat.check_plain, commits=True))
     plan = LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
     if plan.applications and (reason := _reason_of_states(plan)):
         raise GoesByRuns(topology=spec.topology, reason=reason)

@@ -78,6 +78,34 @@ class IncompleteBatch(Refused):
     )
 
 
+class InputSkipped(Refused):
+    """A task right before the committer was skipped, so its transaction is not committed."""
+
+    template = (
+        "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows. "
+        "To commit without it, put a task with trigger_rule='none_failed_min_one_success' before the committer."
+    )
+
+
+class SkippedAfterCommit(Refused):
+    """Tasks after the committer that Airflow would skip in a committed run: they also follow tasks of the block."""
+
+    template = (
+        "Transaction {txid} of {topology} is already committed, and its tasks are skipped. Airflow would also skip "
+        "{tasks}, which follows the committer and {needs}. Give it trigger_rule='none_failed_min_one_success' and "
+        "clear the run again."
+    )
+
+
+class RowsNotKept(Refused):
+    """A task after the commit asks for the rows of a transaction whose receipt has only their digest."""
+
+    template = (
+        "The rows of committed transaction {txid} of {topology} are no longer in the ledger: their description was too "
+        "long for the receipt, or its history has ended. Do not read the batch in a task after the committer."
+    )
+
+
 class MessagesLost(IncompleteBatch):
     """The ackers hold other trees of messages than the tasks of the attempt have acked."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.config import Settings
-from airflow_tx.errors import AheadOfOrder, Refused, SkippedTransaction, TxError
+from airflow_tx.errors import AheadOfOrder, Refused, SkippedAfterCommit, SkippedTransaction, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import Metric
 from airflow_tx.operators.commit import RetriedOperator
@@ -61,7 +61,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         except SkippedTransaction as error:
             # Green, as the run that found the skip still to be done.
             self.log.warning("%s", error)
-            self._skip_all(ti)
+            self._skip_tasks(ti, spec.inside)
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
@@ -76,12 +76,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         if isinstance(answer, WindowFull):
             self._wait(context, answer)
         if isinstance(answer, AlreadyCommitted):
-            self.log.info(
-                "Transaction %s of %s is already committed: its tasks are skipped, nothing is counted again.",
-                answer.txid,
-                spec.topology,
-            )
-            self._skip_all(ti)
+            return self._already_committed(ti, answer.txid)
         raise AirflowSkipException(f"The source of topology {spec.topology!r} has no rows for another transaction now.")
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -191,8 +186,36 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             except Refused as error:
                 raise AirflowFailException(str(error)) from None
             pass_on(ledger, states, TaskRuns(spec.dag_id, context["ti"]), ended, log=self.log)
-        self._skip_all(context["ti"])
+        self._skip_tasks(context["ti"], spec.inside)
 
-    def _skip_all(self, ti: Any) -> NoReturn:
+    def _already_committed(self, ti: Any, txid: int) -> dict[str, Any]:
+        """Skip the tasks before the commit: the committer finds it done, and the tasks after it run.
+
+        :raises AirflowFailException: Airflow would skip some of those as well.
+        """
+        from airflow_tx.processing.begin import committed_batch
+
+        spec = self.transaction
+        skipped = frozenset(spec.inside).difference(spec.ends)
+        self._check_after_commit(txid, skipped)
+        text = "Transaction %s of %s is already committed: %s. Nothing is counted again. Tasks after the commit run."
+        self.log.info(text, txid, spec.topology, "its other tasks are skipped" if skipped else "it has no other tasks")
+        batch = committed_batch(spec, txid)
+        if skipped:
+            ti.xcom_push(key="return_value", value=batch)
+            self._skip_tasks(ti, skipped)
+        return batch
+
+    def _check_after_commit(self, txid: int, skipped: frozenset[str]) -> None:
         assert self.dag is not None
-        compat.skip_tasks(self, ti, [self.dag.get_task(task) for task in self.transaction.inside])
+        spec = self.transaction
+        after = {each for end in spec.ends for each in compat.downstream(self.dag.get_task(end))}
+        for task_id in sorted(compat.skipped_along(self.dag, skipped) & after.difference(spec.inside)):
+            needs = sorted(skipped.intersection(self.dag.get_task(task_id).upstream_task_ids))
+            if needs:
+                named = {"tasks": task_id, "needs": ", ".join(needs)}
+                raise AirflowFailException(str(SkippedAfterCommit(topology=spec.topology, txid=txid, **named)))
+
+    def _skip_tasks(self, ti: Any, tasks: Iterable[str]) -> NoReturn:
+        assert self.dag is not None
+        compat.skip_tasks(self, ti, [self.dag.get_task(task) for task in sorted(tasks)])

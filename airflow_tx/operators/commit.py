@@ -19,6 +19,7 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import (
     FenceOutranked,
     IncompleteBatch,
+    InputSkipped,
     Outranked,
     Refused,
     SkippedTransaction,
@@ -137,7 +138,7 @@ def final_errors() -> Iterator[None]:
         yield
     except _TRY_AGAIN:
         raise
-    except SkippedTransaction as error:
+    except (SkippedTransaction, InputSkipped) as error:
         raise AirflowSkipException(str(error)) from None
     except (Refused, StateError) as error:
         raise AirflowFailException(str(error)) from None

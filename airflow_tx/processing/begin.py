@@ -20,7 +20,7 @@ from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, dumps
 from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.spec import TransactionSpec
+from airflow_tx.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,6 +71,13 @@ def ask(
         if not isinstance(answer, AlreadyCommitted):
             send_lag(spec.topology, spec.source, ledger, log)
         return answer
+
+
+def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
+    """Give what tasks after the commit need of a transaction that was committed before, as plain JSON."""
+    with spec.store() as store:
+        begun = Begun.of_history(txid, spec.ledger(store).outcome(txid))
+    return {"topology": spec.topology, **begun.to_json(), COMMITTED: True}
 
 
 def allocate(

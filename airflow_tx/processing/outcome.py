@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import SourceError
+from airflow_tx.protocol.receipt import is_shortened
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.answers import Begun
@@ -32,6 +33,10 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
 
     :raises SourceError: it failed; the transaction is committed.
     """
+    if is_shortened(begun.metadata):
+        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
+        log.warning("Source %r: committed() of transaction %s is not called again", spec.source, begun.attempt)
+        return
     source = spec.named_source
     try:
         source.committed(begun.txid, begun.metadata)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused, SkippedTransaction, StaleAttempt
+from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import Metric
 from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
+from airflow_tx.protocol.receipt import is_shortened
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
@@ -118,6 +119,12 @@ class Processing:
 
     @property
     def metadata(self) -> Any:
+        """Say which rows the batch has.
+
+        :raises RowsNotKept: the run was cleared after its commit, and the ledger knows only their digest.
+        """
+        if is_shortened(self.begun.metadata):
+            raise RowsNotKept(topology=self.topology, txid=self.begun.txid)
         return self.begun.metadata
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.receipt import NOT_KEPT, digest_of
+from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord, digest
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,6 +57,19 @@ class Begun:
         attempt = TransactionAttempt(txid, record.attempt, record.birth)
         own = (record.run_id, record.skip, record.size, tuple(record.lost), record.key)
         return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *own)
+
+    @classmethod
+    def of_history(cls, txid: int, history: History | None) -> Begun:
+        """Describe a committed transaction again, with rows and position as its receipt keeps them.
+
+        :param history: None: it is forgotten. Its attempt is then 0.
+        """
+        if history is None or history.receipt is None:
+            attempt = TransactionAttempt(txid, history.attempts if history else 0)
+            return cls(attempt, NOT_KEPT, NOT_KEPT, "", replay=True)
+        attempt = TransactionAttempt(txid, history.attempts, history.birth)
+        rows, position = history.receipt["metadata"], history.receipt["after"]
+        return cls(attempt, rows, position, digest_of(rows), replay=True)
 
     @property
     def txid(self) -> int:

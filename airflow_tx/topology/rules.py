@@ -57,6 +57,12 @@ class Block:
         return self.committers[0] if self.phase is None else self.phase.acquire
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """The ids of its tasks that run in a committed run, so that tasks after the block do."""
+        last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
+        return tuple(task.task_id for task in last)
+
+    @property
     def committing(self) -> tuple[Any, ...]:
         """Its tasks that take the turn, write, or mark."""
         return self.committers if self.phase is None else (self.phase.acquire, *self.committers, self.phase.mark)

@@ -138,11 +138,16 @@ class Transaction:
                 begin.set_downstream(task)
         block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
         check(block)
-        self._bind(block)
+        needed = block.gate.upstream_task_ids - {begin.task_id}
+        # A committed run skips the other tasks. The committer still runs, so that tasks after it do.
+        compat.run_after_skipped(block.gate)
+        if begin.task_id not in block.gate.upstream_task_ids:
+            begin.set_downstream(block.gate)
+        self._bind(block, frozenset(needed))
         # A file that is parsed again replaces its own.
         _defined[self._spec.topology] = (begin.transaction, self._dag)
 
-    def _bind(self, block: Block) -> None:
+    def _bind(self, block: Block, needed: frozenset[str]) -> None:
         acking = [task for task in block.tasks if task.task_id in block.must_ack]
         for task in acking:
             hook_up(task)
@@ -158,6 +163,8 @@ class Transaction:
             tasks=tuple(sorted(task.task_id for task in acking)),
             mapped=frozenset(task.task_id for task in acking if compat.is_mapped(task)),
             inside=tuple(sorted(task.task_id for task in block.tasks)),
+            ends=block.ends,
+            needed=needed,
             phase=None if block.phase is None else block.phase.spec,
             stages=block.stages,
         )

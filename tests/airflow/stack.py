@@ -116,6 +116,11 @@ class Stack:
         found: list[dict[str, Any]] = json.loads(self._tx("receipts", topology, "--output", "json").stdout)
         return found
 
+    def skip(self, topology: str, txid: int) -> None:
+        """Skip a transaction, as a person does."""
+        skipped = self._tx("skip", topology, str(txid), "--why", "its file is broken", "--yes")
+        assert skipped.returncode == 0, skipped.stdout + skipped.stderr
+
     def _tx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "airflow", "tx", *arguments]
         return subprocess.run(command, env=self.airflow.environment, capture_output=True, text=True, timeout=300)

@@ -79,3 +79,76 @@ def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_fo
         airflow.wait_run(dag, run_id)
     assert [(entry.run_id, entry.attempts) for entry in ledger.history()] == [("committed", 1), ("open", 2)]
     stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_message_after_the_commit_that_failed_is_sent_when_its_run_is_cleared(stack: Stack) -> None:
+    cleared_after_commit(stack, "notified", "commit", "notify")
+
+
+@pytest.mark.long
+def test_a_message_after_a_commit_phase_that_failed_is_sent_when_its_run_is_cleared(stack: Stack) -> None:
+    cleared_after_commit(stack, "notified_phase", "commit_phase.mark", "notify")
+
+
+def cleared_after_commit(stack: Stack, dag: str, committer: str, after: str) -> None:
+    """A task after the commit fails; whatever of its run is cleared, it runs, and nothing is counted again."""
+    airflow, ledger = stack.airflow, stack.ledger(dag)
+    unreachable, messages, failing = stack.signal(), stack.signal(), stack.signal()
+    unreachable.give()
+    conf = {"unreachable": unreachable, "messages": messages}
+
+    def sent() -> list[str]:
+        return messages.path.read_text().splitlines() if messages.path.exists() else []
+
+    stack.start(dag, "r1", **conf)
+    airflow.wait_run(dag, "r1", state="failed")
+    unreachable.take_back()
+    history = ledger.history()
+    airflow.clear_run(dag, "r1")
+    airflow.wait_run(dag, "r1")
+    states = airflow.states(dag, "r1")
+    assert (states["count"], states[committer], states[after]) == ("skipped", "success", "success")
+    assert sent() == ["1 1 [0, 10] [0, 10]"]
+    # A part of the run that is cleared again does the same.
+    for cleared in (["count"], [committer]):
+        airflow.clear(dag, "r1", cleared, downstream=True)
+        airflow.wait_run(dag, "r1")
+        assert airflow.states(dag, "r1") == states
+    assert sent() == 3 * ["1 1 [0, 10] [0, 10]"]
+    assert ledger.history() == history
+
+    # A committed run whose tasks were never skipped.
+    stack.start(dag, "r2", **conf)
+    airflow.wait_run(dag, "r2")
+    airflow.clear(dag, "r2", ["count"], downstream=True)
+    airflow.wait_run(dag, "r2")
+    assert (airflow.states(dag, "r2")["count"], airflow.states(dag, "r2")[after]) == ("skipped", "success")
+    assert sent()[3:] == 2 * ["2 2 [10, 20] [10, 20]"]
+
+    # Nothing is sent of what is not committed: a skipped transaction, and a run without data.
+    failing.give()
+    stack.start(dag, "r3", fail_while=failing, **conf)
+    airflow.wait_run(dag, "r3", state="failed")
+    stack.skip(dag, 3)
+    for run_id in ("r3", "r4"):
+        if run_id == "r4":
+            stack.start(dag, run_id, **conf)
+        else:
+            airflow.clear_run(dag, run_id)
+        airflow.wait_run(dag, run_id)
+        assert airflow.states(dag, run_id)[after] == "skipped"
+    airflow.clear(dag, "r3", ["count"], downstream=True)
+    airflow.wait_run(dag, "r3")
+    assert airflow.states(dag, "r3")[after] == "skipped"
+    assert len(sent()) == 5
+    stack.assert_counted_once(dag, 2 * SIZE)
+
+
+def test_a_task_after_the_commit_that_airflow_would_skip_with_the_block_is_named(stack: Stack) -> None:
+    dag, airflow = "needy", stack.airflow
+    stack.commit_runs(dag, "r1")
+    airflow.clear_run(dag, "r1")
+    airflow.wait_run(dag, "r1", state="failed")
+    log = airflow.whole_log(dag, "r1", "begin")
+    assert "Airflow would also skip late, which follows the committer and count" in log
+    stack.assert_counted_once(dag, SIZE)

@@ -379,3 +379,13 @@ def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
             assert compat.is_test_run() is test
     with set_supervisor_comms(InProcessSupervisorComms(supervisor=None)):  # type: ignore[arg-type]
         assert compat.is_test_run()
+
+
+def test_the_tasks_that_airflow_skips_with_others_follow_from_their_trigger_rules() -> None:
+    with DAG("d", schedule=None) as dag:
+        first, other = work.override(task_id="first")(1), work.override(task_id="other")(1)
+        [first, other] >> work.override(task_id="all")(1) >> work.override(task_id="next")(1)
+        [first, other] >> work.override(task_id="one", trigger_rule="none_failed_min_one_success")(1)
+        first >> work.override(task_id="only", trigger_rule="none_failed_min_one_success")(1)
+        first >> work.override(task_id="done", trigger_rule="all_done")(1)
+    assert compat.skipped_along(dag, {"first"}) == {"first", "all", "next", "only"}

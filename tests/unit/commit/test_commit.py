@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.run import AirflowRun
@@ -21,6 +22,7 @@ from airflow_tx.errors import (
     LedgerBehind,
     OutputChanged,
     Outranked,
+    RowsNotKept,
     SourceError,
     StagingError,
     StaleAttempt,
@@ -31,8 +33,9 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.commit import note_commit_failure
-from airflow_tx.processing.begin import ask
+from airflow_tx.operators.commit import final_errors, note_commit_failure
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.processing.begin import ask, committed_batch
 from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import recovery
@@ -971,3 +974,42 @@ def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: 
     assert (history.rows, history.ack_val) == (7, "0" * 16)
     assert history.receipt is not None
     assert history.receipt["rows"] == 7
+
+
+def test_a_committer_right_after_a_skipped_task_is_skipped_until_its_transaction_is_committed(
+    make: Any, state: MemoryState
+) -> None:
+    run = make("r1", needed=frozenset({"count"}))
+    run.begin()
+    run.work()
+    run.committer.states["count"] = "skipped"
+    with (
+        pytest.raises(AirflowSkipException, match=r"Transaction 1\.1 is not committed: count was skipped"),
+        final_errors(),
+    ):
+        run.commit_now()
+    assert counts(state) == {}
+    run.committer.states["count"] = "success"
+    assert run.commit_now() is None
+    run.committer.states["count"] = "skipped"  # its run was cleared
+    assert run.commit_now() is None
+    assert counts(state) == {"count": 10}
+
+
+def test_a_committed_batch_names_its_rows_again_as_long_as_the_ledger_keeps_them(
+    make: Any, store: CountingStore
+) -> None:
+    run = make("r1")
+    begun = run.begin()
+    run.work()
+    run.commit_now()
+    batch = committed_batch(run.spec, 1)
+    assert batch == {"topology": "numbers", **begun.to_json(), "replay": True, "committed": True}
+    store.multi([], [Delete(run.spec.paths.history(1))])
+    forgotten = committed_batch(run.spec, 1)
+    assert (forgotten["txid"], forgotten["attempt"]) == (1, 0)
+    processing = Processing(run.spec, Begun.from_json(forgotten), TaskTry("notify", -1, "1"), anchored=False)
+    with pytest.raises(RowsNotKept, match="The rows of committed transaction 1 of numbers are no longer in the ledger"):
+        CurrentBatch(processing).read()
+    run.begun = Begun.from_json(forgotten)
+    assert run.commit_now() is None  # the committer of such a run has nothing to do

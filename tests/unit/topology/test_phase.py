@@ -30,7 +30,7 @@ def test_the_turn_is_taken_after_all_that_the_phase_needs_and_passed_on_after_al
             b >> c
             committed("d", c)
     upstream = {each.task_id: each.upstream_task_ids for each in made.tasks}
-    assert upstream["commit_phase.acquire"] == {"a"}
+    assert upstream["commit_phase.acquire"] == {"a", "begin"}
     assert upstream["commit_phase.b"] == {"a", "commit_phase.acquire"}
     assert upstream["commit_phase.c"] == {"a", "commit_phase.b"}
     assert upstream["commit_phase.mark"] == {"commit_phase.acquire", "commit_phase.d"}

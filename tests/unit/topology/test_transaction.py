@@ -70,7 +70,7 @@ def test_begin_comes_before_every_task_that_has_nothing_of_the_block_before_it()
         "first": {"begin"},
         "second": {"first"},
         "alone": {"begin"},
-        "commit": {"second"},
+        "commit": {"second", "begin"},
     }
 
 
