@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -196,8 +197,10 @@ def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
     if is_shortened(receipt.metadata):
         raise ValueError("its receipt keeps the digest of its metadata alone")
     attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
-    rows: Any = source.emit_batch(attempt, receipt.metadata)
     reading = RowsReading()
-    for _ in reading.passing(rows):
-        pass
+    with closing(source):
+        rows: Any = source.emit_batch(attempt, receipt.metadata)
+        for _ in reading.passing(rows):
+            pass
+        source.check_read(attempt)
     return reading.found

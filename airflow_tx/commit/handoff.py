@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -72,7 +72,8 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         # Its own run lives on: a task beside or after the block may not have read yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
-        spec.named_source.cleanup_before(min([*read, txid]))
+        with closing(spec.named_source) as source:
+            source.cleanup_before(min([*read, txid]))
         if spec.ackers:
             with spec.open_ackers(ledger.store) as ackers:
                 ackers.forget(spec.topology, txid)

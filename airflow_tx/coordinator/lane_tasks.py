@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -193,13 +193,14 @@ class LaneTransaction:
         own.code = task.code
         own.start()
         dates = self._dates()
-        with own.as_current(), compat.without_context(dates), compat.time_limit(self._time_for(task)):
-            arguments, named = compat.resolved(task.call.arguments, self.output)
-            value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
-        outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
-        several = value if task.call.multiple and isinstance(value, Mapping) else {}
-        self._keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
-        own.ack(outputs)
+        with closing(own):
+            with own.as_current(), compat.without_context(dates), compat.time_limit(self._time_for(task)):
+                arguments, named = compat.resolved(task.call.arguments, self.output)
+                value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
+            outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
+            several = value if task.call.multiple and isinstance(value, Mapping) else {}
+            self._keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
+            own.ack(outputs)
         self._current = None
 
     def _dates(self) -> dict[str, Any]:

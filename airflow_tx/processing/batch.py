@@ -45,14 +45,20 @@ class CurrentBatch:
     def read(self) -> Iterator[Mapping[str, Any]]:
         """Exactly this transaction's rows, as dicts; none if the batch is empty.
 
+        The source is asked when the first row is taken, and closed after the last one.
+
         :raises SourceError: if the source cannot give exactly these.
         """
         if self.metadata is None:  # a replay that found no rows
             return iter(())
-        reading = self._reading()
-        source = self._processing.source.named(self._processing.topology)
-        rows = source.emit_batch(self.attempt, self.metadata)
-        return reading.passing(cast("Iterable[Mapping[str, Any]]", rows))
+        return self._reading().passing(self._rows())
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        source = self._processing.emitter()
+        try:
+            yield from cast("Iterable[Mapping[str, Any]]", source.emit_batch(self.attempt, self.metadata))
+        finally:
+            source.close()
 
     def emit(self, *, tracked: bool = True) -> str:
         """Make a message for work that leaves the DAG: the transaction is not committed before it, and all that is

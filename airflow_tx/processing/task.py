@@ -55,6 +55,7 @@ class Processing:
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
         self.read: list[AnyReading] = []  # by its application, and by itself
+        self._emitters: list[Source] = []
         self.code = ""
         """Digest of what it runs; "": unknown."""
         self.started = False
@@ -158,10 +159,16 @@ class Processing:
 
         :param outputs: references to staged output, or what `returned` makes of a return value.
         :param consumed_rows: rows of the batch, where that is known better than by what was read.
+        :raises SourceError: what it read was replaced while it was read.
         :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced it.
         """
         if not self.anchored or self.acked:
             return
+        try:
+            for emitter in self._emitters:
+                emitter.check_read(self.attempt)
+        finally:
+            self.close()
         from airflow_tx.processing.consumed_rows import fullest
         from airflow_tx.protocol import processing
         from airflow_tx.protocol.consumers import consumed
@@ -188,8 +195,20 @@ class Processing:
     def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
         ledger.run(step)
 
+    def emitter(self) -> Source:
+        """Return a source that emits rows of the batch; it is checked before the ack, and closed then at the latest."""
+        emitter = self.source.named(self.topology)
+        self._emitters.append(emitter)
+        return emitter
+
+    def close(self) -> None:
+        """Give back what the sources of its rows hold."""
+        for emitter in self._emitters:
+            emitter.close()
+
     def fail(self, reason: str) -> None:
         """Tell ledger and source that nobody will try again by itself; raises `Refused` if others try already."""
+        self.close()
         if self.anchored:
             from airflow_tx.processing.outcome import note_failed
             from airflow_tx.protocol import processing

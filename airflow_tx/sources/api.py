@@ -107,6 +107,14 @@ class Source(ABC):
         :raises SourceError: if exactly these rows cannot be had.
         """
 
+    def check_read(self, attempt: TransactionAttempt) -> None:
+        """Check, before the ack, that the rows which this object has emitted were read from what it had checked.
+
+        A file may be replaced after `emit_batch` has checked it: Spark reads it minutes later.
+
+        :raises SourceError: other rows may have been read; nothing is acked.
+        """
+
     def key(self, run: RunInfo) -> str:
         """Identify a run: runs of the same key stand for the same transaction, for ever.
 

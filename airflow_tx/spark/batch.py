@@ -191,7 +191,10 @@ class Batch:
 
         :param app: the application's name, for the message; `code`: digest of its code.
         :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
+        :raises SourceError: what it read was replaced while it was read.
         """
+        if self._source is not None:
+            self._source.check_read(self.attempt)
         trees = 0 if self._messages is None else self._messages.trees
         if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,8 @@ def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:
 
 def _reached(store: Store, paths: Paths, wanted: Mapping[str, Any], *, last: int) -> Event | None:
     classpath, arguments = wanted["source"]
-    reached = rebuild(classpath, arguments).reaches(position_now(Reader(store), paths), wanted["up_to"])
+    with closing(rebuild(classpath, arguments)) as source:
+        reached = source.reaches(position_now(Reader(store), paths), wanted["up_to"])
     if reached is None:
         return {"unknown": True}
     return {"txid": last} if reached else None

@@ -128,6 +128,23 @@ def test_objects_that_others_put_there_are_seen_at_once(bucket: Bucket) -> None:
     assert names(take(source, position)) == ["b.csv"]
 
 
+def test_an_object_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket) -> None:
+    bucket.put("in/a.csv", "n\n1\n")
+    source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
+    assert len(list(cast("Any", source.emit_batch(ATTEMPT, take(source).metadata)))) == 1
+    source.check_read(ATTEMPT)
+    bucket.put("in/a.csv", "n\n2\n")
+    with pytest.raises(
+        SourceError, match=r"file s3://bucket-\d+/in/a.csv changed while it was read: it has 4 bytes as "
+    ):
+        source.check_read(ATTEMPT)
+    bucket.delete(["in/a.csv"])
+    with pytest.raises(
+        SourceError, match=r"file s3://bucket-\d+/in/a.csv changed while .*: it is missing or unreadable"
+    ):
+        source.check_read(ATTEMPT)
+
+
 def test_an_object_with_the_same_size_and_another_content_has_changed(bucket: Bucket) -> None:
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     bucket.put("in/a.csv", "n\n1\n")

@@ -288,6 +288,27 @@ def test_a_file_that_changed_is_refused_before_a_job_runs(
         Batch(descriptor, spark).read()
 
 
+@pytest.mark.parametrize("read_first", [True, False])
+def test_a_file_that_is_replaced_before_the_job_has_read_it_leaves_no_manifest(
+    area: StagingArea, tmp_path: Path, spark: SparkSession, *, read_first: bool
+) -> None:
+    descriptor = batch_of(area, tmp_path)
+    file = tmp_path / "in" / "a.csv"
+
+    def main(spark: SparkSession, batch: Batch) -> None:
+        rows = batch.read()
+        if read_first:
+            batch.emit("rows", rows)
+        file.write_text(FLIGHTS.replace("UA", "AA"))
+        if not read_first:
+            batch.emit("rows", rows)
+
+    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it has \d+ bytes as before"):
+        batch_app(main).run(spark, Batch(descriptor, spark))
+    with pytest.raises(StagingError):
+        read_manifest(dir_of(area, descriptor))
+
+
 def test_a_script_without_an_application_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("x = 1\n")

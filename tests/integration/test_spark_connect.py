@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 FLIGHTS = "dep_delay,carrier,origin\n5,UA,EWR\n-1,UA,EWR\nNA,UA,EWR\n7,AA,JFK\nNA,DL,JFK\n"
 APP = """
+from pathlib import Path
 from helper import TOLD
 from airflow_tx import FailedBatch
 from airflow_tx.spark import batch_app
@@ -35,6 +36,10 @@ from airflow_tx.spark import batch_app
 def main(spark, batch):
     if "fail" in batch.args:
         raise FailedBatch(TOLD)
+    if "replace" in batch.args:
+        rows = batch.read()
+        Path(batch.args[1]).write_text("dep_delay,carrier,origin\\n5,UA,EWR\\n")
+        return batch.emit("counts", rows)
     batch.emit("counts", batch.read().select("no_such_column") if "wrong" in batch.args else batch.read())
 """
 
@@ -91,6 +96,20 @@ def test_an_application_that_fails_says_why_and_acks_nothing(flights: Topology) 
         run.execute(SparkConnectBatchOperator(task_id="count", application="app.py", application_args=["fail"]))
     with pytest.raises(ApplicationFailed, match=r"app.py of task count in transaction 1.1 failed: AnalysisException"):
         run.execute(SparkConnectBatchOperator(task_id="count", application="app.py", application_args=["wrong"]))
+    state = MemoryState("totals", keys=["carrier"], values={"flights": Count()})
+    run.commit(update(state))
+    assert not state.database.rows
+
+
+@pytest.mark.parametrize("operator", [SparkConnectBatchOperator, SparkBatchOperator])
+def test_a_file_that_is_replaced_while_a_job_reads_it_acks_nothing(
+    flights: Topology, operator: type[SparkConnectBatchOperator | SparkBatchOperator]
+) -> None:
+    flights.dag.fileloc = str(flights.folder / "dag.py")
+    run = flights.begin("r1")
+    file = flights.folder / "in" / "a.csv"
+    with pytest.raises((AirflowFailException, ApplicationFailed), match=rf"file {file} changed while it was read"):
+        run.execute(operator(task_id="count", application="app.py", application_args=["replace", str(file)]))
     state = MemoryState("totals", keys=["carrier"], values={"flights": Count()})
     run.commit(update(state))
     assert not state.database.rows

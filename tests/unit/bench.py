@@ -31,6 +31,24 @@ class Numbers(TransactionalSource):
         return ({"number": number} for number in range(*metadata))
 
 
+class Lending(Numbers):
+    """Numbers that come over a connection, which each reading opens."""
+
+    def __init__(self) -> None:
+        self.lent: list[str] = []
+        self._connection: int | None = None
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[dict[str, int]]:
+        self._connection = len(self.lent)
+        self.lent.append("open")
+        return super().emit_batch(attempt, metadata, spark)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self.lent[self._connection] = "closed"
+            self._connection = None
+
+
 class OpaqueNumbers(Numbers):
     kind = SourceKind.OPAQUE
 

@@ -18,6 +18,7 @@ from airflow_tx.sources.files.storage import (
     FilePath,
     FilesPosition,
     Fingerprint,
+    Look,
     NoBase,
     Storage,
     below,
@@ -94,6 +95,7 @@ class FolderSource(Source):
         self.spark_folder = spark_folder
         self._storage = self._make_storage()
         self._emitted: list[tuple[TransactionAttempt, BatchFiles]] = []  # to Spark, of the newest attempt
+        self._looks: dict[tuple[TransactionAttempt, str, str], Look] = {}  # of files, before they were read
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
@@ -211,6 +213,20 @@ class FolderSource(Source):
             with self._readable(attempt, files, path):
                 yield from files.rows(path)
 
+    def check_read(self, attempt: TransactionAttempt) -> None:
+        changed = self._changed(attempt)
+        if changed is not None:
+            raise changed
+
+    def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
+        """Find a file that is not the one it was before it was read."""
+        for (of, folder, name), before in self._looks.items():
+            now = self._look(folder, name) if of == attempt else before
+            if now != before:
+                problem = f"file {below(folder, name)} changed while it was read: {_difference(before, now)}"
+                return self.refused(problem, self._restore(attempt, gone=now is None))
+        return None
+
     def contains(self, metadata: Any, what: str) -> bool | None:
         paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
         return any(path == what or path.endswith(f"/{what}") for path in paths)
@@ -224,6 +240,9 @@ class FolderSource(Source):
         found = _SPARK_CANNOT.search(str(error))
         if found is None:
             return None
+        changed = self._changed(attempt)
+        if changed is not None:
+            return changed
         for of, files in self._emitted:
             misfit = files.misfit(str(error)) if of == attempt else None
             if misfit is not None:
@@ -235,6 +254,7 @@ class FolderSource(Source):
         try:
             yield
         except (ValueError, OSError) as error:
+            self.check_read(attempt)  # half of a file that is being replaced says nothing of either
             raise self._unreadable(attempt, f"{path}: {error}", files.declarable(path, error)) from None
 
     def _unreadable(self, attempt: TransactionAttempt, problem: str, schema: str | None = None) -> SourceError:
@@ -265,16 +285,16 @@ class FolderSource(Source):
 
     def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
         folder = str(metadata["folder"])
+        looks = dict(self._looks)
         for file in metadata["files"]:
             expected = {key: file[key] for key in ("size", "digest")}
-            found = self._found(folder, file["name"], expected)
-            if found != expected:
-                instead = f"if it is gone for good: airflow tx skip {self.topology} {attempt.txid} --why TEXT"
-                if found is not None:
-                    instead = f"or take it as it is now: {self.replay_changed(attempt.txid)}"
-                remedy = f"Restore it as it was, then clear the task; {instead}"
-                where = below(folder, file["name"])
-                raise self.refused(f"file {where} was {_words(expected)}, and is {_words(found)}", remedy)
+            look = self._look(folder, file["name"])
+            found = None if look is None else self._found(folder, file["name"], expected, listed=look)
+            if look is None or found != expected:
+                problem = f"file {below(folder, file['name'])} was {_words(expected)}, and is {_words(found)}"
+                raise self.refused(problem, self._restore(attempt, gone=found is None))
+            looks.setdefault((attempt, folder, file["name"]), look)
+        self._looks = looks  # a copy of this source has its own
         names, root = [file["name"] for file in metadata["files"]], self._storage.path(folder)
         return BatchFiles(
             paths=[root / name for name in names],
@@ -285,11 +305,33 @@ class FolderSource(Source):
             found=metadata.get("schema"),
         )
 
-    def _found(self, folder: str, name: str, expected: Fingerprint | None = None) -> Fingerprint | None:
+    def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
+        instead = f"or take it as it is now: {self.replay_changed(attempt.txid)}"
+        if gone:
+            instead = f"if it is gone for good: airflow tx skip {self.topology} {attempt.txid} --why TEXT"
+        return f"Restore it as it was, then clear the task; {instead}"
+
+    def _look(self, folder: str, name: str) -> Look | None:
         try:
-            return self._storage.fingerprint(folder, name, like=expected)
+            return self._storage.look(folder, name)
         except OSError:
             return None
+
+    def _found(
+        self, folder: str, name: str, expected: Fingerprint | None = None, listed: Any = None
+    ) -> Fingerprint | None:
+        try:
+            return self._storage.fingerprint(folder, name, listed, like=expected)
+        except OSError:
+            return None
+
+
+def _difference(before: Look, now: Look | None) -> str:
+    if now is None:
+        return "it is missing or unreadable now"
+    if now["size"] != before["size"]:
+        return f"it had {before['size']} bytes, and has {now['size']}"
+    return f"it has {now['size']} bytes as before, and was written at another time"
 
 
 def _words(found: Fingerprint | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
-from airflow_tx.sources.files.storage import Fingerprint, Storage, hadoop_literal
+from airflow_tx.sources.files.storage import Fingerprint, Look, Storage, hadoop_literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -20,6 +20,7 @@ _CONN_TYPES = {
     **dict.fromkeys(("abfs", "abfss", "adl"), "wasb"),
 }
 _ETAGS = ("ETag", "etag", "e_tag", "content_md5", "md5Hash")
+_VERSIONS = ("LastModified", "last_modified", "updated", "mtime", "created", "generation", "VersionId", "version_id")
 
 
 class Objects(Storage):
@@ -64,6 +65,11 @@ class Objects(Storage):
 
     def size(self, folder: str, name: str, listed: Any) -> int:
         return int(listed["size"])
+
+    def look(self, folder: str, name: str) -> Look:
+        path = self._fresh(folder) / name
+        info: Mapping[str, Any] = path.fs.info(path.path)
+        return {key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None}
 
     def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
         path = (self._fresh(folder) if listed is None else self.path(folder)) / name

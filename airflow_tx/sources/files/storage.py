@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FilePath: TypeAlias = "Path | ObjectStoragePath"
 Fingerprint: TypeAlias = Mapping[str, Any]
 """Size and digest of a file."""
+Look: TypeAlias = Mapping[str, Any]
+"""Size of a file, and what else its storage says of it, such as times."""
 
 # Up to here a file is read whole to find out whether it has changed.
 HASHED_WHOLE = 64 * 1024 * 1024
@@ -71,6 +73,13 @@ class Storage(ABC):
         """Measure a file in bytes; `listed` is what `files` said of it."""
 
     @abstractmethod
+    def look(self, folder: str, name: str) -> Look:
+        """Describe a file as it is now, without reading it: one that replaces it is described otherwise.
+
+        :raises OSError: it cannot be read.
+        """
+
+    @abstractmethod
     def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
         """Find size and digest of a file, which show whether it has changed.
 
@@ -118,6 +127,11 @@ class Disk(Storage):
 
     def size(self, folder: str, name: str, listed: Any) -> int:
         return os.stat(Path(folder, name)).st_size
+
+    def look(self, folder: str, name: str) -> Look:
+        status = os.stat(Path(folder, name))
+        # A copy may keep the time of its original; the time of the inode nobody can set.
+        return {"size": status.st_size, "modified": status.st_mtime_ns, "changed": status.st_ctime_ns}
 
     def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
         path = Path(folder, name)

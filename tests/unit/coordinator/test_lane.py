@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import get_current_context
+from airflow.sdk import get_current_context, task
 
-from airflow_tx import FailedBatch
+from airflow_tx import FailedBatch, current_batch
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
@@ -22,6 +23,8 @@ from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
+from airflow_tx.sources.files.source import FileSource
+from tests.unit.bench import Lending
 from tests.unit.coordinator.lane_world import (
     PATHS,
     RULES,
@@ -32,6 +35,7 @@ from tests.unit.coordinator.lane_world import (
     LossyStore,
     MortalStore,
     OpaqueBounded,
+    rows_of,
 )
 
 
@@ -98,6 +102,61 @@ def test_one_that_fails_becomes_a_run_and_the_others_go_on_in_order(make: Any, s
     (why,) = [line for line in world.log.lines if "is replayed" in line]
     assert "not counted" in why
     assert f"task count: {type(error).__name__}" in why
+
+
+class BoundedLending(Lending, Bounded):
+    """So many transactions of numbers that come over a connection."""
+
+    def __init__(self, count: int) -> None:
+        Lending.__init__(self)
+        self.count = count
+
+
+def test_what_a_source_opens_for_a_task_of_the_lane_is_closed_when_the_task_ends_or_fails(make: Any) -> None:
+    held: list[Any] = []
+
+    def reads(batch: Any) -> None:
+        assert "open" not in world.source.lent
+        held.append(batch.read())
+        next(held[-1])
+        Fails(2)(batch)
+
+    world = make(source=BoundedLending(4), on_batch=reads)
+    with world.executing():
+        world.settle()
+    world.assert_exact(4)
+    assert world.runs == {"tx-2": "success"}
+    assert world.source.lent == ["closed"] * 7
+
+
+class ReadsFirst(LaneWorld):
+    """One topology whose task has read its batch before anything happens."""
+
+    def counted(self) -> Any:
+        @task
+        def count() -> list[dict[str, Any]]:
+            numbers = [row["number"] for row in current_batch().read()]
+            self.on_batch(current_batch())
+            return rows_of(numbers)
+
+        return count()
+
+
+def test_a_file_that_is_replaced_while_a_task_of_the_lane_reads_it_is_never_counted_as_it_was(
+    make: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("number\n1\n")
+
+    def replaces(batch: Any) -> None:
+        file.write_text("number\n1\n2\n")
+
+    world = make(ReadsFirst, source=FileSource(f"{tmp_path}/*.csv", schema="number INT"), on_batch=replaces)
+    world.coordinate()
+    (why,) = [line for line in world.log.lines if "is replayed" in line]
+    assert "task count: SourceError: Source FileSource(" in why
+    assert world.history == {}
+    assert world.totals == (0, 0)
 
 
 def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> None:

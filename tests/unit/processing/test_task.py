@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import StaleBegin
+from airflow_tx.errors import SourceError, StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask
@@ -22,7 +23,8 @@ from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+from airflow_tx.sources.files.source import FileSource
+from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
 
@@ -90,6 +92,57 @@ def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> 
     assert acked.done
     assert [each["name"] for each in acked.outputs] == ["return_value"]
     assert acked.code == code_digest(inspect.getsource(context["task"].python_callable).encode())
+
+
+def test_a_file_that_is_replaced_while_a_task_reads_it_is_refused_before_the_ack(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("n\n1\n2\n")
+    files = Dag(store, FileSource(f"{tmp_path}/*.csv"))
+    files.begin()
+    context = files.context("first", files.payload)
+    before_task(context)
+    rows = CurrentBatch(Processing.of(context)).read()
+    first = next(rows)
+    file.write_text("n\n1\n2\n3\n")
+    rest = list(rows)
+    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, and has 8"):
+        after_task(context, [first, *rest])
+    acked = files.ack("first")
+    assert acked is not None
+    assert not acked.done
+
+
+def test_what_a_source_opens_for_the_rows_of_a_task_is_closed_whatever_becomes_of_it(store: CountingStore) -> None:
+    source = Lending()
+    lent = Dag(store, source)
+    lent.begin()
+    context = lent.context("first", lent.payload)
+    before_task(context)
+    batch = CurrentBatch(Processing.of(context))
+    batch.read()
+    assert source.lent == []
+    assert list(batch.read())
+    assert source.lent == ["closed"]
+    held = batch.read()
+    next(held)
+    assert source.lent == ["closed", "open"]
+    after_task(context, [1])
+    assert source.lent == ["closed", "closed"]
+
+
+def test_what_a_source_opens_is_closed_when_its_task_is_given_up(store: CountingStore) -> None:
+    source = Lending()
+    lent = Dag(store, source)
+    lent.begin()
+    context = lent.context("first", lent.payload)
+    before_task(context)
+    held = CurrentBatch(Processing.of(context)).read()
+    next(held)
+    context["exception"] = OSError("no disk")
+    task_failed(context)
+    assert source.lent == ["closed"]
 
 
 def test_a_task_that_skips_itself_or_others_acks_without_output(numbers: Dag) -> None:

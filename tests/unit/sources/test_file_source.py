@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
+from airflow_tx.sources.files.base import FolderSource
 from airflow_tx.sources.files.schema import parse_schema
-from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -173,6 +174,49 @@ def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
     assert len(rows_of(source, rows)) == 2
 
 
+def _replaced(path: Path, text: str) -> None:
+    """Another file takes its place; it has the same time, as a copy that keeps times makes it."""
+    times = os.stat(path)
+    other = path.with_name(".other")
+    other.write_text(text)
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(other, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda path: path.write_text("carrier,delay\nUA,5\n"), "it had 25 bytes, and has 19"),
+        (
+            lambda path: _replaced(path, "carrier,delay\nUA,6\nAA,NA\n"),
+            "it has 25 bytes as before, and was written at another time",
+        ),
+        (lambda path: path.unlink(), "it is missing or unreadable now"),
+    ],
+)
+@pytest.mark.parametrize("source_class", [FileSource, PartitionedFileSource])
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(
+    tmp_path: Path, source_class: type[FolderSource], kind: str, change: Any, found: str
+) -> None:
+    put(tmp_path, "eu/a.csv", "eu/b.csv")
+    folders = "*" if source_class is PartitionedFileSource else "eu"
+    source = source_class(f"{tmp_path}/{folders}/*.csv", 2, kind=kind).named("flights")
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    rows = iter(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
+    next(rows)
+    source.check_read(ATTEMPT)
+    change(tmp_path / "eu" / "a.csv")
+    assert len(list(rows)) >= 2
+    where = (
+        rf"file {tmp_path}/eu/a\.csv changed while it was read: {found}\. Restore it as it was, then clear the task; "
+    )
+    with pytest.raises(SourceError, match=where):
+        source.check_read(ATTEMPT)
+    source.check_read(TransactionAttempt(1, 2))
+
+
 def test_a_large_file_is_known_by_a_sample(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(bytes(range(250)) * 20_000)
@@ -296,6 +340,7 @@ def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None
         rows_of(source, batch.metadata)
     put(tmp_path, "a.csv", content="x" * 200_000 + ",delay\n")
     spark: Any = SimpleNamespace(read=FakeReader())
+    source = FileSource(f"{tmp_path}/*.csv")
     with pytest.raises(SourceError, match=told.format(1)):
         source.emit_batch(ATTEMPT, take(source).metadata, spark)
 
