@@ -19,6 +19,7 @@ from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.budget import BUDGET, Budget, limit_of, rotated
 from tests.examples import examples
+from tests.mysql import LocalMySQL, MySQLUnavailable, mysql_root
 from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ def postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[LocalMariaDB]:
     with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[LocalMySQL]:
+    """For tests that are `long`: fetching it takes a minute."""
+    try:
+        mysql_root()
+    except MySQLUnavailable as error:
+        pytest.skip(str(error))
+    with LocalMySQL(start_timeout=120.0) as server:
         yield server
 
 

@@ -27,6 +27,7 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[Store]:
 _ON_A_SERVER = ("TestSqlStateOnPostgres", "TestRedisState")
 _WITHOUT_CASES = "TestSqlStateOnMariaDB"
 _ON_DELTA = "TestDeltaState"
+_NOT_ALL_TYPES = (_ON_DELTA, "TestSqlStateOnMySQL")
 # A commit of Delta takes a second: of its tests, these are not `long`.
 _ON_DELTA_ALWAYS = (
     "test_raising_the_fence_undoes_what_an_outranked_attempt_wrote",
@@ -38,11 +39,11 @@ _ON_DELTA_ALWAYS = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """On servers every aggregator is tried with one type, on the second database with none; those of all types are
-    `long`, and are not tried on Delta at all.
+    `long`, and are not tried on Delta and MySQL at all.
 
     Each case is a dozen commits, and how a type is stored is tried by the other tests and on SQLite.
     """
-    items[:] = [item for item in items if _class(item) != _ON_DELTA or _is_first(item)]
+    items[:] = [item for item in items if _class(item) not in _NOT_ALL_TYPES or _is_first(item)]
     for item in items:
         if (
             (_class(item) in _ON_A_SERVER and not _is_first(item))

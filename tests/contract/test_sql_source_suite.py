@@ -1,4 +1,4 @@
-"""The source suite on tables of PostgreSQL, SQLite and MariaDB: by id, by time, and in shards."""
+"""The source suite on tables of PostgreSQL, SQLite, MariaDB and MySQL: by id, by time, and in shards."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from airflow_tx.testing.servers.mariadb import LocalMariaDB
 from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
+from tests.mysql import LocalMySQL
 
 ID = {
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -62,6 +63,13 @@ class Shop:
             return [dict(row) for row in reversed(connected.execute(sa.text(query)).mappings().all())]
 
 
+def _mysql_shop(server: LocalMariaDB) -> Shop:
+    database = server.new_database()
+    address = {"host": "127.0.0.1", "port": server.port, "schema": database}
+    known = connection("mysql", login=of_mariadb.MARIADB_USER, password=of_mariadb.MARIADB_PASSWORD, **address)
+    return Shop(server.url(database), known)
+
+
 class TestSqlSource(SourceSuite):
     """On PostgreSQL."""
 
@@ -94,10 +102,14 @@ class TestSqlSourceOnMariaDB(TestSqlSource):
 
     @pytest.fixture
     def shop(self, mariadb: LocalMariaDB) -> Shop:
-        database = mariadb.new_database()
-        address = {"host": "127.0.0.1", "port": mariadb.port, "schema": database}
-        known = connection("mysql", login=of_mariadb.MARIADB_USER, password=of_mariadb.MARIADB_PASSWORD, **address)
-        return Shop(mariadb.url(database), known)
+        return _mysql_shop(mariadb)
+
+
+@pytest.mark.long
+class TestSqlSourceOnMySQL(TestSqlSourceOnMariaDB):
+    @pytest.fixture
+    def shop(self, mysql: LocalMySQL) -> Shop:
+        return _mysql_shop(mysql)
 
 
 class TestSqlSourceOnSqlite(TestSqlSource):

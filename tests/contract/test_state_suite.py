@@ -14,6 +14,7 @@ from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
+from tests.mysql import LocalMySQL
 
 
 class TestMemoryState(StateSuite):
@@ -52,3 +53,10 @@ class TestSqlStateOnMariaDB(StateSuite):
     @pytest.fixture
     def make_state(self, mariadb: LocalMariaDB) -> MakeState:
         return _tables(mariadb.url())
+
+
+@pytest.mark.long
+class TestSqlStateOnMySQL(StateSuite):
+    @pytest.fixture
+    def make_state(self, mysql: LocalMySQL) -> MakeState:
+        return _tables(mysql.url())

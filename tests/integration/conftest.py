@@ -18,7 +18,7 @@ from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.commands import Commands
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind in turn."""
     if request.param == "sqlite":

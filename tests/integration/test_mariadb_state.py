@@ -365,6 +365,14 @@ def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
         _state(url, table).read()
 
 
+def test_whether_a_table_is_there_is_asked_without_a_lock_on_its_name(url: str, table: str, grants: Grants) -> None:
+    state, asked = _state(url, table), list[str]()
+    sa.event.listen(state._store._engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    state.raise_and_write(grants(1), rows({"a": 1}))
+    # MySQL keeps the lock of DESCRIBE and SHOW, also on a missing table, and the table could never be made.
+    assert [statement for statement in asked if statement.startswith(("DESC", "SHOW"))] == []
+
+
 @pytest.mark.parametrize("holding", [True, False], ids=["in a transaction that holds locks", "by itself"])
 def test_a_table_that_is_being_made_is_waited_for(
     url: str, table: str, pool: ThreadPoolExecutor, *, holding: bool

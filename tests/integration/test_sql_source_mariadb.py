@@ -1,4 +1,4 @@
-"""A source of a table of MariaDB: writers that commit out of order, servers that cannot tell, truncated tables."""
+"""A source of a table of MariaDB or MySQL: writers out of order, servers that cannot tell, truncated tables."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"
 
 
-@pytest.fixture
-def engine(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
+@pytest.fixture(params=["mariadb", pytest.param("mysql", marks=pytest.mark.long)])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
     """A database with the table `orders`, which is the connection `shop`."""
-    database = mariadb.new_database()
+    server: LocalMariaDB = request.getfixturevalue(request.param)
+    database = server.new_database()
     known = {
         "host": "127.0.0.1",
-        "port": mariadb.port,
+        "port": server.port,
         "login": MARIADB_USER,
         "password": MARIADB_PASSWORD,
         "schema": database,
     }
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("mysql", **known))
-    made = sa.create_engine(mariadb.url(database), poolclass=sa.pool.NullPool)
+    made = sa.create_engine(server.url(database), poolclass=sa.pool.NullPool)
     run(made, "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount INTEGER)")
     return made
 

@@ -63,6 +63,11 @@ _BEING_MADE = 1684
 _INDEX_BYTES = 3072
 _KINDS = {"bigint": "bigint", "double": "double", "decimal(65,30)": "numeric", "longtext": "text", "date": "date"}
 _KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
+_OLDEST_MYSQL = (8, 0, 17)
+_OLDEST_MARIADB = (10, 6)
+_HAS_TABLE = sa.text(
+    "SELECT 1 FROM information_schema.tables WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
 _COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
 
 
@@ -125,6 +130,7 @@ class MySql(Dialect):
         raise ConfigError(option=f"SqlState connection, {name}", value=value, remedy="Give whole seconds, such as 30.")
 
     def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+        check_version(connection.dialect)
         lower, current = connection.execute(sa.text("SELECT @@lower_case_table_names, DATABASE()")).one()
         if schema is None and current is None:
             remedy = "Name one: in the connection's schema or in the URL."
@@ -152,7 +158,10 @@ class MySql(Dialect):
         connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        return _when_made(connection, lambda made: super(MySql, self).has_table(made, schema, name))
+        # SQLAlchemy describes the table. MySQL then locks the name of a table that is missing until the transaction
+        # ends, and the connection that makes the table waits for this lock.
+        of_table = {"schema": schema, "name": name}
+        return _when_made(connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None)
 
     def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
         return _when_made(connection, lambda made: super(MySql, self).column_names(made, schema, tables))
@@ -250,6 +259,19 @@ class MySql(Dialect):
             for number, *values in connection.execute(query, {DOC: document}):
                 yield start + number - 1, *values
             start += rows
+
+
+def check_version(dialect: Any) -> None:
+    """Refuse a server without the collation of keys (MySQL) or without JSON_TABLE (MariaDB).
+
+    :raises ConfigError: it is too old.
+    """
+    oldest = _OLDEST_MARIADB if dialect.is_mariadb else _OLDEST_MYSQL
+    version = tuple(dialect.server_version_info)
+    if version < oldest:
+        named = f"{'MariaDB' if dialect.is_mariadb else 'MySQL'} {'.'.join(map(str, version))}"
+        remedy = f"Upgrade the server to {'.'.join(map(str, oldest))} or newer, or use another database."
+        raise ConfigError(option="SqlState database", value=named, remedy=remedy)
 
 
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:

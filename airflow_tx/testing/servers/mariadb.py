@@ -36,10 +36,25 @@ class LocalMariaDB(SqlServer):
             "sql-mode": "",
             "transaction-isolation": "REPEATABLE-READ",
             "innodb-flush-log-at-trx-commit": "1" if fsync else "0",
-            "debug-no-sync": "0" if fsync else "1",
             "innodb-doublewrite": "1" if fsync else "0",
+            **self._own_settings(fsync=fsync),
             **(settings or {}),
         }
+
+    def _own_settings(self, *, fsync: bool) -> dict[str, str]:
+        """The settings that MySQL does not know."""
+        return {"debug-no-sync": "0" if fsync else "1"}
+
+    def _program(self) -> list[str]:
+        """The command of the server without its options."""
+        return [_binary("mariadbd")]
+
+    def _install(self) -> None:
+        """Make the system's tables."""
+        self._run(
+            *(_binary("mariadb-install-db"), "--no-defaults", f"--datadir={self.data_dir / 'data'}"),
+            *("--skip-test-db", "--auth-root-authentication-method=normal"),
+        )
 
     def url(self, database: str = DATABASE) -> str:
         from sqlalchemy.engine import URL
@@ -59,7 +74,7 @@ class LocalMariaDB(SqlServer):
         }
         data = ("--no-defaults", f"--datadir={self.data_dir / 'data'}")
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [*as_system_user(self.system_user), _binary("mariadbd"), *data, *options]
+        return [*as_system_user(self.system_user), *self._program(), *data, *options]
 
     def _environment(self) -> dict[str, str]:
         return clean_environment(_SBIN)
@@ -74,10 +89,7 @@ class LocalMariaDB(SqlServer):
             encoding="utf-8",
         )
         self._give(init)
-        self._run(
-            *(_binary("mariadb-install-db"), "--no-defaults", f"--datadir={self.data_dir / 'data'}"),
-            *("--skip-test-db", "--auth-root-authentication-method=normal"),
-        )
+        self._install()
 
     def _serves(self) -> bool:
         import pymysql  # type: ignore[import-untyped]

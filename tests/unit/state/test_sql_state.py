@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state import Count, FencedState, MemoryState, SqlState, Sum
+from airflow_tx.state.sql.mysql import check_version
 
 
 def _state(**changes: Any) -> SqlState:
@@ -80,3 +82,21 @@ def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(url: str, mes
 def test_a_name_that_a_database_would_cut_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most"):
         SqlState.from_url("sqlite:///x.db", table="t", keys=[], values={"n" * 60: Sum()}).read()
+
+
+@pytest.mark.parametrize(
+    ("of_mariadb", "version", "named"),
+    [
+        (False, (8, 0, 15), "MySQL 8.0.15.*Upgrade the server to 8.0.17 or newer"),
+        (True, (10, 5, 27), "MariaDB 10.5.27.*Upgrade the server to 10.6 or newer"),
+    ],
+)
+def test_a_server_that_is_too_old_is_refused_with_its_version(
+    *, of_mariadb: bool, version: tuple[int, ...], named: str
+) -> None:
+    dialect = MySQLDialect_pymysql(is_mariadb=of_mariadb)
+    dialect.server_version_info = version
+    with pytest.raises(ConfigError, match=named):
+        check_version(dialect)
+    dialect.server_version_info = (10, 6, 0) if of_mariadb else (8, 0, 17)
+    check_version(dialect)
