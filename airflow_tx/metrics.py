@@ -15,7 +15,9 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.compat import MetricKind
 from airflow_tx.errors import TxError
+from airflow_tx.protocol.answers import AlreadyCommitted, FailureNoted
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import History, Phase, TransactionRecord
 from airflow_tx.protocol.view import open_records
 from airflow_tx.sources.api import Source
@@ -30,7 +32,7 @@ GAUGES_EVERY = 10.0
 
 
 class Metric(Enum):
-    """What is sent as `airflow_tx.<name>`, with the tag `topology`; see docs/metrics.md."""
+    """What is sent as `airflow_tx.<name>`, with the tags `topology` and `root`; see docs/metrics.md."""
 
     OPEN = "open", MetricKind.GAUGE
     WAITING = "waiting", MetricKind.GAUGE
@@ -50,19 +52,24 @@ class Metric(Enum):
         self.suffix = suffix
         self.kind = kind
 
-    def send(self, topology: str, value: float = 1, **tags: str) -> None:
+    def send(self, paths: Paths, value: float = 1, **tags: str) -> None:
         """Send a value; of a timer, seconds."""
         if compat.sends_metrics():
-            tags = {"topology": topology, **tags}
+            tags = {"topology": paths.topology, "root": paths.root, **tags}
             compat.send_metric(self.kind, f"airflow_tx.{self.suffix}", value, tags=tags, named="topology")
+
+
+def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
+    """Count an attempt that has failed: once, however many of its tasks fail."""
+    if isinstance(noted, FailureNoted) and noted.first:
+        Metric.FAILED.send(paths)
 
 
 def send_commit(ledger: Ledger, txid: int) -> None:
     """Send what a transaction that was just committed has counted, and how long it took."""
     if not compat.sends_metrics():
         return
-    topology = ledger.paths.topology
-    Metric.COMMITTED.send(topology)
+    Metric.COMMITTED.send(ledger.paths)
     try:
         own, before = ledger.outcome(txid), ledger.outcome(txid - 1)
     except TxError as error:
@@ -71,9 +78,9 @@ def send_commit(ledger: Ledger, txid: int) -> None:
     if own is None:
         return
     if own.rows:
-        Metric.ROWS.send(topology, own.rows)
+        Metric.ROWS.send(ledger.paths, own.rows)
     for metric, seconds in _durations(own, before).items():
-        metric.send(topology, seconds)
+        metric.send(ledger.paths, seconds)
 
 
 def _durations(own: History, before: History | None) -> dict[Metric, float]:
@@ -88,15 +95,15 @@ def _durations(own: History, before: History | None) -> dict[Metric, float]:
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
 
-def send_open(topology: str, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime) -> None:
+def send_open(paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime) -> None:
     """Send what is open.
 
     :param blocked: whether a transaction is replayed no more.
     """
-    Metric.OPEN.send(topology, len(opened))
-    Metric.WAITING.send(topology, sum(record.phase is Phase.PROCESSED for record in opened.values()))
-    Metric.OLDEST.send(topology, oldest_seconds(opened, now))
-    Metric.BLOCKED.send(topology, int(blocked))
+    Metric.OPEN.send(paths, len(opened))
+    Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
+    Metric.OLDEST.send(paths, oldest_seconds(opened, now))
+    Metric.BLOCKED.send(paths, int(blocked))
 
 
 def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:
@@ -115,7 +122,7 @@ def send_open_of(ledger: Ledger) -> None:
     except TxError as error:
         log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)
         return
-    send_open(ledger.paths.topology, opened, blocked=record.blocked is not None, now=datetime.now(timezone.utc))
+    send_open(ledger.paths, opened, blocked=record.blocked is not None, now=datetime.now(timezone.utc))
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
@@ -124,7 +131,7 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
         return
     found = lag_of(topology, source, ledger)
     if isinstance(found, Lag):
-        Metric.LAG.send(topology, found.count, unit=found.unit)
+        Metric.LAG.send(ledger.paths, found.count, unit=found.unit)
     else:
         log.info("%s", found)
 

@@ -130,7 +130,7 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
         state.pass_over(grant)
     done = ledger.run(skip.commit_skip, grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
-    Metric.SKIPPED.send(ledger.paths.topology)
+    Metric.SKIPPED.send(ledger.paths)
     return done
 
 

@@ -12,6 +12,7 @@ from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import TreeReport
 from airflow_tx.errors import AckersUnavailable, MessagesFailed, StaleMessage, UnknownMessage
+from airflow_tx.metrics import send_failure
 from airflow_tx.processing.outcome import note_failed
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun
@@ -93,7 +94,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
         lambda: spec.open_ackers(ledger.store), origin, record, timeout=spec.timeout, now=ledger.clock.now()
     )
     if found.problem:
-        ledger.run(processing.fail_messages, attempt, found.problem)
+        send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
         note_failed(spec, attempt, begun.metadata, found.problem)
         raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
     return found

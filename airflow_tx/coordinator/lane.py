@@ -26,7 +26,7 @@ from airflow_tx.coordinator.lane_tasks import LaneTransaction, lane_failpoint
 from airflow_tx.coordinator.lane_window import LaneWindow
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.errors import SkippedTransaction, StoreError, TxError
-from airflow_tx.metrics import Metric
+from airflow_tx.metrics import send_failure
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
@@ -260,8 +260,8 @@ class Lane(NoLane):
                     watch.wait(_POLL)
 
     def _note(self, own: LaneCommit, reason: str) -> str:
-        self._ledger.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
-        Metric.FAILED.send(self._spec.topology)
+        noted = self._ledger.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
+        send_failure(self._spec.paths, noted)
         return reason
 
     def _clean_up(self, txid: int) -> None:

@@ -50,10 +50,10 @@ class Monitor:
         lag, blocked = self._lag(store), look.topology.blocked
         found = self._topology.find(look.opened, blocked=blocked, now=look.now, lag=lag)
         if self._gauges.is_due():
-            name, is_blocked = self._topology.name, any(alarm.kind is AlarmKind.BLOCKED for alarm in found)
-            send_open(name, look.opened, blocked=is_blocked, now=look.now)
+            is_blocked = any(alarm.kind is AlarmKind.BLOCKED for alarm in found)
+            send_open(self._paths, look.opened, blocked=is_blocked, now=look.now)
             if lag is not None:
-                Metric.LAG.send(name, lag.count, unit=lag.unit)
+                Metric.LAG.send(self._paths, lag.count, unit=lag.unit)
         due = changes(found, raised_alarms(Reader(store), self._paths))
         return certain(due, self._topology.limits, lag)
 

@@ -111,7 +111,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self.note_lineage(spec.topology, begun)
         kind = "replay" if begun.replay else "new"
         if begun.replay:
-            Metric.REPLAYED.send(spec.topology)
+            Metric.REPLAYED.send(spec.paths)
         self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.metadata)
         if begun.size is not None:
             self.log.info("It has %s", size_in_words(begun.size))

@@ -27,7 +27,7 @@ from airflow_tx.errors import (
     StateError,
     StateUnavailable,
 )
-from airflow_tx.metrics import Metric
+from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.task import failure_reason
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
@@ -59,10 +59,8 @@ def note_commit_failure(context: Context) -> None:
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     try:
         with spec.store() as store:
-            spec.ledger(store).run(
-                commit.note_commit_failed, attempt, known.epoch if known else None, failure_reason(context)
-            )
-        Metric.FAILED.send(spec.topology)
+            epoch, reason = known.epoch if known else None, failure_reason(context)
+            send_failure(spec.paths, spec.ledger(store).run(commit.note_commit_failed, attempt, epoch, reason))
     except Refused as error:
         log.info("%s", error)
 

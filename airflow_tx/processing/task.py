@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt
 from airflow_tx.failpoints import failpoint
-from airflow_tx.metrics import Metric
+from airflow_tx.metrics import send_failure
 from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
@@ -214,8 +214,7 @@ class Processing:
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
-                ledger.run(processing.fail, self.attempt, self.task, reason)
-            Metric.FAILED.send(self.topology)
+                send_failure(self.spec.paths, ledger.run(processing.fail, self.attempt, self.task, reason))
             note_failed(self.spec, self.attempt, self.metadata, reason)
 
     @property

@@ -185,6 +185,16 @@ class Done:
 
 
 @dataclass(frozen=True)
+class FailureNoted:
+    """The ledger knows that the attempt has failed, or does not need to.
+
+    :param first: whether this call wrote it. If not, the attempt had failed before, or its transaction is final.
+    """
+
+    first: bool
+
+
+@dataclass(frozen=True)
 class Processed:
     """Everything that must ack has acked.
 

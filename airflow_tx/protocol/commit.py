@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_tx.errors import FailedTransaction, RowsChanged
-from airflow_tx.protocol.answers import AlreadyCommitted, Committed, Done, Granted, NotYet, Restarted, ToBeSkipped
+from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
+    Committed,
+    Done,
+    FailureNoted,
+    Granted,
+    NotYet,
+    Restarted,
+    ToBeSkipped,
+)
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.protocol.end import check_grant, check_states, check_token, claimed, ended, make_grant
 from airflow_tx.protocol.output import same_output
@@ -121,7 +130,7 @@ def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs:
 
 def note_commit_failed(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
-) -> Decision[Done]:
+) -> Decision[FailureNoted]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
 
     Of one grant the first failure is noted: those of other tasks of its phase follow from it.
@@ -131,15 +140,14 @@ def note_commit_failed(
     """
     record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
-        return Decision(Done())
+        return Decision(FailureNoted(first=False))
     granted = record.phase is Phase.COMMITTING
     if epoch != record.epoch and (granted or epoch is not None):
-        return Decision(Done())  # a newer grant, or a task that works again, has replaced it
+        return Decision(FailureNoted(first=False))  # a newer grant, or a task that works again, has replaced it
     if granted and record.error is not None:
-        return Decision(Done())
+        return Decision(FailureNoted(first=False))
     failed = replace(record, failures=record.failures + 1, error=reason[:500], op=stamp.op)
-    path = paths.transaction(attempt.txid)
-    return put(path, failed, Done())
+    return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 
 def commit(

@@ -16,7 +16,7 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.protocol.answers import AlreadyCommitted, Done, NeedCurrent, Processed
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, NeedCurrent, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead, check_rows
@@ -134,14 +134,14 @@ def ack(
 
 def fail(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, reason: str
-) -> Decision[Done]:
+) -> Decision[FailureNoted]:
     """Note that a processing task has failed for good: the attempt cannot commit until it is run again.
 
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSING, Phase.PROCESSED):
-        return Decision(Done())
+        return Decision(FailureNoted(first=False))
     path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
     return _failed(paths, stamp, attempt, record, reason)
@@ -149,7 +149,7 @@ def fail(
 
 def fail_messages(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, reason: str
-) -> Decision[Done | AlreadyCommitted]:
+) -> Decision[FailureNoted | AlreadyCommitted]:
     """Note that messages of an attempt have failed, or are not acked in time: it is replayed, not tried again.
 
     :raises StaleAttempt: a newer attempt exists.
@@ -158,15 +158,15 @@ def fail_messages(
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is not Phase.PROCESSING:
-        return Decision(Done())
+        return Decision(FailureNoted(first=False))
     return _failed(paths, stamp, attempt, record, reason)
 
 
 def _failed(
     paths: Paths, stamp: Stamp, attempt: TransactionAttempt, record: TransactionRecord, reason: str
-) -> Decision[Done]:
+) -> Decision[FailureNoted]:
     failed = replace(record, phase=Phase.FAILED, failures=record.failures + 1, error=reason[:500], op=stamp.op)
-    return put(paths.transaction(attempt.txid), failed, Done())
+    return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 
 def processed(

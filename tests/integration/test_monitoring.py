@@ -18,6 +18,7 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_tx.compat import MetricKind
 from airflow_tx.metrics import Metric
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.eventually import eventually
 
 MONITORING = Path(__file__).resolve().parents[2] / "docker/monitoring"
@@ -37,17 +38,17 @@ rule_files: [{rules}]
 tests:
   - interval: 1m
     input_series:
-      - {{series: 'airflow_tx_blocked{{topology="a"}}', values: "0 1 1 1 0 0"}}
-      - {{series: 'airflow_tx_blocked{{topology="b"}}', values: "0x6"}}
+      - {{series: 'airflow_tx_blocked{{root="/tx",topology="a"}}', values: "0 1 1 1 0 0"}}
+      - {{series: 'airflow_tx_blocked{{root="/tx",topology="b"}}', values: "0x6"}}
     alert_rule_test:
       - {{eval_time: 1m, alertname: TransactionBlocked, exp_alerts: []}}
       - eval_time: 3m
         alertname: TransactionBlocked
         exp_alerts:
-          - exp_labels: {{topology: a, severity: critical}}
+          - exp_labels: {{root: /tx, topology: a, severity: critical}}
             exp_annotations:
               summary: "a is blocked: nothing commits until a person acts"
-              description: "Why, and what to do: airflow tx show a"
+              description: "Why, and what to do: airflow tx show a --root /tx"
       - {{eval_time: 5m, alertname: TransactionBlocked, exp_alerts: []}}
 """
 
@@ -146,9 +147,9 @@ def answer(url: str) -> str:
 @needs_exporter
 def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(exporter: str) -> None:
     for each in Metric:
-        each.send("sales.eu", 2.0)
+        each.send(Paths("/tx", "sales.eu"), 2.0)
     marks = {MetricKind.COUNTER: "", MetricKind.GAUGE: "", MetricKind.TIMER: "_sum"}
-    wanted = {f'airflow_tx_{each.suffix}{marks[each.kind]}{{topology="sales.eu"}} 2' for each in Metric}
+    wanted = {f'airflow_tx_{each.suffix}{marks[each.kind]}{{root="/tx",topology="sales.eu"}} 2' for each in Metric}
     eventually(lambda: wanted <= set(answer(exporter).splitlines()), 30, "all are there")
     assert "sales__eu" not in answer(exporter)
 

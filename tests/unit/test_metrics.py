@@ -16,9 +16,11 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import FailedBatch
-from airflow_tx.metrics import Metric
+from airflow_tx.metrics import Metric, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.protocol import processing
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
@@ -99,8 +101,8 @@ def test_a_server_that_knows_tags_gets_the_topology_as_one(
     stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
     make(source=Bounded(1)).coordinate()
     received = statsd.received()
-    assert "airflow.airflow_tx.committed,topology=numbers:1|c" in received
-    assert all(",topology=numbers" in each for each in received)
+    assert "airflow.airflow_tx.committed,topology=numbers,root=/airflow_tx:1|c" in received
+    assert all(",topology=numbers,root=/airflow_tx" in each for each in received)
 
 
 def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
@@ -113,3 +115,16 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
     send_commit(ledger, 2)
     send_open_of(ledger)
     assert world.store.requests == before
+
+
+def test_an_attempt_counts_as_failed_once_however_many_of_its_tasks_fail_beside_each_other(statsd: StatsD) -> None:
+    tasks = ("first", "second")
+    spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=CountingStore(), tasks=tasks)
+    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    sent(statsd)
+    ledger, tries = spec.ledger(spec.memory), [TaskTry(task, -1, f"try-of-{task}") for task in tasks]
+    for own in tries:
+        ledger.start(begun.attempt, own)
+    for own in tries:
+        send_failure(spec.paths, ledger.run(processing.fail, begun.attempt, own, "of memory"))
+    assert names(statsd) == {"failed": 1}

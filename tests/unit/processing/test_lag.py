@@ -57,7 +57,7 @@ def test_a_server_that_knows_tags_gets_them(
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
     stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
     begin(store, MemorySource({"a": ROWS}), "r1", log)
-    assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,unit=rows:3|g"
+    assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,root=/airflow_tx,unit=rows:3|g"
 
 
 def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(

@@ -13,6 +13,7 @@ from airflow_tx.protocol.answers import (
     AlreadyCommitted,
     Committed,
     Done,
+    FailureNoted,
     Granted,
     NotYet,
     Processed,
@@ -122,7 +123,7 @@ def test_a_grant_to_a_phase_of_several_tasks_is_noted_as_such(run: Run, committe
 
 def test_the_failure_of_a_commit_is_noted_and_the_turn_stays(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
-    assert failed(run, epoch, "x" * 501) == Done()
+    assert failed(run, epoch, "x" * 501) == FailureNoted(first=True)
     found = record(run)
     assert (found.phase, found.failures, found.error) == (Phase.COMMITTING, 1, "x" * 500)
 
@@ -139,7 +140,7 @@ def test_a_failure_that_knows_another_grant_than_the_newest_is_not_noted(
     run: Run, committer: Committer, epoch: int | None
 ) -> None:
     committer.ask()
-    assert failed(run, epoch) == Done()
+    assert failed(run, epoch) == FailureNoted(first=False)
     assert (record(run).failures, record(run).error) == (0, None)
 
 
@@ -158,10 +159,10 @@ def test_before_its_turn_every_failure_is_noted(run: Run, committer: Committer) 
 
 
 def test_a_commit_that_fails_while_a_task_works_or_when_all_is_over_is_not_noted(run: Run) -> None:
-    assert failed(run, None) == Done()
+    assert failed(run, None) == FailureNoted(first=False)
     assert record(run).failures == 0
     run.commit()
-    assert failed(run, None) == Done()
+    assert failed(run, None) == FailureNoted(first=False)
 
 
 # --- the mark ----------------------------------------------------------------------------------------------------

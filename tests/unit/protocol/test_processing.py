@@ -17,7 +17,7 @@ from airflow_tx.errors import (
     UnknownTransaction,
 )
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.answers import AlreadyCommitted, Done, Processed
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import ack_name
@@ -95,7 +95,7 @@ def test_a_task_of_a_committed_transaction_has_nothing_to_do(run: Run) -> None:
     run.commit()
     assert start(run, NAMED) == AlreadyCommitted(1)
     assert processed(run) == AlreadyCommitted(1)
-    assert fail(run, NAMED) == Done()
+    assert fail(run, NAMED) == FailureNoted(first=False)
     with pytest.raises(UnknownTransaction, match="open transaction 1"):
         ack(run, NAMED)
 
@@ -225,8 +225,8 @@ def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(ru
 
 def test_a_failure_is_counted_once_with_the_beginning_of_its_reason(run: Run) -> None:
     start(run, NAMED)
-    for _ in range(2):
-        fail(run, NAMED, "x" * 501)
+    noted = [fail(run, NAMED, "x" * 501) for _ in range(2)]
+    assert noted == [FailureNoted(first=True), FailureNoted(first=False)]
     record = run.topology.record(1)
     assert record is not None
     assert (record.phase, record.failures, record.error) == (Phase.FAILED, 1, "x" * 500)
